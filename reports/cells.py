@@ -17,7 +17,7 @@ from benchmark.experiment import published, to_json
 from benchmark.papers.item import Cell
 from benchmark.records.fall import fall_in_words
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import ACCURACY, CellResult, cell_result
+from benchmark.verdicts.results import ACCURACY, CellResult, cell_result, seeds_awaited
 from benchmark.verdicts.statistics import summary
 from reports.figures import Picture, canvas, styled
 from reports.formatting import (
@@ -63,8 +63,8 @@ def runs_of(places: Places) -> list[RunRecord]:
 def cell_values(places: Places) -> dict[str, Any]:
     """What the cell's template shows."""
     runs, cell, profile = runs_of(places), places[0][1].cell, places[0][0].item.profile
-    wanted = max(reported.item.seeds for reported, _ in places)
-    result = cell_result(cell, {cell.cell_key: {run.seed: run for run in runs}}, wanted)
+    pilots = max(reported.item.seeds for reported, _ in places)
+    result = cell_result(cell, {cell.cell_key: {run.seed: run for run in runs}}, pilots)
     return {
         "cell": cell,
         "name": slug(cell.cell_key),
@@ -76,7 +76,7 @@ def cell_values(places: Places) -> dict[str, Any]:
         "method": method_page(kind_of(cell)),
         "notes": _notes(places),
         "pictures": cell_pictures(result),
-        "runs": _runs_table(runs, profile, wanted),
+        "runs": _runs_table(runs, profile, pilots),
         "numbers": _numbers_table(runs),
         "falls": [(run.seed, fall_in_words(run.result["fall"])) for run in runs if run.result.get("fall")],
         "mirrored": [(run.seed, run.wandb_url, is_web(run.wandb_url)) for run in runs if run.wandb_url],
@@ -155,8 +155,8 @@ def _notes(places: Places) -> list[str]:
     return list(dict.fromkeys([*notes, *chosen]))
 
 
-def _runs_table(runs: Sequence[RunRecord], profile: str, wanted: int) -> Table:
-    """A row a seed, with those that are wanted and have not been run."""
+def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
+    """A row a seed, with those that are awaited."""
     heads = ("Seed", "Status", "Accuracy (%)", "Loss", "Kept (%)", "Accuracy of kept (%)", "Rounds", "Time")
     rows: list[list[Any]] = []
     for run in runs:
@@ -173,7 +173,8 @@ def _runs_table(runs: Sequence[RunRecord], profile: str, wanted: int) -> Table:
         begun = Entry(text=started(run)[0], below=tuple(started(run)[1:]))
         name = Entry(text=f"seed {run.seed}", below=tuple(marks_of(run, profile)))
         rows.append([name, *(Entry(text=text, look=look) for text in texts), commit_of(run), begun])
-    for seed in sorted(set(range(wanted)) - {run.seed for run in runs}):
+    by_seed = {run.seed: run for run in runs}
+    for seed in sorted({*seeds_awaited(by_seed, pilots)} - by_seed.keys()):
         rows.append([f"seed {seed}", Entry(text="not run", look="missing"), *[NONE] * 8])
     return table_of("runs", "Runs", (*heads, "Commit", "Started"), rows, words=2)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmark.data.datasets import public_name
 from benchmark.papers.catalogue import ITEMS, VARIANTS
+from benchmark.papers.item import UNTRAINED
 from benchmark.papers.own import OWN
 from reports.arena import arena_tables, arenas, is_arena, not_ranked_text, order_text
 from reports.boards import SENTENCES, kinds, shown_kinds, state_text
@@ -39,12 +40,14 @@ def progress(reported: Reported) -> dict[str, Any]:
     """How far an item has come: its cells, runs and verdicts."""
     results = [result for result in reported.results.values() if result.awaited]
     judged_here = [row for row in kinds(rows_of(reported))[SENTENCES] if not row.judged.judged_in]
+    trained = {result.cell.cell_key: result for result in results if result.cell.role not in UNTRAINED}
     total = len(results) + len(reported.item.choices)
     return {
         "cells_run": sum(result.n > 0 for result in results),
         "total": total,
-        "runs_done": sum(min(result.n, reported.item.seeds) for result in results),
-        "runs_wanted": reported.item.seeds * total,
+        "runs_done": sum(result.n_finished for result in trained.values()),
+        "runs_wanted": sum(max(result.n_wanted, result.n_finished) for result in trained.values())
+        + reported.item.seeds * len(reported.item.choices),
         "diverged": sum(len(result.diverged) for result in results),
         "verdicts": _tally(row.judged.verdict for row in judged_here),
     }

@@ -5,6 +5,8 @@ bytes. Pages open from a file. They load the site's style sheet and script, and 
 """
 
 import json
+import posixpath
+import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,7 @@ HERE = Path(__file__).parent
 STUDIES = HERE.parent / "results" / "studies"  # of this checkout
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
 ARENA = "arena"  # has a page as papers have
+LINK = re.compile(r'(<a\b[^>]*?) href="([^":?#]+)[^"]*"')  # to a page of the site
 Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
 
 
@@ -50,15 +53,14 @@ def build(
 ) -> Path:
     """Writes the site of these items under `out` and returns its front page.
 
-    `only`: names and profiles of the items whose pages are written; pages of the others stay as they are, and lists
-    have those that have one. Without it all are written, and files that an earlier build wrote and this one did not
-    are removed. An item whose cells are the same experiments under several profiles is shown once. `troubles`: what
-    could not be read, for the front page. `written` has a handwritten `<paper>/departures.md` for each paper, and
-    `performance.md`. Raises CannotWrite.
+    `only`: names and profiles of the items whose pages are written; lists have the others, too, whose pages stay as
+    they are. Without it all are written, and files that an earlier build wrote and this one did not are removed. An
+    item whose cells are the same experiments under several profiles is shown once. `troubles`: what could not be read,
+    for the front page. `written` has a handwritten `<paper>/departures.md` for each paper, and `performance.md`. Raises
+    CannotWrite.
     """
-    known = _distinct(results)
-    mine = [reported for reported in known if only is None or (reported.item.name, reported.item.profile) in only]
-    every = [reported for reported in known if reported in mine or (out / reported.page).is_file()]
+    every = _distinct(results)
+    mine = [reported for reported in every if only is None or (reported.item.name, reported.item.profile) in only]
     site = {
         "site.css": render("site.css", light=PALETTE, dark=DARK).encode(),
         "site.js": (TEMPLATES / "site.js").read_bytes(),
@@ -93,9 +95,20 @@ def build(
     if only is None:
         _remove_what_is_gone(out, site)
         site[WRITTEN] = json.dumps(sorted(site)).encode()
-    for path, content in site.items():
+    pages = {path: _without_dead_links(path, content, site, out) for path, content in site.items() if only is not None}
+    for path, content in (site | pages).items():
         write_atomically(out / path, content, flushed=False)
     return out / "index.html"
+
+
+def _without_dead_links(path: str, content: bytes, site: Collection[str], out: Path) -> bytes:
+    """The page with plain text in place of links to pages that nobody has built."""
+
+    def link(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), match[2]))
+        return match[0] if target in site or (out / target).exists() else match[1]
+
+    return LINK.sub(link, content.decode()).encode() if path.endswith(".html") else content
 
 
 def _distinct(results: Sequence[tuple[Item, Records]]) -> list[Reported]:

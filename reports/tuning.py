@@ -30,13 +30,13 @@ def study_pages(folder: Path) -> tuple[dict[str, tuple[dict[str, Any], dict[str,
 
 def study_values(study: Mapping[str, Any]) -> dict[str, Any]:
     """What the template shows. Raises KeyError, TypeError or ValueError for a file that is not a study."""
+    named = study.get("typed") or f"{study['study']} --profile {study['profile']}"
     return {
         "study": study,
         "counts": counts_text(study),
         "best_text": best_text(study),
         "trials": _trials(study),
-        "command": f"fssl tune {study['study']} --profile {study['profile']} --seeds {len(study['seeds'])} "
-        f"--trials {study['wanted']}",
+        "command": f"fssl tune {named} --seeds {len(study['seeds'])} --trials {study['wanted']}",
     }
 
 
@@ -44,6 +44,11 @@ def counts_text(study: Mapping[str, Any]) -> str:
     """ "14 complete, 10 pruned" """
     counts = Counter(trial["state"] for trial in study["trials"])
     return ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned") if state in counts)
+
+
+def value_text(value: object) -> str:
+    """A field's value."""
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
 def best_text(study: Mapping[str, Any]) -> str:
@@ -62,7 +67,8 @@ def _trials(study: Mapping[str, Any]) -> Table:
     importance = study["importance"] or {}
     columns = [Column(name="Trial", left=True), Column(name="Mean"), Column(name="Seeds"), Column(name="State")]
     for field in study["space"]:
-        span = f"{field['low']:g} to {field['high']:g}, {field['scale']}"
+        values = ", ".join(map(value_text, field.get("values", ())))
+        span = values or f"{field['low']:g} to {field['high']:g}, {field['scale']}"
         share = importance.get(field["field"])
         weight = "" if share is None else f"; importance {percent(share, 0)} %"
         columns.append(Column(name=field["field"], below=span + weight))
@@ -75,8 +81,8 @@ def _trials(study: Mapping[str, Any]) -> Table:
             Entry(text=" ".join(percent(score, 1) for score in trial["scores"])),
             Entry(text=trial["state"]),
         )
-        values = [trial["values"].get(field["field"]) for field in study["space"]]
-        rows.append(Row(entries=(*entries, *(Entry(text=NONE if v is None else f"{v:g}") for v in values))))
+        tried = [trial["values"].get(field["field"]) for field in study["space"]]
+        rows.append(Row(entries=(*entries, *(Entry(text=NONE if v is None else value_text(v)) for v in tried))))
         scores = {f"seed={seed}": score for seed, score in zip(study["seeds"], trial["scores"], strict=False)}
         known = {"trial": trial["number"], "state": trial["state"], "value": trial["value"]}
         data.append({**known, **scores, **trial["values"]})

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,20 +28,20 @@ from benchmark.federated.batches import sources_of, steps_of
 from benchmark.federated.devices import prepare_torch
 from benchmark.federated.environment import Environment, Part, prepare, weights_of
 from benchmark.federated.evaluate import chunk_of, logits_of
-from benchmark.federated.jobs import JobRunner, keeper_of
+from benchmark.federated.jobs import JobReader, JobRunner, keeper_of
 from benchmark.federated.start import CPU
 from benchmark.federated.trees import moved, tree_bytes
 from benchmark.losses.confident import pass_all_images
 from benchmark.methods.calls import finished, first_state, play_round, started
-from benchmark.methods.protocol import SERVER, Job, Limit, Local, LocalUpdate, Outcome, PartName, Tree, Weights
+from benchmark.methods.protocol import SERVER, Job, Limit, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model, build, flop_counter, forward_flops
 from benchmark.optim.sgd import Constant
 from benchmark.streams import numpy_stream, torch_stream
 
 IMAGES = 32  # of each stream in a trained step, at most
-HEAVY = 2e10  # FLOPs of a step of so many images: above it, fewer are trained, and the step is not timed
-TRAINED_FLOP = 1.25  # CPU seconds in terms of those of an evaluated one, measured with ResNet-18 and WRN-28-2
+HEAVY = 2e10  # FLOPs of a trained step; where so many images have more, fewer are trained
 PASS_FLOPS = 1e10  # of the evaluation that is timed
+LIGHT = 0.25  # seconds of a step; a longer one is timed while its FLOPs are counted
 TIMED_SECONDS, TIMED_STEPS = 0.06, 16  # a light step is timed for about so long, and so many times at most
 ROUND_SECONDS = 0.003  # of a round: the Trainer, the record and the observers, as measured
 MILD = 1e-3  # a learning rate with which nothing diverges
@@ -94,14 +94,12 @@ def stand_in(experiment: Experiment, data_root: Path | None = None) -> Environme
 
 @cache
 def _stand_in_set(name: str, pooled_test: int, data_root: Path | None) -> DataSet:
-    if name in DATASETS:
-        known = DATASETS[name]
-        shape, num_classes = known.image_shape, known.num_classes
-        N_train, N_test, N_extra = known.train, known.test, known.extra
+    known = DATASETS.get(name) or load(name, data_root)
+    shape, num_classes = known.image_shape, known.num_classes
+    if isinstance(known, DataSet):
+        N_train, N_test, N_extra = len(known.train_labels_N), len(known.test_labels_N), 0
     else:
-        own = load(name, data_root)
-        shape, num_classes = own.image_shape, own.num_classes
-        N_train, N_test, N_extra = len(own.train_labels_N), len(own.test_labels_N), 0
+        N_train, N_test, N_extra = known.train, known.test, known.extra
     if pooled_test:  # no image is moved for it
         if pooled_test >= N_train + N_test:
             raise ConfigError(f"pooled_test: {pooled_test} of the {N_train + N_test:,} images of {name}; choose fewer")
@@ -124,17 +122,9 @@ def _stand_in_set(name: str, pooled_test: int, data_root: Path | None) -> DataSe
 # --- the engine ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One local step of a kind of job, and what a job of this kind leaves."""
-
-    outcome: Outcome
-    bytes_up: int
-    flops: float
-    seconds: float  # of one core or CUDA device
-
-
-_steps: dict[Hashable, Step] = {}  # by kind of job, network, shape of the data and device: many cells share them
+# By kind of job, network, shape of the data and device, since many cells share them: what a job of this kind leaves,
+# and the cost of one local step, with the bytes that the whole job sends.
+_steps: dict[Hashable, tuple[Outcome, Cost]] = {}
 
 
 class CountingEngine:
@@ -178,11 +168,8 @@ class CountingEngine:
             private = kept.get(keeper_of(job))
             job = replace(job, receives=whole(job.receives, initial))
             outcome, cost = self._counted(job, number, private and whole(private, initial))
-            if job.key.client >= 0:
-                cost += Cost(bytes_down=tree_bytes(job.receives))
-            else:
-                cost = replace(cost, bytes_up=0)
-            self._cost += cost
+            at_client = job.key.client >= 0
+            self._cost += replace(cost, bytes_down=tree_bytes(job.receives)) if at_client else replace(cost, bytes_up=0)
             if outcome.private is not None:
                 kept[keeper_of(job)] = outcome.private
             yield outcome
@@ -191,72 +178,57 @@ class CountingEngine:
         """What the job leaves, and its cost without the bytes that it receives."""
         reader = SureReader(self._environment, job, number)
         local = started(job.update, job.receives, private, reader)
-        cost = Cost(notes=(AT_MOST,) if reader.predicted else ())
-        if reader.images_read:
-            forward = reader.images_read * network_of(self._environment, job.network)[1]
-            seconds = reader.images_read * pass_seconds(self._environment, self._device, job.network)
-            cost += Cost(flops=forward, seconds=seconds)
+        read = reader.images_read
+        cost = Cost(
+            flops=read and read * network_of(self._environment, job.network)[1],
+            seconds=read and read * pass_seconds(self._environment, self._device, job.network),
+            notes=(AT_MOST,) if reader.predicted else (),
+        )
         if local is None:  # this client sits out
             return Outcome(key=job.key, sends={}), cost
         if not local.trainable:  # the job only reads
             sends = finished(job.update, local)
             return Outcome(key=job.key, sends=sends, private=local.private), cost + Cost(bytes_up=tree_bytes(sends))
-        step = self._step(job, local, number, private)
-        steps = steps_of(job, sources_of(job, self._environment, number, local.selected))
-        trained = steps * step.seconds
-        if exact := self._environment.experiment.evaluation.gradient_diversity_every:
-            batch = max(stream.batch_size for stream in job.data.values())
-            trained += step.seconds * self._environment.sizes.get(job.key.client, 0) / batch / exact
-        cost += Cost(
-            local_steps=steps,
-            flops=steps * step.flops,
-            bytes_up=step.bytes_up,
-            seconds=trained,
-            notes=(AT_LEAST,) if getattr(job.update, "sends_changes", False) else (),
-        )
-        return replace(step.outcome, key=job.key), cost
-
-    def _step(self, job: Job, local: Local, number: int, private: Tree | None) -> Step:
         run, data = self._environment.experiment, self._environment.data
         of_run = (run.model, data.image_shape, data.num_classes, run.data.augmentation, run.precision, self._device)
-        key = (kind_of(job, local), alike(run.optimizer), *of_run)
-        if key not in _steps:
-            initial, step = network_of(self._environment, job.network)[0], self._trained_step(job, private, number)
-            sends, private = (moved(tree, torch.device(CPU)) for tree in (step.outcome.sends, step.outcome.private))
-            left = replace(step.outcome, sends=thin(sends, initial), private=private and thin(private, initial))
-            _steps[key] = replace(step, outcome=left)
-        return _steps[key]
+        kind = (kind_of(job, local), alike(run.optimizer), *of_run)
+        if kind not in _steps:
+            _steps[kind] = self._trained_step(job, private, number)
+        outcome, step = _steps[kind]
+        steps = steps_of(job, sources_of(job, self._environment, number, local.selected))
+        cost += replace(step * steps, bytes_up=step.bytes_up)
+        if exact := run.evaluation.gradient_diversity_every:
+            batch = max(stream.batch_size for stream in job.data.values())
+            cost += Cost(seconds=step.seconds * self._environment.sizes.get(job.key.client, 0) / batch / exact)
+        return replace(outcome, key=job.key), cost
 
-    def _trained_step(self, job: Job, private: Tree | None, number: int, fewest: int = 1) -> Step:
+    def _trained_step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Cost]:
         """The job after one real local step with confident pseudo-labels; FLOPs and seconds are those of a whole step.
 
-        A light step is timed by itself, and on CUDA any step, with all its images. A heavy one is trained with `fewest`
-        images of each stream; its seconds are its FLOPs at the speed of its network in evaluations.
+        On a CPU with few images, the fewer the heavier the network is. A light step is timed by itself.
         """
-        environment, on_cpu = self._environment, self._device.type == CPU
-        forward = network_of(environment, job.network)[1]
-        few = with_images(job, environment, IMAGES if on_cpu else sys.maxsize)
-        heavy = on_cpu and 3 * forward * images_a_step(few) > HEAVY  # the backward pass has two products for each one
-        if heavy:
-            few = with_images(job, environment, fewest)
+        (initial, forward), most = network_of(self._environment, job.network), sys.maxsize
+        if self._device.type == CPU:
+            # The backward pass has two products for each one of the forward pass. A batch norm refuses one image.
+            most = max(2, min(IMAGES, int(HEAVY / (3 * forward * sum(len(s.views) for s in job.data.values())))))
+        data = {name: replace(stream, batch_size=min(stream.batch_size, most)) for name, stream in job.data.items()}
+        few = replace(job, data=data, limit=Limit(steps=1))
         share = images_a_step(job) / images_a_step(few) / len(job.update.phases)
-        # Not every kernel of the fast local step is one whose FLOPs are counted.
-        try:
-            with flop_counter() as counter:
-                outcome = self._plain.run(replace(few, limit=Limit(steps=1)), number, private)
-        except ValueError:  # a batch norm that has a single value of a channel
-            if not heavy or fewest > 1:
-                raise
-            return self._trained_step(job, private, number, fewest=2)
-        flops = counter.get_total_flops() * share
-        sent = tree_bytes(outcome.sends)
-        if heavy:
-            seconds = flops * TRAINED_FLOP * pass_seconds(environment, self._device, job.network) / forward
-            return Step(outcome=outcome, bytes_up=sent, flops=flops, seconds=seconds)
-        first = timed(self._fast, few, private, number)  # makes its network and takes its memory
-        steps = max(1, min(TIMED_STEPS, round(TIMED_SECONDS / first))) if on_cpu else TIMED_STEPS
-        seconds = timed(self._fast, few, private, number, steps)
-        return Step(outcome=outcome, bytes_up=sent, flops=flops, seconds=seconds * share)
+        with flop_counter() as counter:  # knows not every kernel of the fast step
+            seconds, outcome = timed(self._plain, few, private, number)
+        if self._device.type != CPU or seconds < LIGHT:
+            first, _ = timed(self._fast, few, private, number)  # makes its network and takes its memory
+            steps = max(1, min(TIMED_STEPS, round(TIMED_SECONDS / first))) if self._device.type == CPU else TIMED_STEPS
+            seconds = timed(self._fast, replace(few, limit=Limit(steps=steps)), private, number)[0] / steps
+        sends, private = (moved(tree, torch.device(CPU)) for tree in (outcome.sends, outcome.private))
+        cost = Cost(
+            local_steps=1,
+            flops=counter.get_total_flops() * share,
+            bytes_up=tree_bytes(sends),
+            seconds=seconds * share,
+            notes=(AT_LEAST,) if getattr(job.update, "sends_changes", False) else (),
+        )
+        return replace(outcome, sends=thin(sends, initial), private=private and thin(private, initial)), cost
 
 
 def kind_of(job: Job, local: Local) -> Hashable:
@@ -303,28 +275,16 @@ def whole(tree: Mapping[str, Any], initial: Weights) -> Tree:
 # --- one local step -----------------------------------------------------------------------------------------------
 
 
-_networks: dict[Hashable, nn.Module] = {}  # a job trains copies of them
-
-
 class _Runner(JobRunner):
-    """Passes every image through the network, whatever its pseudo-label: an untrained network is sure of none.
-
-    A network is built once for all cells; its weights are loaded for each job.
-    """
+    """Finds all pseudo-labels confident, which takes longest, and passes every image through the network."""
 
     def _network(self, model: Model | None) -> nn.Module:
-        run, data = self._environment.experiment, self._environment.data
-        key = (model or run.model, data.image_shape, data.num_classes, self._device, self._fast)
-        if key not in _networks:
-            _networks[key] = super()._network(model)
-            pass_all_images(_networks[key])
-        return _networks[key]
+        network = super()._network(model)
+        pass_all_images(network)
+        return network
 
-
-def with_images(job: Job, environment: Environment, most: int) -> Job:
-    """The job with confident pseudo-labels and no more than so many images of each stream in a step."""
-    data = {name: replace(stream, batch_size=min(stream.batch_size, most)) for name, stream in job.data.items()}
-    return replace(job, data=data, update=cast(LocalUpdate, _Confident(job.update, environment, job)))
+    def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
+        return SureReader(self._environment, job, round_number)
 
 
 def images_a_step(job: Job) -> int:
@@ -339,52 +299,30 @@ def clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def timed(runner: _Runner, job: Job, private: Tree | None, number: int, steps: int = 1) -> float:
-    """Seconds of one of so many steps, each in every phase."""
+def timed(runner: _Runner, job: Job, private: Tree | None, number: int) -> tuple[float, Outcome]:
+    """The job's seconds, and what it leaves."""
     began = clock(runner._device)
-    runner.run(replace(job, limit=Limit(steps=steps)), number, private)
-    return (clock(runner._device) - began) / steps
+    outcome = runner.run(job, number, private)
+    return clock(runner._device) - began, outcome
 
 
-class _Confident:
-    """An update that finds all its pseudo-labels confident: what takes longest, whatever the stand-in images say."""
-
-    def __init__(self, update: LocalUpdate, environment: Environment, job: Job) -> None:
-        self._update, self._environment, self._job = update, environment, job
-
-    def start(self, received: Tree, private: Tree | None, reader: Any) -> Local | None:
-        return self._update.start(received, private, SureReader(self._environment, self._job, 1))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._update, name)
-
-
-class SureReader:
-    """A `Reader` without images: every prediction is certain, the classes in turn; images are only counted."""
+class SureReader(JobReader):
+    """A reader without images: every prediction is certain, the classes in turn; images are only counted."""
 
     def __init__(self, environment: Environment, job: Job, number: int) -> None:
-        self.draw = torch_stream(0, "cost", number, job.key.client, job.key.draw)
+        draw = torch_stream(0, "cost", number, job.key.client, job.key.draw)
+        super().__init__(environment, nn.Identity(), job.key.client, number, draw)
         self.images_read, self.predicted = 0, False
-        self._environment, self._holder, self._number = environment, job.key.client, number
-
-    def _count(self, part: PartName) -> int:
-        return len(self._environment.part(self._holder, part, self._number))
 
     def _read(self, part: PartName) -> int:
-        N = self._count(part)
+        N = len(self._environment.part(self._holder, part, self._round))
         self.images_read += N
         return N
 
     def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
         self.predicted = True
         N, D = self._read(part), self._environment.data.num_classes
-        logits_ND = torch.zeros(N, D)
-        logits_ND[torch.arange(N), torch.arange(N) % D] = SURE
-        return logits_ND
-
-    def labels(self, part: PartName) -> Tensor:
-        """No image is read for them."""
-        return torch.arange(self._count(part)) % self._environment.data.num_classes
+        return SURE * nn.functional.one_hot(torch.arange(N) % D, D).float()
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         N = self._read(part)

@@ -91,7 +91,7 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
         name = values.pop("cell")
         if letters := [factor for factor in values if "." not in factor]:
             raise ConfigError(f"{min(letters)}: a cell fixes all factors; leave out cell, or give a field by its name")
-        return _with_fields(to_json(cell_named(str(name), profile)), values)
+        return with_fields(to_json(cell_named(str(name), profile)), values)
     if {"R", "alpha"} <= values.keys():
         raise ConfigError("R and alpha: images are divided by one rule; give one of the two")
     plain = to_json(_environment(values, profile))
@@ -107,10 +107,10 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
     by_name = {name: value for name, value in values.items() if "." in name}
     if twice := by_letter.keys() & by_name.keys():
         raise ConfigError(f"{min(twice)}: is given by its letter, too; give it once")
-    return _with_fields(plain, by_letter | by_name)
+    return with_fields(plain, by_letter | by_name)
 
 
-def _with_fields(plain: dict[str, Any], values: Mapping[str, Any]) -> Experiment:
+def with_fields(plain: dict[str, Any], values: Mapping[str, Any]) -> Experiment:
     """A kind before its fields, wherever it stands."""
     for name in sorted(values, key=lambda name: name.removesuffix(".kind").count(".")):
         override(plain, name, values[name] if isinstance(values[name], str) else repr(values[name]))

@@ -13,6 +13,7 @@ from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import read_records
 from benchmark.records.record import FINISHED, Records, RunRecord
 from benchmark.verdicts.families import closed, family_of
+from benchmark.verdicts.results import seeds_awaited
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """How many of each cell are asked for. Neither: the item's number of pilots."""
+    """How many of each cell are asked for. Neither: those that `seeds_awaited` names."""
 
     pilots: int | None = None
     confirming: int | None = None
@@ -64,19 +65,25 @@ class Seeds:
 
 
 PROFILES_SEEDS = Seeds()
+NONE: Records = {}
 
 
-def wanted(items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, *, shown: bool = False) -> tuple[Experiment, ...]:
+def wanted(
+    items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, records: Records = NONE, *, shown: bool = False
+) -> tuple[Experiment, ...]:
     """Every run of the items once. All cells' first seed comes before any second one: a table fills evenly.
 
-    `shown`: also the runs of quoted cells, which are not trained.
+    `records`: those that there are, which decide where no number of seeds is asked for. `shown`: also the runs of
+    quoted cells, which are not trained.
     """
     runs: dict[tuple[int, str], Experiment] = {}
     for item in items:
         firsts = _first_seeds(item) if seeds.confirming else {}
         for cell in item.cells if shown else item.trained:
             confirming = (first + n for first in firsts.get(cell.cell_key, ()) for n in range(seeds.confirming or 0))
-            for seed in (*range(seeds.pilots_of(item)), *confirming):
+            asked = (*range(seeds.pilots_of(item)), *confirming)
+            known = records.get(cell.cell_key, {})
+            for seed in asked if seeds != PROFILES_SEEDS else seeds_awaited(known, item.seeds):
                 run, place = cell.experiment.with_seed(seed), (seed, cell.cell_key)
                 runs.setdefault(place, run)
     return tuple(run for _, run in sorted(runs.items(), key=lambda entry: entry[0][0]))
@@ -120,13 +127,10 @@ def plan(
     resolved = tuple(
         replace(item.resolved(lambda trial: _score(tried, trial)), closed=closed(item, results)) for item in items
     )
-    chosen = wanted(resolved, seeds)
-    runs = tuple(dict.fromkeys((*trials, *chosen)))
-    shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, shown=True))))
-    records = {
-        **read(results, (run.cell_key for run in shown), with_reference=with_reference),
-        **tried,
-    }
+    keys = (cell.cell_key for item in resolved for cell in item.cells)
+    records = {**read(results, keys, with_reference=with_reference), **tried}
+    runs = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, records))))
+    shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, records, shown=True))))
     return Plan(
         items=resolved,
         runs=runs,

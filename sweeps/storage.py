@@ -1,4 +1,7 @@
-"""Where the trials of a study are stored: a journal file, or a database. Passwords of databases are shown nowhere."""
+"""Where the trials of a study are stored: a journal file, or a database. Passwords of databases are shown nowhere.
+
+A worker's trial has a heartbeat in either. Optuna has them in databases; in a journal they are files beside it.
+"""
 
 import contextlib
 import json
@@ -7,12 +10,17 @@ from pathlib import Path
 
 import optuna
 import sqlalchemy
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.storages._heartbeat import BaseHeartbeat
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.trial import TrialState
 
 from benchmark.errors import CannotWrite, ConfigError
+from sweeps.launcher import MOST_DEATHS
 
 FORMS = "a journal's path, sqlite:///FILE or postgresql+psycopg://USER@HOST:PORT/DATABASE"
+BEAT = 10  # seconds between heartbeats
+PATIENCE = 120  # seconds without one, after which a trial is queued again
 
 
 def checked_place(place: str) -> str:
@@ -42,10 +50,59 @@ def shown(place: str) -> str:
 
 def open_storage(place: str) -> BaseStorage:
     if "://" not in place:
-        Path(place).parent.mkdir(parents=True, exist_ok=True)
-        return JournalStorage(JournalFileBackend(place, lock_obj=_MendingLock(place)))
+        return _Journal(Path(place))
     server = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 5}}
-    return RDBStorage(place, engine_kwargs=server if place.startswith("postgresql") else {})
+    return _Database(
+        place,
+        engine_kwargs=server if place.startswith("postgresql") else {},
+        heartbeat_interval=BEAT,
+        grace_period=PATIENCE,
+        heartbeat_stale_trial_callback=queue_again(),
+    )
+
+
+def queue_again() -> RetryHeartbeatStaleTrialCallback:
+    """What becomes of the trial of a dead worker."""
+    return RetryHeartbeatStaleTrialCallback(max_retry=MOST_DEATHS - 1)
+
+
+class _Database(RDBStorage):
+    """A beat that the server does not take is left out: the next one may be taken."""
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        with contextlib.suppress(Exception):
+            super().record_heartbeat(trial_id)
+
+
+class _Journal(JournalStorage, BaseHeartbeat):
+    """A journal whose trials beat: times of files beside it, all by the clock of the disk that they are on."""
+
+    def __init__(self, path: Path) -> None:
+        self._beats = path.with_name(f"{path.name}.beats")
+        self._beats.mkdir(parents=True, exist_ok=True)
+        super().__init__(JournalFileBackend(str(path), lock_obj=_MendingLock(str(path))))
+
+    def record_heartbeat(self, trial_id: int | str) -> None:
+        with contextlib.suppress(OSError):
+            (self._beats / f"{trial_id}").touch()
+
+    def _get_stale_trial_ids(self, study_id: int) -> list[int]:
+        self.record_heartbeat("now")
+        running = self.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,))
+        latest = self._time("now") - PATIENCE
+        return [trial._trial_id for trial in running if self._time(f"{trial._trial_id}") < latest]
+
+    def _time(self, name: str) -> float:
+        """Of the last beat; a worker that died before its first one is waited for from now on."""
+        if not (self._beats / name).exists():
+            self.record_heartbeat(name)
+        return (self._beats / name).stat().st_mtime
+
+    def get_heartbeat_interval(self) -> int:
+        return BEAT
+
+    def get_heartbeat_stale_trial_callback(self) -> RetryHeartbeatStaleTrialCallback:
+        return queue_again()
 
 
 class _MendingLock(JournalFileSymlinkLock):

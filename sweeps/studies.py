@@ -7,45 +7,53 @@ cell where the search begins, for each profile, and `fields` what begins with an
 import hashlib
 import json
 import math
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeAlias, cast
 
 from optuna.trial import Trial
 
-from benchmark.config import choose, from_plain, nearest, override
+from benchmark.config import choose, from_plain, nearest, quoted, scalar
 from benchmark.errors import ConfigError
-from benchmark.experiment import Evaluation, Experiment, from_json, to_json
+from benchmark.experiment import Evaluation, Experiment, to_json
+from benchmark.methods.catalogue import method_name
 from benchmark.papers.catalogue import cell_named
 from benchmark.plain import read_fields
+from sweeps.factors import with_fields
 
 FIRST_SEED = 1000  # apart from the seeds of tables
 DIGITS = 3  # significant digits of a value that is tried: finer differences are noise
 EVALUATIONS = 5  # of a run; after each of them a trial may be pruned
+HELD_OUT = 100  # labels at the server by default, at least; else as many as it trains on
 SCALES = {"linear": "linear", "log": "logarithmic", "log below one": "logarithmic in 1 - value"}  # for people
+Value: TypeAlias = float | str  # of a field: also a whole number or a truth value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameter:
-    """A field that is searched between two values, ends included. Raises ConfigError.
+    """A field that is searched between two values, ends included, or among some. Raises ConfigError.
 
     The storage holds a coordinate: the value itself, or 1 - value where the scale is "log below one". That scale suits
     a momentum or an EMA ratio m, whose memory is 1 / (1 - m) steps.
     """
 
     field: str  # of the experiment, with dots: "method.ratio"
-    low: float
-    high: float
-    reason: str
+    low: float = math.nan
+    high: float = math.nan
     scale: Literal["linear", "log", "log below one"] = "linear"
+    values: tuple[Any, ...] = ()  # in place of low and high
+    reason: str = ""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise ConfigError(f"{self.field}: {self.low} to {self.high} is not a range; give low below high")
+        if self.values and math.isnan(self.low) and math.isnan(self.high):
+            return
+        if self.values or not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ConfigError(f"{self.field}: {self.low} to {self.high} is not a range; give low below high, or values")
         if self.scale != "linear" and self.coordinates[0] <= 0:
             raise ConfigError(f"{self.field}: {self.low} to {self.high} has no logarithm; move the end inside")
 
@@ -55,17 +63,30 @@ class Hyperparameter:
         first, last = self.coordinate(self.low), self.coordinate(self.high)
         return min(first, last), max(first, last)
 
-    def coordinate(self, value: float) -> float:
+    def coordinate(self, value: Any) -> Any:
         return round(1 - value, 12) if self.scale == "log below one" else value
 
-    def value(self, coordinate: float) -> float:
+    def value(self, coordinate: Any) -> Any:
         """The field's value at a coordinate, which is rounded to `DIGITS` significant digits."""
+        if self.values or isinstance(coordinate, int):
+            return coordinate
         rounded = float(f"{coordinate:.{DIGITS}g}")
         return round(1 - rounded, 12) if self.scale == "log below one" else rounded
 
-    def suggested(self, trial: Trial) -> float:
+    def suggested(self, trial: Trial, *, whole: bool = False) -> Value:
+        """`whole`: whole numbers alone."""
+        if self.values:
+            return cast(Value, trial.suggest_categorical(self.field, self.values))
         low, high = self.coordinates
-        return self.value(trial.suggest_float(self.field, low, high, log=self.scale != "linear"))
+        if whole:
+            return trial.suggest_int(self.field, math.ceil(low), math.floor(high), log=self.scale == "log")
+        return cast(Value, self.value(trial.suggest_float(self.field, low, high, log=self.scale != "linear")))
+
+    def to_json(self) -> dict[str, Any]:
+        """For people and pages."""
+        ends = {"values": list(self.values)} if self.values else {"low": self.low, "high": self.high}
+        scale = {} if self.values else {"scale": SCALES[self.scale]}
+        return {"field": self.field, **ends, **scale, "reason": self.reason}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,26 +102,41 @@ class Study:
     trials: int = 24
     seeds: int = 3  # runs of a trial
     startup: int = 10  # trials at random before TPE learns from them; the first is the default
+    typed: str = ""  # what names it on a command line, where that is not its name
 
     def __post_init__(self) -> None:
         if not self.experiment.data.N_validation:
             raise ConfigError("data.N_validation is 0: a study chooses on labels held out at the server; set it")
-        for parameter in self.space:
-            if not parameter.low <= self.defaults[parameter.field] <= parameter.high:
-                raise ConfigError(f"{parameter.field}: its default is outside its range; widen the range")
+        for span in self.space:
+            default = self.defaults[span.field]
+            if not span.values and (isinstance(default, bool) or not isinstance(default, int | float)):
+                raise ConfigError(f"{span.field}: {quoted(default)} is not a number; give values in place of a range")
+            if default not in span.values and not span.low <= default <= span.high:
+                raise ConfigError(f"{span.field}: its default {default} is not among what is searched; add it")
+        for field, value in ((s.field, value) for s in self.space for value in s.values or (s.low, s.high)):
+            self.runs({**self.defaults, field: value})
 
     @cached_property
-    def defaults(self) -> dict[str, float]:
+    def defaults(self) -> dict[str, Any]:
         """Field -> its value before the search."""
-        return {parameter.field: _number(self.experiment, parameter.field) for parameter in self.space}
+        return {span.field: _value(self.experiment, span.field) for span in self.space}
 
-    def values(self, params: Mapping[str, float]) -> dict[str, float]:
+    @property
+    def coordinates(self) -> dict[str, Any]:
+        """Of the defaults."""
+        return {span.field: span.coordinate(self.defaults[span.field]) for span in self.space}
+
+    def suggested(self, trial: Trial) -> dict[str, Value]:
+        """The values that the trial is to try."""
+        return {s.field: s.suggested(trial, whole=isinstance(self.defaults[s.field], int)) for s in self.space}
+
+    def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Field -> value, from the coordinates of a trial."""
-        return {parameter.field: parameter.value(params[parameter.field]) for parameter in self.space}
+        return {span.field: span.value(params[span.field]) for span in self.space}
 
-    def runs(self, values: Mapping[str, float]) -> tuple[Experiment, ...]:
+    def runs(self, values: Mapping[str, Any]) -> tuple[Experiment, ...]:
         """The runs of a trial, one for each seed. Raises ConfigError where no experiment takes these values."""
-        experiment = _with_fields(self.experiment, values)
+        experiment = with_fields(to_json(self.experiment), values)
         evaluation = Evaluation(every=max(1, experiment.federation.rounds // EVALUATIONS), validation=True)
         experiment = replace(experiment, evaluation=evaluation)
         return tuple(experiment.with_seed(FIRST_SEED + index) for index in range(self.seeds))
@@ -114,7 +150,7 @@ class Study:
         """
         question = {
             "default": self.runs(self.defaults)[0].cell_key,
-            "space": [(parameter.field, parameter.low, parameter.high, parameter.scale) for parameter in self.space],
+            "space": [(s.field, *(s.values or (s.low, s.high, s.scale))) for s in self.space],
             "seeds": self.seeds,
         }
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:8]
@@ -122,24 +158,48 @@ class Study:
     @property
     def slug(self) -> str:
         """For file names: fedswitch-open-demo."""
-        return f"{self.name.replace('/', '-')}-{self.profile}"
+        return re.sub(r"[^\w.]+", "-", f"{self.name}-{self.profile}")
 
 
-def _number(experiment: Experiment, field: str) -> float:
+def _value(experiment: Experiment, field: str) -> Any:
     try:
-        value = attrgetter(field)(experiment)
+        return attrgetter(field)(experiment)
     except AttributeError as error:
         raise ConfigError(f"{field}: {error}") from None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{field}: {value!r} is not a number; a study searches numbers")
-    return float(value)
 
 
-def _with_fields(experiment: Experiment, values: Mapping[str, float]) -> Experiment:
-    plain = to_json(experiment)
-    for field, value in values.items():
-        override(plain, field, repr(value))
-    return from_json(plain)
+def study_of_words(words: Sequence[str], experiment: Experiment, *, typed: str, **given: int) -> Study:
+    """A search from `experiment` over "optimizer.lr=0.01..0.1:log" or "method.batch_size=16,32,64". Raises ConfigError.
+
+    `given`: numbers of trials and seeds.
+    """
+    data = experiment.data
+    if not data.N_validation:
+        experiment = replace(experiment, data=replace(data, N_validation=max(HELD_OUT, data.N_s)))
+    method, space = method_name(experiment.method), tuple(map(_span, words))
+    study = Study(
+        name=f"mine/{method}",
+        title=f"{method}: {', '.join(span.field for span in space)}",
+        reason=f"Searched by fssl tune {typed}",
+        profile=experiment.profile,
+        experiment=experiment,
+        space=space,
+        typed=typed,
+        **given,
+    )
+    return replace(study, name=f"{study.name}-{study.key}")  # another search is another file
+
+
+def _span(word: str) -> Hyperparameter:
+    field, _, text = word.partition("=")
+    low, dots, rest = text.partition("..")
+    high, _, scale = rest.partition(":")
+    values = [scalar(part) for part in text.split(",") if part]
+    if not (dots and low and high) and len(values) < 2:
+        examples = f"{field}=0.01..0.1, {field}=0.01..0.1:log or {field}=16,32,64"
+        raise ConfigError(f"--search: {word!r} is no range and no list; write {examples}")
+    span = {"low": low, "high": high, "scale": scale.replace("-", " ") or "linear"} if dots else {"values": values}
+    return from_plain(Hyperparameter, {"field": field, **span}, "--search")
 
 
 # Files
@@ -160,7 +220,7 @@ def read_study(name: str, profile: str, **given: int) -> Study:
         cells, fields = file.pop("cells", {}), file.pop("fields", {})
         if profile not in cells:
             raise ConfigError(f"unknown profile {profile!r}; {choose(cells or ['one that its cells name'])}")
-        start = _with_fields(cell_named(cells[profile], profile), fields)
+        start = with_fields(to_json(cell_named(cells[profile], profile)), fields)
         return from_plain(Study, {**file, **given, "profile": profile, "experiment": start})
     except (OSError, ValueError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from None

@@ -29,6 +29,7 @@ FIELDS = (
     "early_terminate",
 )
 METHODS = ("grid", "random", "bayes")
+REPORTED = ("test/accuracy", "test/loss", "validation/accuracy", "validation/loss")  # after every evaluation
 # A text that was meant as a number: YAML 1.1 reads 1e-3 as a text, and 1.0e-3 as a number.
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
@@ -110,8 +111,12 @@ def _check(content: Any) -> None:
         raise ConfigError(f"method: {content['method']!r}; {choose(METHODS)}")
     if content["method"] == "grid" and "early_terminate" in content:
         raise ConfigError("early_terminate: a grid's runs are all trained to their end; leave it out")
-    if content["method"] == "bayes" and "metric" not in content:
-        raise ConfigError("metric is missing: bayes needs name: test/accuracy and goal: maximize")
+    for needy in (content["method"], *({"early_terminate"} & content.keys())):
+        metric = content.get("metric")
+        if needy in ("bayes", "early_terminate") and not isinstance(metric, dict):
+            raise ConfigError(f"metric is missing: {needy} needs name: test/accuracy and goal: maximize")
+    if isinstance(metric := content.get("metric"), dict) and metric.get("name") not in REPORTED:
+        raise ConfigError(f"metric: runs do not report {metric.get('name')!r}; {nearest(metric.get('name'), REPORTED)}")
     if content["command"] != list(COMMAND):
         raise ConfigError(f"command: is not that of this suite; write {' '.join(COMMAND)}")
     if not isinstance(content["parameters"], dict) or not content["parameters"]:

@@ -7,9 +7,11 @@ or commands on any machines that share its storage. What is left of a study is `
 """
 
 import contextlib
+import math
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +19,7 @@ from typing import Any
 
 import optuna
 import pytorch_lightning as pl
-from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import Trial, TrialState
 
@@ -26,11 +28,10 @@ from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import starting
 from benchmark.records.run import run
-from sweeps.heartbeat import DEATHS, DeadTrials, beating, queue_again
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS, sigterm_as_interrupt
 from sweeps.processes import begin_worker
 from sweeps.storage import open_storage, storage_errors
-from sweeps.studies import SCALES, Study
+from sweeps.studies import Study, Value
 
 METRIC = "validation/accuracy"  # of the last round, on labels held out at the server
 FULL_TRIALS = 5  # trials that are not pruned, so that there is a median
@@ -66,11 +67,15 @@ class Worker:
 
     def work(self) -> None:
         """Take trials until as many as are wanted have ended, here or in other workers. Raises what `run` does."""
-        trials, dead = open_study(self.study, self.storage), DeadTrials()
+        trials = open_study(self.study, self.storage)
         while ended(trials) < self.study.trials:
-            dead.requeue(trials)
+            optuna.storages.fail_stale_trials(trials)
             if self._may_begin(trials):
-                self._take(trials)
+                try:
+                    trials.optimize(self._value, n_trials=1)
+                except ValueError as error:
+                    if "Cannot tell" not in f"{error}":  # this process stood still: another one has the trial
+                        raise
                 print(f"fssl: {self.study.name}: {ended(trials)} of {self.study.trials} trials", file=sys.stderr)
             else:  # the last ones are with other workers, who may die
                 time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -79,30 +84,18 @@ class Worker:
         states = [trial.state for trial in trials.get_trials(deepcopy=False)]
         return TrialState.WAITING in states or len(states) - states.count(TrialState.FAIL) < self.study.trials
 
-    def _take(self, trials: optuna.Study) -> None:
-        """One trial, from its number to its value."""
-        trial = trials.ask()
-        earlier = [
-            other
-            for other in trials.get_trials(deepcopy=False)
-            if other.number < trial.number and other.state != TrialState.FAIL
-        ]
-        if len(earlier) >= self.study.trials:  # several workers asked for the last trial at once
-            trials.tell(trial, state=TrialState.FAIL)
-            return
-        trials.sampler = self._sampler(trial.number, is_first=not earlier)
+    def _value(self, trial: Trial) -> float:
+        """What the trial is worth; NaN, which fails it, where several workers asked for the last one at once."""
+        others = trial.study.get_trials(deepcopy=False)
+        earlier = [other for other in others if other.number < trial.number and other.state != TrialState.FAIL]
+        if len(earlier) >= self.study.trials:
+            return math.nan
+        trial.study.sampler = self._sampler(trial.number, is_first=not earlier)
+        values = self.study.suggested(trial)
         try:
-            with beating(trial):
-                value = self._mean_accuracy(trial)
-            trials.tell(trial, value)
-        except optuna.TrialPruned:
-            trials.tell(trial, state=TrialState.PRUNED)
-        except UpdateFinishedTrialError:
-            pass  # this process stood still and was held for dead: another one has the trial
-        except BaseException as error:
-            trials.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
-            if isinstance(error, Stopped | KeyboardInterrupt):
-                queue_again(trials, trial, trial.user_attrs.get(DEATHS, 0))  # its runs go on where they stopped
+            return self._mean_accuracy(values, trial)
+        except (Stopped, KeyboardInterrupt):
+            trial.study.enqueue_trial(trial.params)  # its runs go on where they stopped
             raise
 
     def _sampler(self, number: int, *, is_first: bool) -> optuna.samplers.BaseSampler:
@@ -110,15 +103,10 @@ class Worker:
         sampler = optuna.samplers.TPESampler(
             n_startup_trials=self.study.startup, seed=(int(self.study.key, 16) + number) % 2**32
         )
-        if not is_first:
-            return sampler
-        defaults = self.study.defaults
-        fixed = {parameter.field: parameter.coordinate(defaults[parameter.field]) for parameter in self.study.space}
-        return optuna.samplers.PartialFixedSampler(fixed, sampler)
+        return optuna.samplers.PartialFixedSampler(self.study.coordinates, sampler) if is_first else sampler
 
-    def _mean_accuracy(self, trial: Trial) -> float:
+    def _mean_accuracy(self, values: Mapping[str, Value], trial: Trial) -> float:
         """Over the seeds; 0 where a run diverges, which is worse than any other setting."""
-        values = {parameter.field: parameter.suggested(trial) for parameter in self.study.space}
         scores: list[float] = []
         for experiment in self.study.runs(values):
             scores.append(self._accuracy(experiment, Pruning(trial, len(scores) * experiment.federation.rounds)))
@@ -204,16 +192,14 @@ def summary_of(study: Study, trials: optuna.Study) -> dict[str, Any]:
         "title": study.title,
         "reason": study.reason,
         "profile": study.profile,
+        **({"typed": study.typed} if study.typed else {}),
         "key": study.key,
         "metric": METRIC,
         "data": {"name": data.name, "N_s": data.N_s, "N_validation": data.N_validation},
         "seeds": [run.seed for run in runs],
         "wanted": study.trials,
         "startup": study.startup,
-        "space": [
-            {**vars(parameter), "scale": SCALES[parameter.scale], "default": study.defaults[parameter.field]}
-            for parameter in study.space
-        ],
+        "space": [{**span.to_json(), "default": study.defaults[span.field]} for span in study.space],
         "experiment": {name: value for name, value in to_json(runs[0]).items() if name != "seed"},
         "trials": [
             {

@@ -11,11 +11,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmark.cli.main import ROOT, add_places, number
+from benchmark.cli.scope import add_devices
 from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped
+from benchmark.federated.devices import devices_named
+from benchmark.federated.start import CPU
 from benchmark.records.claim import is_held
 from benchmark.records.record import run_folder
 from benchmark.records.wandb_connection import unreachable
@@ -33,15 +36,16 @@ class Missing(FsslError):
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Runs `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made, if the server has the sweep of FILE. "
-        "The exit code comes from the records: 0 all done, 70 some diverged, 75 other workers train the rest, "
-        "76 stopped, 1 runs are missing."
+        "Runs `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made, if the server has the sweep of FILE; "
+        "with --devices 0,1 one agent on each GPU. The exit code comes from the records: 0 all done, 70 some diverged, "
+        "75 other workers train the rest, 76 stopped, 1 runs are missing."
     )
     command.add_argument("file", type=Path, metavar="FILE", help="the sweep file, such as sweeps/wandb/ssfl/tab2.yaml")
     command.add_argument("sweep", metavar="ENTITY/PROJECT/ID", help="as `wandb sweep` printed it")
     command.add_argument("--count", type=number(1), help="end after N runs", metavar="N")
     command.add_argument("--yes", action="store_true", help="take a sweep file of more than 10,000 runs")
     command.add_argument("--offline", action="store_true", help="the agent online, its runs' histories offline")
+    add_devices(command, "agents, one on each (default: one agent, on the first device)")
     add_places(command)
     command.set_defaults(act=act)
 
@@ -54,7 +58,7 @@ def act(options: argparse.Namespace) -> int:
         raise ConfigError(f"W&B: {why}; `fssl work` runs a sweep's cells without it")
     if lines := differences(_config_on_server(options.sweep), config(options.file)):
         raise ConfigError(f"{options.sweep} is not the sweep of {options.file}, nothing was run: {'; '.join(lines)}")
-    stopped = _run_agent(options)
+    stopped = _run_agents(options)
     return _exit_code(plan_of_runs(runs, options.results, with_reference=False), options.results, stopped)
 
 
@@ -69,8 +73,8 @@ def _config_on_server(sweep: str) -> dict[str, object]:
         raise ConfigError(f"{sweep}: W&B does not answer for this sweep ({reason})") from None
 
 
-def _run_agent(options: argparse.Namespace) -> bool:
-    """Run the agent to its end. Returns whether it was stopped by a signal."""
+def _run_agents(options: argparse.Namespace) -> bool:
+    """Run an agent for each device to its end. Returns whether they were stopped by a signal."""
     folder = options.results / "wandb"
     folder.mkdir(parents=True, exist_ok=True)
     environment = {
@@ -85,22 +89,34 @@ def _run_agent(options: argparse.Namespace) -> bool:
     }
     count = ["--count", str(options.count)] if options.count else []
     words = ["agent", "--forward-signals", "--term-timeout", str(SECONDS_TO_STOP), *count, options.sweep]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmark.cli.wandb_agent", *words], env=environment, start_new_session=True
-    )
-    with _forwarded_signals(process) as received:
-        process.wait()
+    command = [sys.executable, "-m", "benchmark.cli.wandb_agent", *words]
+    processes = [
+        subprocess.Popen(command, env=environment | seen, start_new_session=True)
+        for seen in _devices_seen(devices_named(options.devices))
+    ]
+    with _forwarded_signals(processes) as received:
+        for process in processes:
+            process.wait()
     return bool(received)
 
 
+def _devices_seen(devices: Sequence[str] | None) -> list[dict[str, str]]:
+    """What each agent's environment says of CUDA devices: its runs take the first that they see."""
+    seen = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+    numbers = [device.removeprefix("cuda:") for device in devices or ()]
+    names = ["" if number == CPU else seen[int(number)] if seen else number for number in numbers]
+    return [{"CUDA_VISIBLE_DEVICES": name} for name in names] or [{}]
+
+
 @contextlib.contextmanager
-def _forwarded_signals(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
-    """Send SIGINT and SIGTERM to the agent, which sends them to its run. Gives the list of signals received."""
+def _forwarded_signals(processes: Sequence["subprocess.Popen[bytes]"]) -> Iterator[list[int]]:
+    """Send SIGINT and SIGTERM to the agents, which send them to their runs. Gives the list of signals received."""
     received: list[int] = []
 
     def forward(number: int, frame: object) -> None:
         received.append(number)
-        process.send_signal(number)
+        for process in processes:
+            process.send_signal(number)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

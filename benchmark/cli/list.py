@@ -69,12 +69,12 @@ def act(options: argparse.Namespace) -> int:
 def all_items(results: Path, profile: str) -> list[Row]:
     """One row a table or figure under this profile, and the user's own. A damaged record counts as missing."""
     own = [replace(item, title=f"{item.title} ({item.typed}, {item.profile})") for item in own_items(results, [])]
-    planned = plan([*items(ITEMS, profile), *own], results, tell=False)
+    planned = plan([*items(ITEMS, profile), *own], results, with_reference=profile != "demo", tell=False)
     return [_item(item, planned) for item in planned.items]
 
 
 def _item(item: Item, planned: Plan) -> Row:
-    runs = wanted([item])
+    runs = wanted([item], records=planned.records)
     finished = [record.result for run in runs if (record := planned.finished(run)) is not None]
     seconds = [result["wall_seconds"] for result in finished if "wall_seconds" in result]
     return {

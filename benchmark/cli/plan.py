@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from benchmark.cli.main import add_places
 from benchmark.cli.scope import add_devices, add_quoted, add_scope, chosen_items, seeds_of, uses_reference
+from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.start import CPU, usable_cores
 from benchmark.papers.item import census
@@ -42,7 +44,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     chosen = chosen_items(options)
-    seeds, asked = seeds_of(options), devices_named(options.devices)
+    seeds, options.devices = seeds_of(options), devices_named(options.devices)
     if not options.results.is_dir():
         print(f"fssl: {options.results} is not there yet: no run of it counts", file=sys.stderr)
     parts = [(item.name, [item]) for item in chosen]
@@ -51,31 +53,29 @@ def act(options: argparse.Namespace) -> int:
     for name, part in parts:
         planned = plan(part, options.results, seeds=seeds, with_reference=uses_reference(options))
         runs = (*(planned.runs if options.all else planned.missing), *planned.waiting)
-        devices = asked or auto_devices(runs)
         if len(runs) > MANY:
             print(f"fssl: {name}: {len(runs):,} runs are counted ...", file=sys.stderr)
-        side_by_side = usable_cores() if devices == (CPU,) else len(devices)
-        total = sum((cost_of(run, options.results, options.data_root, devices[0]) for run in runs), Cost())
+        total, devices = cost_here(runs, options)
         counted = {
             "item": name,
             "profile": options.profile,
             "cells": planned.cells + sum(len(item.choices) for item in planned.items),
             "runs": len(runs),
             "tuned": len(planned.waiting),
-            **total.to_json(side_by_side),
+            **total.to_json(len(devices)),
             "device": card_name(devices[0]),
-            "side_by_side": side_by_side,
+            "side_by_side": len(devices),
             "could_decide": could_decide(planned.items, planned.records),
             **(census(planned.items) if len(part) > 1 else {}),
         }
         if options.json:
             print(json.dumps(counted))
         else:
-            _print(counted, len(planned.runs) - len(planned.missing), Console())
+            _print(counted, len(planned.runs) - len(planned.missing), in_place(devices))
     return 0
 
 
-def _print(counted: dict[str, Any], done: int, console: Console) -> None:
+def _print(counted: dict[str, Any], done: int, where: str) -> None:
     tuned = f", {counted['tuned']} of them of settings that trials choose" if counted["tuned"] else ""
     table = Table(title=f"{counted['item']}, profile {counted['profile']}", show_header=False, title_justify="left")
     rows = [
@@ -86,20 +86,29 @@ def _print(counted: dict[str, Any], done: int, console: Console) -> None:
         ("FLOPs", f"{counted['flops']:.3g}"),
         ("bytes up", decimal(counted["bytes_up"])),
         ("bytes down", decimal(counted["bytes_down"])),
-        ("time here", f"{in_words(3600 * counted['hours'])} on {_where(counted)}"),
+        ("time here", f"{in_words(3600 * counted['hours'])} on {where}"),
         *([("claims", looks_in_words(counted["could_decide"]))] if counted["could_decide"] else []),
         *(("note", note) for note in counted["notes"]),
     ]
     for row in rows:
         table.add_row(*row)
+    console = Console()
     with console.capture() as drawn:
         console.print(table)
     print(drawn.get(), end="", flush=True)  # rich would end with 1 where a reader such as head has seen enough
 
 
-def _where(counted: dict[str, Any]) -> str:
-    number, device = counted["side_by_side"], counted["device"]
-    return f"{number} cores, all at work" if device == CPU else f"{number} x {device}, a run on each"
+def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[Cost, tuple[str, ...]]:
+    """What the runs cost, and the device of each that is trained at a time. `options.devices`: names, None for auto."""
+    devices = options.devices or auto_devices(runs)
+    total = sum((cost_of(run, options.results, options.data_root, devices[0]) for run in runs), Cost())
+    return total, (CPU,) * usable_cores() if devices == (CPU,) else devices
+
+
+def in_place(devices: tuple[str, ...]) -> str:
+    """The devices for people."""
+    cores = set(devices) == {CPU}
+    return f"{len(devices)} cores, all at work" if cores else f"{len(devices)} x {card_name(devices[0])}, a run on each"
 
 
 def _kinds(counted: dict[str, Any]) -> list[tuple[str, str]]:

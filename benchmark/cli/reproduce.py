@@ -31,6 +31,7 @@ from reports.formatting import item_page
 from sweeps.grid import checked
 from sweeps.launcher import RunFailed
 from sweeps.plan import Plan, Seeds, plan, plan_of_runs, restricted
+from sweeps.status import in_words
 from sweeps.sweep_file import read
 
 TABLE_WIDTH = 100  # columns
@@ -77,15 +78,18 @@ def reproduce(options: argparse.Namespace) -> int:
     planned = look()
     if seeds.confirming and planned.missing:
         warn_of_few_seeds(planned, seeds.confirming)
+    if planned.missing and not options.json and len(planned.missing) < len(planned.runs):
+        for item, records in results_of(planned, seeds):  # what there is, before hours of training
+            show(item, records, options, stderr=True)
     planned, failure = train_missing(planned, look, options)
     if isinstance(failure, DataError) and len(planned.missing) == len(planned.runs):
         raise failure  # there is nothing to show
-    results = [
-        (replace(item, seeds=seeds.number(item)), restricted(planned.records, planned.shown)) for item in planned.items
-    ]
+    results = results_of(planned, seeds)
     site, stopped = site_of(options), isinstance(failure, Stopped)  # who stops it does not wait for pages
     for item, records in results:
         show(item, records, options, report=None if stopped else str(site / item_page(item)))
+    if failure is None and seeds == Seeds() and len(chosen) == 1 and not options.json:
+        print(more_seeds(chosen[0], planned, options), end="", flush=True)
     if not stopped:
         build_pages(results, seeds, options.results, site)
     if failure is not None:
@@ -177,7 +181,15 @@ def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
             print(f"fssl: {item.name}: {text}", file=sys.stderr)
 
 
-def show(item: Item, records: Records, options: argparse.Namespace, *, report: str | None) -> None:
+def results_of(planned: Plan, seeds: Seeds) -> list[tuple[Item, Records]]:
+    """The plan's items with their records, without those of other seeds than are asked for."""
+    records = restricted(planned.records, planned.shown)
+    return [(replace(item, seeds=seeds.number(item)), records) for item in planned.items]
+
+
+def show(
+    item: Item, records: Records, options: argparse.Namespace, *, report: str | None = None, stderr: bool = False
+) -> None:
     """Print an item's table, or its JSON object. `report`: the path of its page; None where none is built."""
     if options.json:
         from reports.exports import item_result
@@ -186,15 +198,33 @@ def show(item: Item, records: Records, options: argparse.Namespace, *, report: s
     else:
         from reports.terminal import print_item
 
-        console = Console()
-        print_item(item, records, console if console.is_terminal else Console(width=TABLE_WIDTH), report=report)
+        console = Console(stderr=stderr)
+        console = console if console.is_terminal else Console(width=TABLE_WIDTH, stderr=stderr)
+        print_item(item, records, console, report=report)
+
+
+def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
+    """A line on what more seeds would cost and decide; empty where none would."""
+    from benchmark.cli.plan import cost_here, in_place
+    from benchmark.verdicts.open_claims import could_decide
+
+    looks, parts = could_decide(planned.items, planned.records), list[str]()
+    for seeds in (Seeds(pilots=item.seeds), *(Seeds(confirming=look) for look in looks)):
+        more = plan([item], options.results, seeds=seeds, with_reference=uses_reference(options), tell=False)
+        if more.missing:
+            total, devices = cost_here(more.missing, options)
+            able = sum(number for look, number in looks.items() if look <= (seeds.confirming or 0))
+            option = f"--seeds {seeds.confirming} can decide {able} of {sum(looks.values())} open claims"
+            cost = f"{len(more.missing)} runs, {in_words(total.seconds / len(devices))} on {in_place(devices)}"
+            parts.append(f"{option if seeds.confirming else f'--pilots {seeds.pilots}'}: {cost}")
+    return "".join(f"more: {part}\n" for part in parts)
 
 
 def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Path, site: Path) -> None:
     """Build the site with these items' pages, unless records, seeds and code are those of the last time."""
-    pages = [site / item_page(item) for item, _ in shown]
-    state = f"{seeds} {state_of(results)}"
-    if all(page.is_file() and _built_from(page) == state for page in pages):
+    pages, state = [site / item_page(item) for item, _ in shown], f"{seeds} {state_of(results)}"
+    marks = [page.with_name(BUILT_FROM) for page in pages]
+    if all(file.is_file() for file in (*pages, *marks)) and all(mark.read_text() == state for mark in marks):
         return
     from benchmark.cli.report import on_disk
     from reports.site import build
@@ -205,34 +235,17 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
     recorded = with_own(results, [*shown, *on_disk((*ITEMS, *VARIANTS), PROFILES, results, read)], read, troubles)
     others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in names]
     build([*shown, *others], site, only=names, troubles=told(troubles, results))
-    for page in pages:
-        page.with_name(BUILT_FROM).write_text(state)
-
-
-def _built_from(page: Path) -> str:
-    """What `reproduce` built the page from; empty where it did not build it."""
-    path = page.with_name(BUILT_FROM)
-    return path.read_text() if path.is_file() else ""
+    for mark in marks:
+        mark.write_text(state)
 
 
 def state_of(results: Path) -> str:
-    """A hash that changes where a record is written, goes on or is removed, or where code or a printed number
-    changes."""
-    records = ("own/*", "reference", "runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
+    """A hash that changes where a record is written, goes on or is removed, or where code or a printed number does."""
+    records = ("own/*", "reference", "reference/*", "runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
     code = (
-        "benchmark/**/*.py",
-        "benchmark/**/*.toml",
-        "reports/*.*",
-        "reports/templates/*",
-        "reports/*/*.md",
-        "results/published/*/*.toml",
+        *("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md"),
+        *("results/published/*/*.toml", "results/reference", "results/reference/*"),
     )
-    paths = [path for at, names in ((results, records), (ROOT, code)) for name in names for path in at.glob(name)]
-    return hashlib.sha256(repr([(str(path), *_stamp(path)) for path in sorted(paths)]).encode()).hexdigest()
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    try:
-        return path.stat().st_mtime_ns, path.stat().st_size
-    except OSError:  # it is gone again
-        return ()
+    paths = {path for at, names in ((results, records), (ROOT, code)) for name in names for path in at.glob(name)}
+    stamps = [(f"{path}", path.stat().st_mtime_ns) for path in sorted(paths) if path.exists()]
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()

@@ -3,19 +3,22 @@
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from benchmark.cli.main import add_places, number
+from benchmark.cli.run import resolve
 from benchmark.config import choose
 from benchmark.data.datasets import load
 from benchmark.errors import ConfigError
 from benchmark.federated.start import usable_cores
+from benchmark.papers.catalogue import cell_named
 from benchmark.records.files import write_atomically
-from reports.tuning import best_text, counts_text
+from reports.tuning import best_text, counts_text, value_text
 from sweeps.storage import checked_place, shown
-from sweeps.studies import DECLARED, read_study
+from sweeps.studies import DECLARED, Study, read_study, study_of_words
 from sweeps.tune import Worker, summary_of, tune
 
 CAUTION = (
@@ -25,12 +28,23 @@ CAUTION = (
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
+    command.usage = "fssl tune STUDY | --search FIELD=SPAN ... [--FIELD=VALUE ...] [options]"
     command.description = (
         "Searches what a paper does not report (Optuna's TPE; a trial that falls behind is pruned) on labels held out "
-        "at the server, never on test data. Start it as often as you like on one storage: each is a worker. Ctrl-C "
-        "loses nothing; the trial of a killed one is queued again, from another machine after two minutes."
+        "at the server, never on test data. STUDY is fedswitch/open, or a TOML file of your own. In its place --search "
+        "names fields, and any others are set as for `fssl run`: --method my:M --search optimizer.lr=0.01..0.1:log "
+        "--search method.batch_size=16,32,64. Start it as often as you like on one storage: each is a worker. Ctrl-C "
+        "loses nothing; the trial of a killed one is queued again after two minutes."
     )
-    command.add_argument("study", nargs="?", metavar="STUDY", help="fedswitch/open, or a TOML file of your own")
+    command.add_argument(
+        "--search",
+        action="append",
+        default=[],
+        metavar="FIELD=SPAN",
+        help="LOW..HIGH, LOW..HIGH:log, LOW..HIGH:log-below-one (in 1 - value), or VALUE,VALUE; may be given several "
+        "times",
+    )
+    command.add_argument("--cell", metavar="ITEM:LABEL", help="of --search: where it begins (default: as `fssl run`)")
     command.add_argument("--profile", default="demo", help="demo (default), laptop: what the study declares")
     command.add_argument("--trials", type=number(1), help="in all, those done before included (default: the study's)")
     command.add_argument("--seeds", type=number(1), help="runs of a trial (default: the study's)")
@@ -45,14 +59,11 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="print the study as one JSON object, nothing else")
     add_places(command)
-    command.set_defaults(act=act)
+    command.set_defaults(act=act, takes_overrides=True)
 
 
 def act(options: argparse.Namespace) -> int:
-    if options.study is None:
-        raise ConfigError(f"STUDY is missing; {choose(DECLARED)}, or give a file, such as ./mine.toml")
-    given = {name: getattr(options, name) for name in ("trials", "seeds") if getattr(options, name) is not None}
-    study = read_study(options.study, options.profile, **given)
+    study = _study(options)
     storage = checked_place(options.storage or str(options.results / "tuning" / f"{study.slug}.journal"))
     load(study.experiment.data.name, options.data_root)  # a missing data set ends the command before it writes
     jobs = min(options.jobs or usable_cores(), study.trials)
@@ -66,6 +77,23 @@ def act(options: argparse.Namespace) -> int:
     else:
         print(in_words(summary), f"study: {path}", CAUTION, sep="\n")
     return 0
+
+
+def _study(options: argparse.Namespace) -> Study:
+    """That of a name, of a file, or of --search. Raises ConfigError."""
+    given = {name: getattr(options, name) for name in ("trials", "seeds") if getattr(options, name) is not None}
+    if not options.search and options.rest[:1] and not options.rest[0].startswith("-"):
+        name, *options.rest = options.rest
+        if options.rest or options.cell:
+            raise ConfigError(f"{name} has all its fields; leave out --cell and single fields")
+        return read_study(name, options.profile, **given)
+    if not options.search:
+        one = "a file, such as ./mine.toml, or --search optimizer.lr=0.01..0.1:log"
+        raise ConfigError(f"STUDY is missing; {choose(DECLARED)}, or give {one}")
+    start = cell_named(options.cell, options.profile) if options.cell else None
+    cell = ["--cell", options.cell, "--profile", options.profile] if options.cell else []
+    typed = shlex.join([*cell, *options.rest, *(word for span in options.search for word in ("--search", span))])
+    return study_of_words(options.search, resolve(None, options.rest, start=start), typed=typed, **given)
 
 
 def compact(summary: Mapping[str, Any]) -> bytes:
@@ -88,5 +116,7 @@ def in_words(summary: Mapping[str, Any]) -> str:
     if summary["best"] not in (None, summary["default"]):
         lines.append("values (default -> best):")
         best = trials[summary["best"]]["values"]
-        lines += [f"  {span['field']:<26} {span['default']:g} -> {best[span['field']]:g}" for span in summary["space"]]
+        for span in summary["space"]:
+            before, after = value_text(span["default"]), value_text(best[span["field"]])
+            lines.append(f"  {span['field']:<26} {before} -> {after}")
     return "\n".join(filter(None, lines))

@@ -3,11 +3,12 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmark.errors import FsslError, one_line
 from benchmark.experiment import NUMERICS
-from benchmark.records.copies import read_copy
+from benchmark.records.copies import read_copy, reference_folders
 from benchmark.records.identity import apart_in_words, at_hand_for, seed_folder
 from benchmark.records.record import Records, RunRecord, read_run
 
@@ -33,7 +34,8 @@ def read_records(
     others: list[tuple[RunRecord, Sequence[str]]] = []
     for cell_key in dict.fromkeys(cell_keys):
         seeds: dict[int, RunRecord] = {}
-        for path in runs_in(results / "reference" / cell_key, troubles) if with_reference else ():
+        folders = reference_folders(results, cell_key) if with_reference else ()
+        for path in (path for folder in folders for path in runs_in(folder, troubles)):
             copy = _try(read_copy, path, troubles)
             if copy is not None and copy.result.get("numerics") == NUMERICS:
                 if with_runs and (other := differences_of(copy)):
@@ -49,7 +51,9 @@ def read_records(
                 others.append((run, other))
             elif run.seed not in own or (run.result and not own[run.seed].result):
                 own[run.seed] = run
-        seeds |= {seed: run for seed, run in own.items() if seed not in seeds or run.result}
+        for seed, run in own.items():
+            if seed not in seeds or run.result:
+                seeds[seed] = replace(run, committed=seed in seeds)
         records[cell_key] = dict(sorted(seeds.items()))
     if differences is not None:
         differences += dict.fromkeys(

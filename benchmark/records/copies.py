@@ -13,15 +13,23 @@ from typing import Any
 
 from benchmark.errors import DataError, one_line
 from benchmark.records.files import json_object, write_atomically
+from benchmark.records.provenance import ROOT
 from benchmark.records.record import RunRecord, canonical, check_result_is_of
 from benchmark.records.schema import COPY, check
 
 RESTORE = "`git checkout` restores it"
+COMMITTED = ROOT / "results"  # whose copies count wherever runs are written
 _EVALUATED = ("test/", "validation/", "diversity/gradient/")  # starts of the metrics that say which rounds are kept
 
 
 def reference_path(results: Path, cell_key: str, seed: int) -> Path:
     return results / "reference" / cell_key / f"seed={seed}.json.gz"
+
+
+def reference_folders(results: Path, cell_key: str) -> list[Path]:
+    """Where copies of the cell may be: those of the checkout count, too; the last ones come first."""
+    ours, here = COMMITTED / "reference" / cell_key, results / "reference" / cell_key
+    return [here] if here.resolve() == ours.resolve() else [ours, here]
 
 
 def write_reference(results: Path, record: RunRecord) -> Path:
@@ -115,6 +123,7 @@ def unpack(copy: Mapping[str, Any], path: Path) -> RunRecord:
             rounds=tuple(lines.values()),
             summaries=copy["summaries"],
             edited=copy["digest"] != copy_digest(copy),
+            committed=True,
         )
     except (LookupError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: is not a compact record ({error!r}); {RESTORE}") from None

@@ -52,6 +52,7 @@ class RunRecord:
     summaries: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of a copy: {metric: {"mean": ...}}
     wandb_url: str | None = None  # its page on W&B
     edited: bool = False  # its digest is of other content
+    committed: bool = False  # a copy of it counts wherever runs are written
     apart: str = ""  # 8 hexadecimal digits of what it was computed from, where another run has the cell's `seed=<n>`
 
     @property

@@ -19,7 +19,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.item import CONFIRMING, Claim, Family, Item
 from benchmark.papers.scale import PROFILES, profile_of
-from benchmark.records.copies import read_copy
+from benchmark.records.copies import read_copy, reference_folders
 from benchmark.records.files import read_json, write_atomically
 from benchmark.records.record import read_manifest
 from benchmark.records.schema import Wanted, check
@@ -241,11 +241,11 @@ def _closed(results: Path, items: FamilyItems | OwnFamily) -> dict[int, Family]:
 
 def _confirming_runs(results: Path, keys: frozenset[str]) -> Iterator[tuple[int, Path]]:
     """The first seed of each run's hundred, and the file that has its manifest."""
-    for folder, end in (("runs", "/manifest.json"), ("reference", ".json.gz")):
-        for key in sorted(keys):
-            for path in sorted((results / folder / key).glob(f"seed=[1-9][0-9][0-9]{end}")):
-                seed = (path.parent if folder == "runs" else path).name.removeprefix("seed=")[:3]
-                yield first_seed_of(int(seed)), path
+    runs = [(results / "runs" / key, "/manifest.json") for key in sorted(keys)]
+    copies = [(folder, ".json.gz") for key in sorted(keys) for folder in reference_folders(results, key)]
+    for folder, end in (*runs, *copies):
+        for path in sorted(folder.glob(f"seed=[1-9][0-9][0-9]{end}")):
+            yield first_seed_of(int(path.relative_to(folder).parts[0][5:8])), path
 
 
 def _manifest(path: Path) -> Mapping[str, Any]:

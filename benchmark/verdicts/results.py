@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
-from benchmark.records.record import RunRecord
+from benchmark.records.record import FINISHED, RunRecord
 from benchmark.verdicts.endpoints import before_clients, value_at
 from benchmark.verdicts.statistics import Summary, summary
 
@@ -35,6 +35,11 @@ class CellResult:
     @property
     def n(self) -> int:
         return len(self.values)
+
+    @property
+    def n_finished(self) -> int:
+        """With those that diverged."""
+        return self.n + len(self.diverged)
 
     @property
     def summary(self) -> Summary | None:
@@ -67,7 +72,7 @@ class CellResult:
 
 
 def cell_result(
-    cell: Cell, records: Records, n_wanted: int, metric: str = ACCURACY, endpoint: str = "last"
+    cell: Cell, records: Records, pilots: int, metric: str = ACCURACY, endpoint: str = "last"
 ) -> CellResult:
     """The cell's runs sorted into finished, diverged and unfinished. A finished run whose value is not finite
     counts as diverged: NaN must not reach a mean."""
@@ -88,7 +93,7 @@ def cell_result(
         values=values,
         diverged=tuple(diverged),
         unfinished=tuple(unfinished),
-        n_wanted=n_wanted,
+        n_wanted=len(seeds_awaited(runs, pilots)),
         selected_on_test=metric.startswith("test/") and any(runs[seed].selected_on_test for seed in values),
         data_notes=tuple(sorted({note for seed in values if (note := runs[seed].data_note)})),
         runs=tuple(run for _, run in sorted(runs.items())),
@@ -157,6 +162,18 @@ def counted(item: Item, records: Records) -> Records:
         key: {seed: record for seed, record in runs.items() if seed < item.seeds or seed in CONFIRMING}
         for key, runs in records.items()
     }
+
+
+def seeds_awaited(runs: Mapping[int, RunRecord], pilots: int) -> list[int]:
+    """The seeds of a cell that a table counts on where no other number is asked for, those that are there included.
+
+    As many as there are to be pilots, of whatever kind; no further ones where some are committed.
+    """
+    finished = [s for s, run in runs.items() if run.status in FINISHED and (s < pilots or s in CONFIRMING)]
+    if any(runs[seed].committed for seed in finished):
+        return finished
+    absent = [seed for seed in range(pilots) if seed not in finished]
+    return sorted([*finished, *absent[: max(0, pilots - len(finished))]])
 
 
 def seeds_of(records: Records, cell: Cell) -> Sequence[RunRecord]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -13,9 +14,11 @@ import pytest
 from benchmark.cli import reproduce
 from benchmark.cli.main import main
 from benchmark.errors import CannotWrite
+from benchmark.records.copies import write_reference
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.cli.test_report import places, small_item  # noqa: F401 (a fixture)
+from tests.conftest import record_of
 
 WORDS = ["reproduce", "ssfl/tab2", "--profile", "demo"]
 
@@ -40,6 +43,30 @@ def test_a_stopped_command_shows_what_there_is_and_the_same_command_goes_on(plac
     out, err = capfd.readouterr()
     assert f"{16 - len(done)} runs to train, {len(done)} done" in err and "report: not built" not in out
     assert {path: path.stat().st_mtime_ns for path in done} == done
+
+
+def test_what_is_committed_is_shown_at_once_and_the_other_cells_are_trained(
+    places,  # noqa: F811
+    tmp_path,
+    capsys,
+    monkeypatch,
+):
+    """One cell has one committed pilot, of the two of the item: it is enough, and what more seeds cost is said. The
+    table, the plan and the page count the same runs."""
+    monkeypatch.setattr("benchmark.records.copies.COMMITTED", tmp_path / "checkout")
+    experiment = small_item("laptop").cells[0].experiment
+    run(experiment, tmp_path / "elsewhere")
+    write_reference(tmp_path / "checkout", record_of(run_folder(tmp_path / "elsewhere", experiment)))
+    words = ["ssfl/tab2", "--profile", "laptop", *places]
+    assert main(["reproduce", *words]) == 0
+    out, err = capsys.readouterr()
+    assert "2 runs to train, 1 done" in err and err.index("not run (0/2)") < err.index("2 runs to train")
+    assert "n=1" in out and "n=2" in out and "more: --pilots 2: 1 runs, " in out
+    assert re.search(r"more: --seeds \d+ can decide 1 of 1 open claims: \d+ runs, ", out)
+    assert main(["plan", *words[:-2], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 0
+    (page,) = tmp_path.glob("site/ssfl/tab2/laptop/index.html")
+    assert "3 of 3</b> runs" in page.read_text()
 
 
 def test_the_table_is_printed_before_pages_are_built(places, capsys, monkeypatch):  # noqa: F811

@@ -240,12 +240,14 @@ def test_an_item_of_the_same_experiments_is_shown_once(tmp_path: Path) -> None:
     assert (tmp_path / "toy/tab1/laptop/index.html").is_file() and not (tmp_path / "toy/tab1/gpu").exists()
 
 
-def test_others_stay_and_are_listed_where_they_have_a_page(tmp_path: Path) -> None:
+def test_others_stay_and_are_listed_with_links_to_the_pages_that_there_are(tmp_path: Path) -> None:
     build([lean()], tmp_path)
     before = (tmp_path / item_page(lean()[0])).read_bytes()
     build([small(), lean(), lean(name="toy/tab9")], tmp_path, only={("arena/toy", "demo")})
     front = words(tmp_path / "index.html")
-    assert "toy/tab1" in front and "arena/toy" in front and "toy/tab9" not in front
+    assert {"toy/tab1", "arena/toy", "toy/tab9"} <= set(front.split())
+    files = Page(tmp_path / "index.html").files()
+    assert item_page(lean()[0]) in files and all((tmp_path / file).exists() for file in files)
     assert (tmp_path / item_page(lean()[0])).read_bytes() == before
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 import yaml
 
-from benchmark.cli.agent import Missing, _exit_code
+from benchmark.cli.agent import Missing, _devices_seen, _exit_code
 from benchmark.errors import Diverged, RunningElsewhere, Stopped
 from benchmark.records.claim import claimed
 from benchmark.records.files import read_json
@@ -102,6 +102,19 @@ def test_a_sweep_that_is_not_the_files_is_refused_before_anything_runs(tmp_path)
         done = called([*FSSL, "agent", str(path), SWEEP], environment(server, tmp_path))
         assert done.returncode == 65 and "nothing was run" in done.stderr and not server.handed_out, done.stderr
         assert all(f"{name}: the server has" in done.stderr for name in change)
+
+
+def test_each_agent_of_several_sees_one_device(monkeypatch):
+    """The numbers are those of the devices that the command itself sees."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    visible = [seen.get("CUDA_VISIBLE_DEVICES") for seen in _devices_seen(("cuda:0", "cuda:2"))]
+    assert visible == ["0", "2"] and _devices_seen(None) == [{}]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert [*map(dict.popitem, _devices_seen(("cuda:1", "cuda:0")))] == [
+        ("CUDA_VISIBLE_DEVICES", "7"),
+        ("CUDA_VISIBLE_DEVICES", "4"),
+    ]
+    assert _devices_seen(("cpu", "cpu")) == 2 * [{"CUDA_VISIBLE_DEVICES": ""}]
 
 
 @pytest.mark.parametrize(

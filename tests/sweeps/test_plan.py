@@ -38,6 +38,26 @@ def test_only_what_is_missing_is_planned(tiny, tmp_path):
     assert [missing.seed for missing in plan([item], tmp_path, with_reference=False).missing] == [1]
 
 
+def test_committed_runs_are_enough_wherever_results_are_written(tiny, tmp_path, monkeypatch):
+    """One committed pilot of two, and one confirming seed: nothing is missing, and both are counted. A run that is
+    merely here stands for one of the two: a stopped command goes on."""
+    item, checkout, results = item_of(a=tiny), tmp_path / "checkout", tmp_path / "results"
+    monkeypatch.setattr("benchmark.records.copies.COMMITTED", checkout)
+    here, *committed = (tiny.with_seed(seed) for seed in (101, 0, 100))
+    run(here, results)
+    assert [(one.seed, one in plan([item], results).missing) for one in plan([item], results).runs] == [
+        (0, True),
+        (101, False),
+    ]
+    for one in committed:
+        run(one, tmp_path)
+        write_reference(checkout, record_of(run_folder(tmp_path, one)))
+    planned = plan([item], results)
+    assert [one.seed for one in planned.runs] == [0, 100, 101] and planned.missing == ()
+    assert len(plan([item], results, with_reference=False).missing) == 1
+    assert [one.seed for one in plan([item], results, seeds=Seeds(pilots=2)).missing] == [1]
+
+
 def test_a_table_of_one_seed_shows_one(tiny, tmp_path):
     item = item_of(a=tiny)
     for seed in (0, 1):

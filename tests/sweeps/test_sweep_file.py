@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,9 +13,12 @@ from benchmark.cli.sweep import COMMITTED, file_of_item
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
+from benchmark.records.record import run_folder
+from benchmark.records.run import run
+from benchmark.records.wandb_mirror import WandbMirror
 from sweeps.factors import experiment_of
 from sweeps.grid import Grid, checked, combinations, grid_of_words, size
-from sweeps.sweep_file import read, written
+from sweeps.sweep_file import REPORTED, read, written
 
 GRIDS = sorted((COMMITTED / "grids").glob("*.yaml"))
 SMALL: Grid = {"R": [0, 0.2], "method": ["crl", "grouping"], "profile": ["demo"]}
@@ -158,6 +162,26 @@ def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, capsys):
     path.write_text(text.replace("min: 0.001", "min: -0.001"))
     assert main(["sweep", "--check", str(path)]) == 65
     assert "lr: -0.001" in capsys.readouterr().err
+    for wrong, said in (("name: accuracy", "runs do not report 'accuracy'"), ("nam: test/accuracy", "report None")):
+        path.write_text(text.replace("name: test/accuracy", wrong))
+        assert main(["sweep", "--check", str(path)]) == 65 and said in capsys.readouterr().err
+
+
+def test_runs_report_the_metric_of_a_sweep_after_each_evaluation(tmp_path):
+    """What bayes and early_terminate go by, as W&B's client is given it: a value for each evaluated round."""
+    sent = []
+    start = {"profile": "demo", "federation.rounds": 5, "federation.T": 1, "evaluation.every": 2}
+    for held_out, name in ((False, "test/accuracy"), (True, "validation/accuracy")):
+        experiment = experiment_of({**start, "evaluation.validation": held_out})
+        folder = run_folder(tmp_path, experiment)
+        mirror = WandbMirror(
+            experiment, lambda: None, words={}, mode="offline", wandb_folder=tmp_path, run_folder=folder
+        )
+        mirror._start = lambda: None  # type: ignore[method-assign]
+        mirror._run = SimpleNamespace(log=lambda line, step: sent.append((step, line)))
+        run(experiment, tmp_path, callbacks=[mirror])
+        assert [step for step, line in sent if name in line and name in REPORTED] == [2, 4, 5]
+        sent.clear()
 
 
 @given(

@@ -14,16 +14,17 @@ import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.storages import fail_stale_trials
+from optuna.storages._heartbeat import get_heartbeat_thread
 from optuna.trial import TrialState
 
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import from_json
 from benchmark.federated.module import FederatedModule
-from benchmark.records.processes import this_process
+from benchmark.papers.own import DEFAULT
 from benchmark.records.record import run_folder
-from sweeps.heartbeat import DeadTrials, beating
-from sweeps.studies import DECLARED, Study, read_study
+from sweeps.studies import DECLARED, Study, read_study, study_of_words
 from sweeps.tune import METRIC, Pruning, Worker, open_study, summary_of, tune
 from tests.conftest import ROOT, record_of
 from tests.sweeps.gates import begun
@@ -42,8 +43,8 @@ def tuned(results: Path, study: Study = TOY) -> dict:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr("sweeps.heartbeat.BEAT", 0.05)
-    monkeypatch.setattr("sweeps.heartbeat.PATIENCE", 0.5)
+    monkeypatch.setattr("sweeps.storage.BEAT", 0.05)
+    monkeypatch.setattr("sweeps.storage.PATIENCE", 1)
     monkeypatch.setattr("sweeps.tune.SECONDS_BETWEEN_LOOKS", 0.1)
 
 
@@ -116,7 +117,7 @@ def test_stopped_or_killed_in_the_middle_it_goes_on_with_the_same_values(number,
 @pytest.mark.parametrize("wanted", [1, 5])
 def test_workers_that_race_end_exactly_as_many_trials_as_are_wanted(wanted, tmp_path, monkeypatch, impatient):
     """Six at once, each of which knows the others by the journal alone."""
-    monkeypatch.setattr(Worker, "_mean_accuracy", lambda self, trial: TOY.space[0].suggested(trial))
+    monkeypatch.setattr(Worker, "_mean_accuracy", lambda self, values, trial: values["optimizer.lr"])
     ours = worker(tmp_path, replace(TOY, trials=wanted))
     workers = [threading.Thread(target=ours.work) for _ in range(6)]
     for thread in workers:
@@ -128,43 +129,36 @@ def test_workers_that_race_end_exactly_as_many_trials_as_are_wanted(wanted, tmp_
 
 
 @pytest.mark.parametrize("scheme", ["", "sqlite:///"])
-def test_a_dead_worker_s_values_are_queued_again_once_whatever_the_time_of_day(scheme, tmp_path, impatient):
-    """Trial 0's worker beats, trial 1's does not; the clock is put back by an hour. Two observers see it."""
+def test_a_dead_worker_s_values_are_queued_again_once(scheme, tmp_path, impatient):
+    """Trial 0's worker beats, trial 1's no more. Two observers see it."""
     storage = f"{scheme}{tmp_path / 's'}"
     study = open_study(TOY, storage)
     living, dead = study.ask(), study.ask()
-    values = [parameter.suggested(dead) for parameter in TOY.space]
-    observers = [(DeadTrials(), open_study(TOY, storage)) for _ in range(2)]
-    with beating(living), pytest.MonkeyPatch.context() as patch:
-        for observer, trials in observers:
-            observer.requeue(trials)
-        an_hour_ago = time.time() - 3600
-        patch.setattr(time, "time", lambda: an_hour_ago)
-        time.sleep(0.6)
-        for observer, trials in observers:
-            observer.requeue(trials)
+    values = TOY.suggested(dead)
+    with get_heartbeat_thread(dead._trial_id, study._storage):
+        pass  # one beat
+    observers = [open_study(TOY, storage) for _ in range(2)]
+    with get_heartbeat_thread(living._trial_id, study._storage):
+        fail_stale_trials(observers[0])
+        time.sleep(2.5)  # SQLite's clock has whole seconds
+        for trials in observers:
+            fail_stale_trials(trials)
     running, failed, queued = study.trials
     states = [TrialState.RUNNING, TrialState.FAIL, TrialState.WAITING]
     assert [trial.state for trial in (running, failed, queued)] == states
-    assert list(TOY.values(queued.params).values()) == values
+    assert TOY.values(queued.params) == values
 
 
-def test_a_worker_whose_process_is_gone_from_this_machine_is_not_waited_for(tmp_path):
-    """Its values are queued again, until three workers have died of them. Who has just begun with them is not dead."""
-    study, dead = open_study(TOY, str(tmp_path / "s")), DeadTrials()
-    with beating(study.ask()), subprocess.Popen(["true"]) as ended:
-        ended.wait()
-        for deaths in (1, 2, 3):
-            trial = study.ask()
-            lr = TOY.space[0].suggested(trial)
-            dead.requeue(study)
-            assert study.trials[trial.number].state == TrialState.RUNNING
-            trial.set_user_attr("worker", {**this_process(), "pid": ended.pid, "beat": 0})
-            dead.requeue(study)
-            states = [each.state for each in study.trials]
-            queued = [TrialState.WAITING] if deaths < 3 else []
-            assert states == [TrialState.RUNNING, *[TrialState.FAIL] * deaths, *queued]
-    assert [TOY.space[0].value(each.params["optimizer.lr"]) for each in study.trials[1:]] == [lr] * 3
+def test_a_trial_of_which_three_workers_died_is_left_alone(tmp_path, monkeypatch):
+    """Also where a worker died before its first beat."""
+    monkeypatch.setattr("sweeps.storage.PATIENCE", -1)
+    study = open_study(TOY, str(tmp_path / "s"))
+    for deaths in (1, 2, 3):
+        TOY.suggested(study.ask())
+        fail_stale_trials(study)
+        queued = [TrialState.WAITING] if deaths < 3 else []
+        assert [each.state for each in study.trials] == [*[TrialState.FAIL] * deaths, *queued]
+    assert len({tuple(each.params.values()) for each in study.trials}) == 1
 
 
 def test_a_worker_that_was_held_for_dead_and_wakes_leaves_its_trial_to_another(tmp_path, monkeypatch, impatient):
@@ -172,7 +166,7 @@ def test_a_worker_that_was_held_for_dead_and_wakes_leaves_its_trial_to_another(t
     ours = worker(tmp_path, replace(TOY, trials=1))
     calls = []
 
-    def slept(self: Worker, trial: optuna.Trial) -> float:
+    def slept(self: Worker, values: dict, trial: optuna.Trial) -> float:
         calls.append(trial.number)
         if len(calls) == 1:
             others = open_study(ours.study, ours.storage)
@@ -210,6 +204,29 @@ def test_a_study_survives_a_crash_at_any_byte_of_its_journal(tmp_path, monkeypat
         assert values == [*known[max(filter(size.__ge__, ends))], None], size
 
 
+def test_whole_numbers_and_choices_are_tried_as_such(tmp_path, monkeypatch):
+    """A search by words alone, of the method's and the network's fields; the first trial is what `fssl run` takes."""
+    words = [
+        "federation.T=2..30:log",
+        "method.batch_size=16,25,64",
+        "model.norm=gn,bn",
+        "optimizer.nesterov=true,false",
+    ]
+    study = study_of_words(words, DEFAULT, typed="a test", trials=8)
+    monkeypatch.setattr(Worker, "_mean_accuracy", lambda self, values, trial: values["federation.T"] / 30)
+    trials = summary_of(study, tune(worker(tmp_path, study)))["trials"]
+    tried = [trial["values"] for trial in trials]
+    assert tried[0] == study.defaults
+    assert all(type(each["federation.T"]) is int and 2 <= each["federation.T"] <= 30 for each in tried)
+    assert {each["method.batch_size"] for each in tried} == {16, 25, 64}
+    assert {each["model.norm"] for each in tried} == {"gn", "bn"}
+    for each in tried:
+        run = study.runs(each)[0]
+        assert (run.federation.T, run.method.batch_size, run.model.norm) == tuple(each.values())[:3]
+        assert run.optimizer.nesterov is each["optimizer.nesterov"] and run.data.N_validation == 100
+    assert study.key != study_of_words(words[:-1], DEFAULT, typed="a test").key
+
+
 @pytest.mark.parametrize(("profile", "key"), [("demo", "4b3aa5bd"), ("laptop", "fb015a7d")])
 def test_the_declared_study_has_the_key_that_it_always_had(profile, key):
     """Storages name it by that. Its summary is of experiments that can be read."""
@@ -233,6 +250,17 @@ def test_the_declared_study_has_the_key_that_it_always_had(profile, key):
         ([TOY_FILE, "--storage", "nosuchdb://ann:hunter2@h/d"], 65, "postgresql+psycopg://USER@HOST"),
         ([TOY_FILE, "--storage", "postgresql+psycopg://ann:hunter2@127.0.0.1:1/d"], 73, "ann:***@127.0.0.1"),
         ([TOY_FILE, "--storige", "x"], 65, "--storige"),
+        ([TOY_FILE, "--search", "optimizer.lr=0.1..1"], 65, "not understood"),
+        (
+            ["--method=semifl", "--search", "optimizer.lr"],
+            65,
+            "write optimizer.lr=0.01..0.1, optimizer.lr=0.01..0.1:log",
+        ),
+        (["--search", "optimizer.lr=0.01..0.02"], 65, "optimizer.lr: its default 0.03 is not among what is searched"),
+        (["--search", "method.batch_size=0..64"], 65, "batch_size: 0; choose 1 or more"),
+        (["--search", "model.norm=gn,xn"], 65, "norm: unknown value 'xn'"),
+        (["--search", "model.norm=0..1"], 65, "is not a number; give values in place of a range"),
+        (["--search", "optimizer.lr=0.01..0.1:lin"], 65, "unknown value 'lin'; choose linear, log or log below one"),
         (["fedswitch/open", "--profile", "laptop"], 66, "mnist"),
     ],
 )
@@ -253,7 +281,7 @@ def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, message):
         ("low = 0.01", "low = 0.5", "optimizer.lr: 0.5 to 0.5 is not a range"),
         ("low = 0.01", "low = 0.0", "optimizer.lr: 0.0 to 0.5 has no logarithm"),
         ("high = 0.95", "high = 1.0", "optimizer.momentum: 0.5 to 1.0 has no logarithm"),
-        ("low = 0.01", "low = 0.06", "optimizer.lr: its default is outside its range"),
+        ("low = 0.01", "low = 0.06", "optimizer.lr: its default 0.05 is not among what is searched"),
         ('field = "partition.R"', 'field = "partition.r"', "has no attribute 'r'"),
         ('field = "partition.R"', 'field = "method"', "is not a number"),
         ('scale = "log"\n', 'scale = "logarithmic"\n', "choose linear, log or log below one"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from optuna.storages._heartbeat import get_heartbeat_thread
 from optuna.trial import TrialState
 
 from benchmark.cli.main import main
@@ -42,8 +43,11 @@ def test_a_study_on_postgresql_whose_password_is_nowhere(server, tmp_path, capfd
 def test_a_dead_worker_s_trial_is_taken_up(server, tmp_path, impatient):
     """By another worker, which shares nothing but the database with it. No other trial takes its place."""
     study = replace(TOY, trials=1, seeds=3)
-    trial = open_study(study, server.url).ask()
-    values = {parameter.field: parameter.suggested(trial) for parameter in study.space}
+    trials = open_study(study, server.url)
+    trial = trials.ask()
+    with get_heartbeat_thread(trial._trial_id, trials._storage):
+        pass  # one beat
+    values = study.suggested(trial)
     dead, again = tune(Worker(study=study, storage=server.url, results=tmp_path)).trials
     assert (dead.number, dead.state, again.state) == (trial.number, TrialState.FAIL, TrialState.COMPLETE)
     assert study.values(again.params) == values
