@@ -1,13 +1,13 @@
 """The page of results that others sent: accepted bundles, apart from the suite's own records."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from benchmark.data.datasets import public_name
 from benchmark.errors import DataError
-from benchmark.records.bundle import Bundle, check_bundle, noted, opened, split_seeds
+from benchmark.records.bundle import Bundle, check_bundle, noted, opened
 from benchmark.verdicts.statistics import summary
 from reports.formatting import NONE, mean_spread, shown
 from reports.provenance import remarks, seeds_text
@@ -32,7 +32,7 @@ def bundles(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return values, troubles
 
 
-def _rows(bundle: Bundle, again: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+def _rows(bundle: Bundle, again: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """A row a cell. Runs count under their own rule of selection; those that diverged join no mean."""
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         runs = [run for run, _ in bundle.records if run.cell_key == key]
@@ -43,7 +43,7 @@ def _rows(bundle: Bundle, again: Mapping[str, str]) -> Iterator[tuple[Any, ...]]
         yield (
             Entry(text=label, below=(f"cell {key}", *remarks(runs, str(experiment.get("profile"))))),
             Entry(text=experiment["method"]["kind"], below=(public_name(experiment["data"]["name"]), *data_notes)),
-            *(seeds_text(seeds) if seeds else NONE for seeds in split_seeds(bundle.card, key, again)),
+            *(seeds_text(seeds) if seeds else NONE for seeds in bundle.split_seeds(key, again)),
             mean_spread(seen),
             f"[{interval}]" if interval else NONE,
             Entry(text=str(len(values)), below=(f"of {len(runs)} runs",) if len(values) < len(runs) else ()),

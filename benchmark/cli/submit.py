@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import hashlib
 import json
 import random
 import re
@@ -22,7 +23,6 @@ from benchmark.records.bundle import (
     noted,
     opened,
     running,
-    split_seeds,
     write,
 )
 from benchmark.records.collect import read_records
@@ -103,12 +103,12 @@ def _verify(path: Path, options: argparse.Namespace) -> int:
                 reasons = troubles_of(outcomes)
     except DataError as error:
         reasons = [f"{error}"]
-    again = {f"{name}": outcome.words() for name, outcome in outcomes.items() if not outcome.skipped}
+    again = [f"{name}" for name, outcome in outcomes.items() if not outcome.skipped]
     if bundle is not None and options.accept and not reasons:
         again = _accept(bundle, again, believed, options.results)
     told = _in_words(bundle, again, believed) if bundle is not None and not reasons else reasons[0]
     if options.json:
-        card = dict(bundle.card) if bundle is not None else {}
+        card = {**bundle.card, **bundle.contents} if bundle is not None else {}
         facts = {"card": card, "retrained": again, "believed": believed}
         print(json.dumps({"bundle": f"{path}", "accepted": not reasons, "troubles": reasons, **facts}))
     else:
@@ -125,20 +125,21 @@ def _retrained(bundle: Bundle, options: argparse.Namespace) -> Mapping[Path, "Re
     return train_again(random.Random(options.seed).sample(able, min(options.retrain, len(able))), options)
 
 
-def _accept(bundle: Bundle, again: Mapping[str, str], believed: Sequence[str], results: Path) -> dict[str, str]:
+def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], results: Path) -> list[str]:
     """Put it among the results, for the site. All of its runs that were trained again, in earlier calls too."""
-    place = results / SUBMITTED / f"{slug(bundle.card['title'])}-{bundle.digest[:8]}.zip"
-    known = {**noted(place)["retrained"], **again}
+    digest = hashlib.sha256(bundle.content).hexdigest()[:8]
+    place = results / SUBMITTED / f"{slug(bundle.card['title'])}-{digest}.zip"
+    known = sorted({*noted(place)["retrained"], *again})
     write_atomically(place, bundle.content)
     write_json(place.with_suffix(".json"), {"retrained": known, "believed": list(believed)})
     return known
 
 
-def _in_words(bundle: Bundle, again: Mapping[str, str], believed: Sequence[str]) -> str:
+def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str]) -> str:
     """What it holds, which of its seeds were trained again and which were not, and what was believed."""
     parts: dict[str, list[str]] = {"trained again": [], "not trained again": []}
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
-        for part, seeds in zip(parts.values(), split_seeds(bundle.card, key, again), strict=True):
+        for part, seeds in zip(parts.values(), bundle.split_seeds(key, again), strict=True):
             part += [f"{label} {seeds_text(seeds)}"] if seeds else []
     said = [f"{len(bundle.records)} runs of {len(bundle.card['labels'])} cells of {bundle.card['title']!r}"]
     said += [f"{what}: {', '.join(which) or 'none'}" for what, which in parts.items()]

@@ -80,6 +80,8 @@ def act(options: argparse.Namespace) -> int:
     chosen = items(options.items, options.profile)
     troubles: list[str] = []
     records = list(all_records(options.results, troubles))
+    if not records and not troubles:
+        raise DataError(f"{options.results}: has no record to verify; name a folder of results: --results PATH")
     faults, absent = check_records(records, options.data_root)
     troubles += [*faults, *troubles_of_claims(records)]
     notes = notes_of_rules(records)

@@ -7,7 +7,6 @@ read in memory and stays one file. `running` alone unpacks its source, for who t
 """
 
 import contextlib
-import hashlib
 import importlib
 import importlib.util
 import io
@@ -18,6 +17,7 @@ import tempfile
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ MEMBER = re.compile(
 )
 CARD, AGAIN = "card.json", "ask its sender for another"
 TEXTS = ("title", "by", "note")
-SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}, "contents": {}}
-NOTED: Wanted = {"retrained": {"*": "text"}, "believed": ["text"]}
+SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}}
+NOTED: Wanted = {"retrained": ["text"], "believed": ["text"]}
 SUITE = "suite"  # among the names of code
 
 
@@ -50,24 +50,40 @@ SUITE = "suite"  # among the names of code
 class Bundle:
     """What a bundle holds, each part checked on its own and against the others."""
 
-    card: Mapping[str, Any]  # TEXTS, labels by cell key, and `contents_of` the records
+    card: Mapping[str, Any]  # TEXTS, and labels by cell key
     records: Sequence[tuple[RunRecord, Path]]  # each with its name in the bundle
-    source: Mapping[str, bytes]  # of all its own code: "pkg/part.py" -> content
+    source: Mapping[str, bytes]  # of its own code: "<hash>/pkg/part.py" -> content
     content: bytes  # of the file
 
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
+    @cached_property
+    def contents(self) -> dict[str, dict[str, list[Any]]]:
+        """The seeds of each cell, the hashes of each data set and own class, the suite's commits."""
+        parts: dict[str, dict[str, set[Any]]] = {"seeds": {}, "data": {}, "code": {}}
+        for run, _ in self.records:
+            data, sources = run.manifest["data"], run.manifest.get("sources", {})
+            for what, name, value in (
+                ("seeds", run.cell_key, run.seed),
+                ("data", public_name(run.experiment["data"]["name"]), data["hash"]),
+                ("code", SUITE, run.manifest["code"]["commit"]),
+                *(("code", name, sources.get(name, "none")) for name in own_code(run)),
+            ):
+                parts[what].setdefault(name, set()).add(value)
+        return {what: {name: sorted(values) for name, values in part.items()} for what, part in parts.items()}
 
     @property
     def own(self) -> list[str]:
         """Classes and folders of the sender's."""
         return sorted({name for record, _ in self.records for name in own_names(record.experiment)})
 
+    def split_seeds(self, key: str, again: Collection[str]) -> tuple[list[int], list[int]]:
+        """A cell's seeds that were trained again, by the names of their records, and those that were not."""
+        chosen = [seed for seed in self.contents["seeds"][key] if f"records/{key}/seed={seed}.json.gz" in again]
+        return chosen, [seed for seed in self.contents["seeds"][key] if seed not in chosen]
+
 
 def write(texts: Mapping[str, str], labels: Mapping[str, str], records: Sequence[RunRecord]) -> bytes:
     """The bundle of these runs. Raises DataError for what `fssl verify` would refuse."""
-    members = {CARD: json_bytes({**texts, "labels": labels, "contents": contents_of(records)})}
+    members = {CARD: json_bytes({**texts, "labels": labels})}
     for run in records:
         members[f"records/{run.cell_key}/seed={run.seed}.json.gz"] = copied(run)
         for name in own_code(run):
@@ -96,20 +112,6 @@ def own_code(record: RunRecord) -> list[str]:
     return [name for name in own_names(record.experiment) if not name.startswith("folder:")]
 
 
-def contents_of(records: Sequence[RunRecord]) -> dict[str, dict[str, list[Any]]]:
-    """Of these records the seeds of each cell, the hashes of each data set and own class, the suite's commits."""
-    seeds, data, code = dict[str, set[int]](), dict[str, set[str]](), dict[str, set[str]]()
-    for run in records:
-        commit = run.manifest["code"]
-        seeds.setdefault(run.cell_key, set()).add(run.seed)
-        data.setdefault(public_name(run.experiment["data"]["name"]), set()).add(run.manifest["data"]["hash"])
-        code.setdefault(SUITE, set()).add(" ".join(filter(None, (commit["commit"], commit.get("changes")))))
-        for name in own_code(run):
-            code.setdefault(name, set()).add(run.manifest.get("sources", {}).get(name, "none"))
-    parts: dict[str, dict[str, set[Any]]] = {"seeds": {**seeds}, "data": {**data}, "code": {**code}}
-    return {what: {name: sorted(values) for name, values in part.items()} for what, part in parts.items()}
-
-
 def opened(path: Path) -> Bundle:
     """The bundle at `path`. Raises DataError as `read`."""
     try:
@@ -125,17 +127,20 @@ def read(content: bytes) -> Bundle:
     names = [name for name in members if name.startswith("records/")]
     if CARD not in members or not names:
         raise DataError(f"holds no {'records' if CARD in members else CARD}")
-    text = sum(int.from_bytes(members[name][-4:], "little") for name in names)  # as gzip files end, which is checked
-    if text > UNPACKED:
-        raise DataError(f"its records unpack to {text:,} bytes; at most {UNPACKED:,} are read")
+    unpacked = sum(int.from_bytes(members[name][-4:], "little") for name in names)  # so gzip files end; zlib checks it
+    if unpacked > UNPACKED:
+        raise DataError(f"its records unpack to {unpacked:,} bytes; at most {UNPACKED:,} are read")
     records = [(copy_of(members[name], Path(name), AGAIN), Path(name)) for name in names]
     card = check(json_object(members[CARD], Path(CARD)), SCHEMA, CARD, AGAIN)
-    card["contents"] = _checked(card, contents_of([record for record, _ in records]))
-    folders = dict[str, dict[str, bytes]]()
-    for name in (name for name in members if name.startswith("source/")):
-        _, folder, path = name.split("/", 2)
-        folders.setdefault(folder, {})[path] = members[name]
-    return Bundle(card=card, records=records, source=_source(folders, card["contents"]["code"]), content=content)
+    if card["labels"].keys() != {record.cell_key for record, _ in records}:
+        raise DataError(f"{CARD}: labels are not those of its cells")
+    for text in (*(card[name] for name in TEXTS), *card["labels"].values()):
+        if len(text) > LONGEST or not text.isprintable():
+            raise DataError(f"{CARD}: {quoted(text)} is longer than {LONGEST} characters, or has unseen ones")
+    source = {name.removeprefix("source/"): members[name] for name in members if name.startswith("source/")}
+    bundle = Bundle(card=card, records=records, source=source, content=content)
+    _check_source(bundle)
+    return bundle
 
 
 def _members(content: bytes) -> dict[str, bytes]:
@@ -173,33 +178,23 @@ def _trick(entry: zipfile.ZipInfo) -> str | None:
     return None if MEMBER.fullmatch(entry.orig_filename) else "is nothing that a bundle holds"
 
 
-def _checked(card: Mapping[str, Any], right: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The contents. Raises DataError for a card of others, and for texts that are not for a page."""
-    for name in card["contents"].keys() | right.keys():
-        if card["contents"].get(name) != right.get(name):
-            raise DataError(f"{CARD}: contents.{name} is not what the records say")
-    if card["labels"].keys() != right["seeds"].keys():
-        raise DataError(f"{CARD}: labels are not those of its cells")
-    for text in (*(card[name] for name in TEXTS), *card["labels"].values()):
-        if len(text) > LONGEST or not text.isprintable():
-            raise DataError(f"{CARD}: {quoted(text)} is longer than {LONGEST} characters, or has unseen ones")
-    return right
-
-
-def _source(folders: Mapping[str, Mapping[str, bytes]], code: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
-    """All modules. Raises DataError where folders are not of the hashes and classes that the records name."""
-    named = {source: name for name, sources in code.items() if name != SUITE for source in sources}
-    for source in sorted(named.keys() ^ folders.keys()):
-        raise DataError(f"source/{source} is {'missing' if source in named else 'of no record'}")
-    for source, files in folders.items():
-        if hash_of(files) != source:
-            raise DataError(f"source/{source}: its content has hash {hash_of(files)}")
-        if named[source].partition(":")[0] not in map(module_of, files):
-            raise DataError(f"source/{source}: does not define {quoted(named[source])}")
+def _check_source(bundle: Bundle) -> None:
+    """Raises DataError where folders of source are not of the hashes and classes that the records name."""
+    folders = dict[str, dict[str, bytes]]()
+    for name, content in bundle.source.items():
+        folder, _, path = name.partition("/")
+        folders.setdefault(folder, {})[path] = content
+    named = {hashed: name for name, hashes in bundle.contents["code"].items() if name != SUITE for hashed in hashes}
+    for folder in sorted(named.keys() ^ folders.keys()):
+        raise DataError(f"source/{folder} is {'missing' if folder in named else 'of no record'}")
+    for folder, files in folders.items():
+        if hash_of(files) != folder:
+            raise DataError(f"source/{folder}: its content has hash {hash_of(files)}")
+        if named[folder].partition(":")[0] not in map(module_of, files):
+            raise DataError(f"source/{folder}: does not define {quoted(named[folder])}")
     every = {file for files in folders.values() for file in files.items()}
     if len(every) > len(dict(every)):
         raise DataError("source: two modules of one name differ")
-    return dict(every)
 
 
 def check_bundle(
@@ -212,7 +207,7 @@ def check_bundle(
             faults.append(f"{path}: is not finished")
         if record.result["numerics"] != NUMERICS:
             faults.append(f"{path}: is of numerics {record.result['numerics']}, this suite of {NUMERICS}")
-    for key, seeds in bundle.card["contents"]["seeds"].items():
+    for key, seeds in bundle.contents["seeds"].items():
         missing = {number for seed in seeds for number in range(seed // 100 * 100, seed)} - set(seeds)
         if missing:
             faults.append(f"cell {key}: has seed {max(seeds)}, but not {', '.join(map(str, sorted(missing)))}")
@@ -223,18 +218,19 @@ def check_bundle(
 @contextlib.contextmanager
 def running(bundle: Bundle) -> Iterator[None]:
     """Its own code is imported, and records that name it can be read. Raises ConfigError, DataError."""
-    tops = {path.removesuffix(".py").partition("/")[0] for path in bundle.source}
+    files = {name.partition("/")[2]: content for name, content in bundle.source.items()}
+    tops = {name.removesuffix(".py").partition("/")[0] for name in files}
     for top in sorted(tops):
         if top in sys.modules or importlib.util.find_spec(top) is not None:
             raise ConfigError(f"{top}: is the name of another module here; call from another folder")
     with tempfile.TemporaryDirectory(prefix="fssl-source-") as place:
-        for path, content in bundle.source.items():
-            Path(place, path).parent.mkdir(parents=True, exist_ok=True)
-            Path(place, path).write_bytes(content)
+        for name, content in files.items():
+            Path(place, name).parent.mkdir(parents=True, exist_ok=True)
+            Path(place, name).write_bytes(content)
         sys.path.append(place)
         importlib.invalidate_caches()
         try:
-            for name in bundle.card["contents"]["code"].keys() - {SUITE}:
+            for name in bundle.contents["code"].keys() - {SUITE}:
                 try:
                     importlib.import_module(name.partition(":")[0])
                 except (Exception, SystemExit) as error:  # whatever the file does
@@ -250,14 +246,7 @@ def running(bundle: Bundle) -> Iterator[None]:
                 del sys.modules[module]
 
 
-def noted(path: Path) -> dict[str, Any]:
-    """What was seen of an accepted bundle: its records that were trained again, and what was believed. DataError."""
-    value = read_json(path.with_suffix(".json"))
-    return dict(check(value or {"retrained": {}, "believed": []}, NOTED, f"{path}", "`fssl verify --accept` writes it"))
-
-
-def split_seeds(card: Mapping[str, Any], key: str, again: Collection[str]) -> tuple[list[int], list[int]]:
-    """A cell's seeds that were trained again, by the names of their records, and those that were not."""
-    seeds = card["contents"]["seeds"][key]
-    chosen = [seed for seed in seeds if f"records/{key}/seed={seed}.json.gz" in again]
-    return chosen, [seed for seed in seeds if seed not in chosen]
+def noted(path: Path) -> dict[str, list[str]]:
+    """Of an accepted bundle, which records were trained again, and what was believed. Raises DataError."""
+    value = read_json(path.with_suffix(".json")) or {"retrained": [], "believed": []}
+    return dict(check(value, NOTED, f"{path}", "`fssl verify --accept` writes it"))

@@ -16,9 +16,9 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.experiment import from_json, to_json
 from benchmark.papers.catalogue import items
-from benchmark.records.bundle import contents_of, packed, read, write
+from benchmark.records.bundle import packed, read, write
 from benchmark.records.collect import read_records
-from benchmark.records.copies import copy_digest, copy_of
+from benchmark.records.copies import copy_digest
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
 from tests.reports.test_site import words
@@ -84,6 +84,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def verify(capsys: pytest.CaptureFixture[str], content: bytes, *more: str) -> tuple[int, str]:
     """Exit code and what is said last."""
     Path("b.zip").write_bytes(content)
+    Path("results").mkdir(exist_ok=True)
     code = main(["verify", "b.zip", "--results", "results", *more])
     return code, capsys.readouterr().out.splitlines()[-1]
 
@@ -93,7 +94,7 @@ def members_of(content: bytes) -> Members:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-# Edits of members. Digests and the card are made to fit, as by a program that writes wrong bundles.
+# Edits of members. Digests are made to fit, as by a program that writes wrong bundles.
 
 
 def name_of(members: Members, kind: str, seed: int = 0) -> str:
@@ -102,7 +103,7 @@ def name_of(members: Members, kind: str, seed: int = 0) -> str:
     return names.get(kind) or next(name for name in members if name.startswith(kind))
 
 
-def put(name: str, *keys: str | int, to: Any, fits: bool = True, also: Callable[[dict[str, Any]], None] | None = None):
+def put(name: str, *keys: str | int, to: Any, fits: bool = True) -> Callable[[Members], None]:
     """One value of a record, or of the card."""
 
     def edit(members: Members) -> None:
@@ -112,25 +113,12 @@ def put(name: str, *keys: str | int, to: Any, fits: bool = True, also: Callable[
         for key in keys[:-1]:
             inner = inner[key]
         inner[keys[-1]] = to(inner[keys[-1]]) if callable(to) else to
-        if also is not None:
-            also(content)
         if "digest" in content and fits:
             content["digest"] = copy_digest(content)
         text = json.dumps(content).encode()
         members[path] = gzip.compress(text) if path.endswith(".gz") else text
-        if name == "record" and fits:
-            fit_card(members)
 
     return edit
-
-
-def fit_card(members: Members) -> None:
-    try:
-        records = [copy_of(members[name], Path(name)) for name in members if name.startswith("records/")]
-    except Exception:  # not a record any more
-        return
-    contents = contents_of(records)
-    members["card.json"] = json.dumps({**json.loads(members["card.json"]), "contents": contents}).encode()
 
 
 def moved(name: str, to: Callable[[str], str]) -> Callable[[Members], None]:
@@ -144,7 +132,6 @@ def moved(name: str, to: Callable[[str], str]) -> Callable[[Members], None]:
 def without(name: str) -> Callable[[Members], None]:
     def edit(members: Members) -> None:
         del members[name_of(members, name)]
-        fit_card(members)
 
     return edit
 
@@ -170,7 +157,6 @@ def under_another_key(members: Members) -> None:
     card = json.loads(members["card.json"])
     card["labels"] = {"0" * 16 if key == SUITE else key: label for key, label in card["labels"].items()}
     members["card.json"] = json.dumps(card).encode()
-    fit_card(members)
 
 
 def bomb(members: Members) -> None:
@@ -218,8 +204,6 @@ EDITS: dict[str, tuple[Callable[[Members], Any], str]] = {
     "a source that is missing": (without("source"), "is missing"),
     "a source of nothing": (added(f"source/{'0' * 16}/other.py"), f"source/{'0' * 16} is of no record"),
     "a module beside the source": (lambda m: m.update({f"{name_of(m, 'source')[:23]}/b.py": b""}), "content has hash"),
-    "the card's hashes": (put("card.json", "contents", "data", "digits", to=["0"]), "contents.data is not what"),
-    "the card's seeds": (put("card.json", "contents", "seeds", SUITE, to=[0]), "contents.seeds is not what"),
     "the card's labels": (put("card.json", "labels", to={SUITE: "A"}), "labels are not those of its cells"),
     "letters that turn the line": (put("card.json", "by", to="\u202eevil"), "has unseen ones"),
     "a text of megabytes": (put("card.json", "note", to="x" * 1_000_000), "longer than 300 characters"),
@@ -243,7 +227,7 @@ def test_an_edited_bundle_is_refused_with_the_reason(capsys, sent: Path, tmp_pat
     edit(members)
     code, said = verify(capsys, packed(members), "--accept")
     assert code == 66 and said.startswith("b.zip: refused: ") and says in said and said.isprintable(), said
-    assert not Path("results").exists() and not (tmp_path / "canary").exists()
+    assert not Path("results/submitted").exists() and not (tmp_path / "canary").exists()
 
 
 # Edits of the archive.
@@ -334,7 +318,7 @@ def test_changed_numbers_are_found_by_training_again(capsys, sent: Path) -> None
     assert verify(capsys, packed(members))[0] == 0
     code, said = verify(capsys, packed(members), "--retrain", "9", "--accept")
     assert code == 66 and f"refused: records/{SUITE}/seed=0.json.gz: round 2: diversity/" in said
-    assert not Path("results").exists()
+    assert not Path("results/submitted").exists()
 
 
 def test_accepted_ones_have_a_page_apart_and_count_nowhere_else(capsys, sent: Path, tmp_path: Path) -> None:
@@ -342,7 +326,7 @@ def test_accepted_ones_have_a_page_apart_and_count_nowhere_else(capsys, sent: Pa
     for seed in ("1", "1", "2"):
         assert verify(capsys, sent.read_bytes(), "--retrain", "1", "--seed", seed, "--accept")[0] == 0
     again = json.loads(verify(capsys, sent.read_bytes(), "--accept", "--json")[1])["retrained"]
-    assert set(again.values()) == {"trained again, equal to six digits"} and len(again) in (1, 2)
+    assert 1 <= len(again) <= 2 and all(name.startswith(f"records/{SUITE}/") for name in again)
     (kept,) = Path("results/submitted").glob("*.zip")
     assert kept.read_bytes() == sent.read_bytes()
     kept.with_name("broken.zip").write_bytes(b"?")
@@ -355,8 +339,8 @@ def test_accepted_ones_have_a_page_apart_and_count_nowhere_else(capsys, sent: Pa
     assert "<script>x" not in page.read_text() and (page.parent / kept.name).read_bytes() == sent.read_bytes()
     front = words(Path("site/index.html"))
     assert "Results of others: 1, counted in nothing above" in front and "submitted/broken.zip: is not a zip" in front
-    assert SUITE not in gzip.decompress(Path("site/summary.csv.gz").read_bytes()).decode()
-    assert not list(Path("site/cells").glob("*.html"))
+    others = [path for path in Path("site").rglob("*.*") if path.parent != page.parent]
+    assert len(others) > 5 and not any(SUITE.encode() in path.read_bytes() for path in others)
 
 
 TOML = """
@@ -377,7 +361,7 @@ def test_an_item_of_ones_own_and_a_cell_are_submitted(capsysbinary, sent: Path) 
     assert bundle.card["labels"] == {item.cell(label).cell_key: label for label in ("Mine", "Yours")}
     results = str(sent.parent / "results")
     assert main(["submit", SUITE, "--results", results]) == 0
-    assert read(capsysbinary.readouterr().out).card["contents"]["seeds"] == {SUITE: [0, 1]}
+    assert read(capsysbinary.readouterr().out).contents["seeds"] == {SUITE: [0, 1]}
     assert main(["submit", "0" * 16, "--results", results]) == 66
     assert main(["submit", "ssfl", "--results", results]) == 65
     run(tiny_experiment().with_seed(3), Path("gap"))
