@@ -219,7 +219,7 @@ def _built_from(page: Path) -> str:
 def state_of(results: Path) -> str:
     """A hash that changes where a record is written, goes on or is removed, or where code or a printed number
     changes."""
-    records = ("own/*", "reference", "runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
+    records = ("own/*", f"{SUBMITTED}/*", "reference", "runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
     code = (
         "benchmark/**/*.py",
         "benchmark/**/*.toml",
