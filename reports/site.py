@@ -31,6 +31,7 @@ from reports.rendering import TEMPLATES, render
 from reports.reported import PAPERS, Reported, connect
 from reports.ssfl_analysis import page as ssfl_analysis
 from reports.style import DARK, PALETTE
+from reports.submitted import bundles
 from reports.tables import csv_of
 from reports.tuning import study_pages
 
@@ -49,6 +50,7 @@ def build(
     only: Collection[tuple[str, str]] | None = None,
     troubles: Sequence[str] = (),
     studies: Path | None = None,
+    submitted: Path | None = None,
     written: Path = HERE,
 ) -> Path:
     """Writes the site of these items under `out` and returns its front page.
@@ -56,8 +58,8 @@ def build(
     `only`: names and profiles of the items whose pages are written; lists have the others, too, whose pages stay as
     they are. Without it all are written, and files that an earlier build wrote and this one did not are removed. An
     item whose cells are the same experiments under several profiles is shown once. `troubles`: what could not be read,
-    for the front page. `written` has a handwritten `<paper>/departures.md` for each paper, and `performance.md`. Raises
-    CannotWrite.
+    for the front page. `submitted`: a folder of accepted bundles. `written` has a handwritten `<paper>/departures.md`
+    for each paper, and `performance.md`. Raises CannotWrite.
     """
     every = _distinct(results)
     mine = [reported for reported in every if only is None or (reported.item.name, reported.item.profile) in only]
@@ -73,6 +75,10 @@ def build(
         folder = f"tune/{slug(name)}"
         site |= _page(f"{folder}/index.html", "tuning.html", **values)
         site |= {f"{folder}/{file}": content for file, content in files.items()}
+    sent, refused = bundles(submitted) if submitted is not None else ([], [])
+    if sent:
+        site |= _page("submitted/index.html", "submitted.html", bundles=sent)
+        site |= {f"submitted/{values['name']}": values["bundle"].content for values in sent}
     site |= _methods(every)
     site |= _page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
     site |= _page("glossary.html", "glossary.html")
@@ -83,7 +89,8 @@ def build(
         "index.html",
         **front_values(every),
         made=made_from(run for reported in every for run in reported.runs),
-        troubles=[*troubles, *unread],
+        troubles=[*troubles, *unread, *refused],
+        sent=len(sent),
         studied={name: f"tune/{slug(name)}/index.html" for name in tuned},
     )
     cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}

@@ -77,10 +77,11 @@ VERBS = {
     "list": ("list", "items, methods, data sets and networks, and what of them is on this machine"),
     "data": ("data", "partitions of a data set among clients (`fssl list data`: the data sets)"),
     "doctor": ("doctor", "check versions, device, data and the results folder"),
-    "verify": ("verify", "check that the records are complete and unchanged"),
+    "verify": ("verify", "check that the records are complete and unchanged, or another's bundle of records"),
+    "submit": ("submit", "write a bundle of records, for others to verify"),
 }
 
-READING = ("status", "report", "list", "verify", "wandb-rebuild")  # commands that need a folder of results
+READING = ("status", "report", "list", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
 
 
 def parser(verb: str | None = None) -> Parser:

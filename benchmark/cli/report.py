@@ -12,6 +12,7 @@ from benchmark.papers.catalogue import ITEMS, VARIANTS, items
 from benchmark.papers.catalogue import profiles as profiles_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, check_profile
+from benchmark.records.bundle import SUBMITTED
 from benchmark.records.collect import read_records, told
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
@@ -88,6 +89,7 @@ def _build(options: argparse.Namespace) -> Path:
         only=only,
         troubles=told(troubles, options.results),
         studies=options.results / "studies",
+        submitted=options.results / SUBMITTED,
     )
 
 

@@ -24,6 +24,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES
+from benchmark.records.bundle import SUBMITTED
 from benchmark.records.collect import read_records, told
 from benchmark.records.record import Records
 from benchmark.verdicts.families import note_own
@@ -234,14 +235,23 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
     read = partial(read_records, troubles=troubles)
     recorded = with_own(results, [*shown, *on_disk((*ITEMS, *VARIANTS), PROFILES, results, read)], read, troubles)
     others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in names]
-    build([*shown, *others], site, only=names, troubles=told(troubles, results))
+    build([*shown, *others], site, only=names, troubles=told(troubles, results), submitted=results / SUBMITTED)
     for mark in marks:
         mark.write_text(state)
 
 
 def state_of(results: Path) -> str:
     """A hash that changes where a record is written, goes on or is removed, or where code or a printed number does."""
-    records = ("own/*", "reference", "reference/*", "runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
+    records = (
+        "own/*",
+        f"{SUBMITTED}/*",
+        "reference",
+        "reference/*",
+        "runs",
+        "runs/*",
+        "runs/*/*",
+        "runs/*/*/rounds.jsonl",
+    )
     code = (
         *("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md"),
         *("results/published/*/*.toml", "results/reference", "results/reference/*"),

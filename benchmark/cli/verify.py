@@ -1,10 +1,10 @@
-"""`fssl verify`: whether the records are whole."""
+"""`fssl verify`: whether the records are whole, and whether a bundle of another's is accepted."""
 
 import argparse
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,7 +15,7 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import all_records, is_copy
 from benchmark.records.record import FINISHED, Records, RunRecord
-from benchmark.records.verify import data_faults, equal_rounds, record_faults
+from benchmark.records.verify import check_records
 from benchmark.verdicts.checks import decided_cells, notes_of_item, notes_of_rules, troubles_of_claims
 from sweeps.plan import plan
 
@@ -31,9 +31,10 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "claims, equal rounds under two seeds; hashes of data and partitions are computed again where the data are "
         "here. Exit 66 if anything does not add up. What was changed, added or deleted among the committed copies, "
         "`git status` says. With ITEMs also notes on each of these tables: seeds that have not been run, and runs of "
-        "several versions of the code; they change no exit code."
+        "several versions of the code; they change no exit code. A bundle, which `fssl submit` wrote, is accepted or "
+        "refused, and its own code does not run without --trust."
     )
-    command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
+    command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), all, or bundle.zip")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
     command.add_argument(
         "--retrain",
@@ -48,7 +49,17 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="train one confirming run of each cell again on which a claim of the ITEMs is decided",
     )
-    command.add_argument("--seed", type=int, default=0, help="of the choice of runs to train again (default: 0)")
+    command.add_argument(
+        "--seed",
+        type=int,
+        help="of the choice of runs to train again (default: 0; of a bundle's runs: another each time)",
+    )
+    command.add_argument(
+        "--trust",
+        action="store_true",
+        help="run a bundle's own code, which nothing confines, and read the folders of images that it names",
+    )
+    command.add_argument("--accept", action="store_true", help="put a bundle that is accepted on the site")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     add_methods(command)
     add_places(command)
@@ -57,23 +68,27 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     """Read every record and say what does not add up; exit 66 if anything does not."""
+    bundles = [name for name in options.items if name.endswith(".zip")]
+    if bundles and (len(bundles) < len(options.items) or options.claims):
+        raise ConfigError(f"{bundles[0]}: is a bundle; verify bundles without ITEMs and --claims")
+    if bundles:
+        from benchmark.cli.submit import verify_bundles
+
+        return verify_bundles(options)
+    if options.trust or options.accept:
+        raise ConfigError("--trust and --accept are of a bundle: `fssl verify bundle.zip`")
     chosen = items(options.items, options.profile)
     troubles: list[str] = []
-    records = []
-    for record, path in all_records(options.results, troubles):
-        records.append((record, path))
-        troubles += record_faults(record, path)
+    records = list(all_records(options.results, troubles))
     if not records and not troubles:
         raise DataError(f"{options.results}: has no record to verify; name a folder of results: --results PATH")
-    other_data, absent = data_faults(records, options.data_root)
-    troubles += [*other_data, *equal_rounds(records), *troubles_of_claims(records)]
+    faults, absent = check_records(records, options.data_root)
+    troubles += [*faults, *troubles_of_claims(records)]
     notes = notes_of_rules(records)
     resolved = [_resolved(item, options) for item in chosen]
     notes += [note for item, its_records in resolved for note in notes_of_item(item, its_records)]
-    retrained = _retrained(_to_retrain(records, resolved, options), options)
-    troubles += [f"{path}: {outcome.trouble}" for path, outcome in retrained.items() if outcome.trouble is not None]
-    if retrained and all(outcome.skipped is not None for outcome in retrained.values()):
-        troubles.append(f"nothing was compared: {next(iter(retrained.values())).skipped}")
+    retrained = train_again(_to_retrain(records, resolved, options), options)
+    troubles += troubles_of(retrained)
     undigested = sum(bool(record.result) and "digest" not in record.result and not is_copy(p) for record, p in records)
     if options.json:
         summary = {
@@ -89,7 +104,7 @@ def act(options: argparse.Namespace) -> int:
         for line in (*troubles, *(f"note: {note}" for note in notes)):
             print(line)
         if absent:
-            print(f"not computed again, as the data are not here: {', '.join(sorted(absent))}", file=sys.stderr)
+            print(f"not computed again, as these files are not here: {', '.join(sorted(absent))}", file=sys.stderr)
         if undigested:
             words = "runs are older than digests: an edit shows only where sums no longer fit"
             print(f"{undigested} {words}", file=sys.stderr)
@@ -107,7 +122,7 @@ def _to_retrain(
     records: Sequence[Filed], resolved: Sequence[tuple[Item, Records]], options: argparse.Namespace
 ) -> list[Filed]:
     """N finished runs, any of them with equal chance; with --claims one confirming run of each decided cell."""
-    draw = random.Random(options.seed)
+    draw = random.Random(options.seed or 0)
     finished = [(record, path) for record, path in records if record.status in FINISHED]
     able = [(record, path) for record, path in finished if record.result["numerics"] == NUMERICS]
     if options.retrain and not able:
@@ -124,7 +139,7 @@ def _to_retrain(
     return chosen
 
 
-def _retrained(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Path, "Retrained"]:
+def train_again(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Path, "Retrained"]:
     """Each outcome is printed at once, since training takes time."""
     if not chosen:
         return {}
@@ -136,3 +151,11 @@ def _retrained(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Pat
         if not options.json:
             print(f"{path}: {outcomes[path].words()}", flush=True)
     return outcomes
+
+
+def troubles_of(retrained: Mapping[Path, "Retrained"]) -> list[str]:
+    """What differs; where nothing could be compared, why."""
+    troubles = [f"{path}: {outcome.trouble}" for path, outcome in retrained.items() if outcome.trouble is not None]
+    if retrained and all(outcome.skipped is not None for outcome in retrained.values()):
+        troubles.append(f"nothing was compared: {next(iter(retrained.values())).skipped}")
+    return troubles

@@ -19,6 +19,7 @@ from benchmark.records.schema import COPY, check
 
 RESTORE = "`git checkout` restores it"
 COMMITTED = ROOT / "results"  # whose copies count wherever runs are written
+LARGEST = 1 << 25  # bytes of a copy's text: a hundred times those of the largest that is committed
 _EVALUATED = ("test/", "validation/", "diversity/gradient/")  # starts of the metrics that say which rounds are kept
 
 
@@ -33,34 +34,54 @@ def reference_folders(results: Path, cell_key: str) -> list[Path]:
 
 
 def write_reference(results: Path, record: RunRecord) -> Path:
-    """Put a finished run's compact copy into `results/reference`.
-
-    Raises DataError for a record that was edited: the copy's digest would hide it.
-    """
-    if record.edited:
-        run = f"{record.cell_key}/seed={record.seed}"
-        raise DataError(f"{run}: was edited after it was written, and is not committed; see `fssl verify`")
+    """Put a finished run's compact copy into `results/reference`. Raises DataError as `copied`."""
     path = reference_path(results, record.cell_key, record.seed)
-    write_atomically(path, gzip.compress(canonical(pack(record)) + b"\n", mtime=0))
+    write_atomically(path, copied(record))
     return path
 
 
+def copied(record: RunRecord) -> bytes:
+    """The compact copy as a file. Raises DataError for a record that was edited: the copy's digest would hide it."""
+    if record.edited:
+        run = f"{record.cell_key}/seed={record.seed}"
+        raise DataError(f"{run}: was edited after it was written, and is not committed or sent; see `fssl verify`")
+    return gzip.compress(canonical(pack(record)) + b"\n", mtime=0)
+
+
 def read_copy(path: Path) -> RunRecord:
-    """The record of a committed copy. Raises DataError for a file that is not one, or lies under another cell or
-    seed than it names."""
+    """The record of a committed copy. Raises DataError as `copy_of`."""
     try:
-        copy = json_object(gzip.decompress(path.read_bytes()), path)
-    except (OSError, EOFError, zlib.error) as error:
+        content = path.read_bytes()
+    except OSError as error:
         raise DataError(f"{path}: cannot be read ({one_line(error)}); {RESTORE}") from None
-    record = unpack(check(copy, COPY, f"{path}", RESTORE), path)
+    return copy_of(content, path)
+
+
+def copy_of(content: bytes, path: Path, remedy: str = RESTORE) -> RunRecord:
+    """The record of a compact copy that lies at `path`. Raises DataError for a file that is not one, or lies under
+    another cell or seed than it names."""
+    try:
+        text = unzipped(content)
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({one_line(error)}); {remedy}") from None
+    record = unpack(check(json_object(text, path), COPY, f"{path}", remedy), path)
     check_result_is_of(record, path)
     for what, filed, named in (
         ("cell", path.parent.name, record.cell_key),
         ("seed", path.name.removesuffix(".json.gz"), f"seed={record.seed}"),
     ):
         if filed != named:
-            raise DataError(f"{path}: is a record of {what} {named}; {RESTORE}")
+            raise DataError(f"{path}: is a record of {what} {named}; {remedy}")
     return record
+
+
+def unzipped(content: bytes) -> bytes:
+    """Raises EOFError for what is cut off, has more behind it, or is larger than a copy can be; zlib.error."""
+    unzip = zlib.decompressobj(wbits=31)  # of gzip files
+    text = unzip.decompress(content, LARGEST)
+    if not unzip.eof or unzip.unused_data:
+        raise EOFError(f"not one whole gzip file of at most {LARGEST:,} bytes")
+    return text
 
 
 def pack(record: RunRecord) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmark.records.provenance import CODE, ROOT
@@ -18,27 +18,41 @@ INSTALLED = ("site-packages", "dist-packages")
 
 @functools.cache
 def source_hash(cls: type) -> str | None:
-    """16 hexadecimal digits; None for a class that has no file, such as one typed into a notebook.
+    """16 hexadecimal digits; None for a class that has no file, such as one typed into a notebook."""
+    files = files_of(cls.__module__)
+    return hash_of(files) if files else None
 
-    It is of the names and contents of the modules, wherever they lie.
-    """
-    own_package = cls.__module__.partition(".")[0]
-    sources: dict[str, bytes] = {}
-    waiting = [cls.__module__]
+
+def files_of(start: str) -> dict[str, bytes]:
+    """The module of that name and the user's modules that it imports: "pkg/part.py" -> content."""
+    own_package = start.partition(".")[0]
+    files: dict[str, bytes] = {}
+    waiting, seen = [start], set[str]()
     while waiting:
         module = waiting.pop()
         package = module.partition(".")[0]
-        wanted = module == cls.__module__ or _is_users(package) or (package == own_package and package not in CODE)
-        path = _file_of(module) if wanted and module not in sources else None
+        wanted = module == start or _is_users(package) or (package == own_package and package not in CODE)
+        path = _file_of(module) if wanted and module not in seen else None
+        seen.add(module)
         if path is not None:
-            sources[module] = path.read_bytes().replace(b"\r\n", b"\n")
-            waiting += _imported(sources[module], module, is_package=path.name == "__init__.py")
-    if not sources:
-        return None
+            is_package = path.name == "__init__.py"
+            name = f"{module.replace('.', '/')}{'/__init__' if is_package else ''}.py"
+            files[name] = path.read_bytes().replace(b"\r\n", b"\n")
+            waiting += _imported(files[name], module, is_package=is_package)
+    return files
+
+
+def hash_of(files: Mapping[str, bytes]) -> str:
+    """Of the names and contents of the modules, wherever they lie."""
     digest = hashlib.sha256()
-    for module, source in sorted(sources.items()):
+    for module, source in sorted((module_of(name), source) for name, source in files.items()):
         digest.update(f"{module} {len(source)}\n".encode() + source)
     return digest.hexdigest()[:16]
+
+
+def module_of(name: str) -> str:
+    """ "pkg/__init__.py" -> "pkg"."""
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _file_of(module: str) -> Path | None:

@@ -6,7 +6,7 @@ record was read.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,29 @@ COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down"
 NOT_MEASURED = ("cell_key", "seed", "round")  # of a round's line
 
 
-def record_faults(record: RunRecord, path: Path) -> list[str]:
+def check_records(
+    records: Sequence[tuple[RunRecord, Path]], root: Path | None = None, *, trusted: bool = True, with_data: bool = True
+) -> tuple[list[str], set[str]]:
+    """All that does not add up in records, and the data sets whose hashes could not be computed again.
+
+    `trusted`: the code and the folders of images that records name may be used; else what needs them is left out.
+    """
+    faults = [fault for record, path in records for fault in record_faults(record, path, trusted=trusted)]
+    readable = [filed for filed in records if trusted or not own_names(filed[0].experiment)]
+    other_data, absent = data_faults(readable, root) if with_data else ([], set[str]())
+    return [*faults, *other_data, *equal_rounds(records)], absent
+
+
+def own_names(experiment: Mapping[str, Any]) -> list[str]:
+    """The classes and folders of the user's own that a record's experiment names: "my:Mine", "folder:/data/leaves"."""
+    named = (experiment["method"]["kind"], experiment["model"].get("network"), experiment["data"]["name"])
+    return [f"{name}" for name in named if ":" in f"{name}"]
+
+
+def record_faults(record: RunRecord, path: Path, *, trusted: bool = True) -> list[str]:
     """What does not add up in one record: key, settings, rounds, sums, saved state, digest."""
-    faults = [*_experiment_faults(record), *_round_faults(record)]
+    readable = trusted or not own_names(record.experiment)
+    faults = [*_experiment_faults(record, readable=readable), *_round_faults(record)]
     if record.result:
         faults += [f"result.json: {fault}" for fault in _result_faults(record, ROUNDING if is_copy(path) else 0.0)]
     if not is_copy(path):
@@ -36,22 +56,26 @@ def record_faults(record: RunRecord, path: Path) -> list[str]:
     return [f"{path}: {fault}" for fault in faults]
 
 
-def _experiment_faults(record: RunRecord) -> Iterator[str]:
+def _experiment_faults(record: RunRecord, *, readable: bool) -> Iterator[str]:
+    """`readable`: what it names may be used; else its key and its settings are believed."""
+    seed, set_name = record.experiment["seed"], record.experiment["data"]["name"]
+    if seed != record.seed:
+        yield f"experiment.json: seed {seed}, but the record is of seed {record.seed}"
+    name = record.manifest.get("data", {}).get("name", set_name)
+    if name not in (set_name, public_name(set_name)):
+        yield f"manifest.json: data.name {name!r}, but experiment.json has {set_name!r}"
+    if not readable:
+        return
     try:
         experiment = from_record(record.experiment)
     except FsslError as error:
         yield f"experiment.json: {one_line(error)}"
         return
-    if experiment.seed != record.seed:
-        yield f"experiment.json: seed {experiment.seed}, but the record is of seed {record.seed}"
     if experiment.cell_key != record.cell_key and record.result.get("numerics") == NUMERICS:
         yield (
             f"experiment.json has cell_key {experiment.cell_key}, but the record is of {record.cell_key}; "
             "`fssl reproduce` trains it again"
         )
-    name = record.manifest.get("data", {}).get("name", experiment.data.name)
-    if name not in (experiment.data.name, public_name(experiment.data.name)):
-        yield f"manifest.json: data.name {name!r}, but experiment.json has {experiment.data.name!r}"
     yield from _other_settings(record.result, experiment)
 
 
@@ -133,7 +157,7 @@ def equal(left: Any, right: Any, tolerance: float) -> bool:
 
 
 def data_faults(records: Iterable[tuple[RunRecord, Path]], root: Path | None) -> tuple[list[str], set[str]]:
-    """Hashes of data and partitions, computed again; and the data sets that are not here, whose are not."""
+    """Hashes of data and partitions, computed again; and the sets of which these files are not here."""
     from benchmark.federated.environment import prepare
 
     faults, absent = [], set()
@@ -156,8 +180,10 @@ def data_faults(records: Iterable[tuple[RunRecord, Path]], root: Path | None) ->
         except FsslError:  # `record_faults` reports what is wrong with the experiment
             continue
         recorded = record.manifest.get("data", {})
-        if name in DATASETS and record.data_note != notes[key] and UNKNOWN_ORIGIN not in record.data_note + notes[key]:
-            continue  # other files, which the suite lists, too: the packed ones, or those of the original
+        other_files = record.data_note != notes[key] and UNKNOWN_ORIGIN not in record.data_note + notes[key]
+        if other_files and name in DATASETS and DATASETS[name].original is not None:
+            absent.add(name)  # the suite lists the record's files, too: those of the original, or packed ones
+            continue
         for what, right in hashes[key].items():
             if record.manifest and recorded.get(what) != right:
                 faults.append(f"{path}: manifest.json: data.{what} is {recorded.get(what)}; computed again {right}")

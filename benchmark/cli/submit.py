@@ -1,0 +1,151 @@
+"""`fssl submit` writes a bundle of records for others; `fssl verify BUNDLE.zip` accepts or refuses one."""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import random
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmark.cli.main import add_places
+from benchmark.cli.verify import train_again, troubles_of
+from benchmark.errors import ConfigError, DataError
+from benchmark.papers.catalogue import items
+from benchmark.records.bundle import (
+    SUBMITTED,
+    Bundle,
+    check_bundle,
+    noted,
+    opened,
+    running,
+    write,
+)
+from benchmark.records.collect import read_records
+from benchmark.records.files import ANEW, write_atomically, write_json
+from benchmark.records.record import FINISHED, Records
+from benchmark.records.verify import own_names
+from benchmark.verdicts.checks import troubles_of_claims
+from reports.formatting import slug
+from reports.provenance import seeds_text
+from sweeps.plan import plan, restricted
+
+if TYPE_CHECKING:
+    from benchmark.records.retrain import Retrained
+
+
+def add(verb: str, command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Writes a bundle to standard output: the finished runs of an item or a cell, hashes of data and code, the "
+        "source of methods and networks of your own, and a card. Nothing is sent."
+    )
+    command.add_argument("what", metavar="ITEM|KEY", help="ssfl/tab2, ./mine.toml, or a cell's key (`fssl status`)")
+    command.add_argument("--profile", default="laptop", help="of the item: demo, laptop (default), gpu or paper")
+    command.add_argument("--by", default="", metavar="NAME", help="whose runs they are")
+    command.add_argument("--note", default="", help="a sentence for readers")
+    add_places(command)
+    command.set_defaults(act=act)
+
+
+def act(options: argparse.Namespace) -> int:
+    if sys.stdout.isatty():
+        raise ConfigError(f"a bundle is a file: fssl submit {options.what} > bundle.zip")
+    title, labels, records = _chosen(options)
+    runs = [run for key in labels for run in records.get(key, {}).values() if run.status in FINISHED]
+    if not runs:
+        raise DataError(f"{options.what}: no finished run of it in {options.results}; `fssl reproduce` makes them")
+    labels = {run.cell_key: labels[run.cell_key] for run in runs}
+    texts = {"title": title, "by": options.by, "note": options.note}
+    sys.stdout.buffer.write(write(texts, labels, runs))
+    own = sorted({name for run in runs for name in own_names(run.experiment)})
+    named = f"; of your own, named as here: {', '.join(own)}" if own else ""
+    print(f"fssl: {len(runs)} runs of {len(labels)} cells{named}", file=sys.stderr)
+    return 0
+
+
+def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, str], Records]:
+    """Title, labels by cell key, and records."""
+    if re.fullmatch("[0-9a-f]{16}", options.what):
+        key = options.what
+        return f"Cell {key}", {key: key}, read_records(options.results, [key], with_reference=True)
+    chosen = items([options.what], options.profile)
+    if len(chosen) != 1:
+        raise ConfigError(f"{options.what}: is {len(chosen)} items; submit one, such as {chosen[0].name}")
+    planned = plan(chosen, options.results, with_reference=options.profile != "demo")
+    item = planned.items[0]
+    labels = {cell.cell_key: cell.label for cell in item.cells}
+    return f"{item.title} ({item.name}, {item.profile})", labels, restricted(planned.records, planned.shown)
+
+
+def verify_bundles(options: argparse.Namespace) -> int:
+    """Each is accepted or refused, in one line with the reason."""
+    return max([_verify(Path(name), options) for name in options.items])
+
+
+def _verify(path: Path, options: argparse.Namespace) -> int:
+    outcomes: Mapping[Path, Retrained] = {}
+    bundle, believed = None, list[str]()
+    try:
+        bundle = opened(path)
+        if bundle.own:
+            does = "used" if options.trust else "left alone: read it, then --trust uses it, and nothing confines it"
+            print(f"fssl: {path}: of its own, and {does}: {_plain(', '.join(bundle.own))}", file=sys.stderr)
+        with running(bundle) if options.trust else contextlib.nullcontext():
+            reasons, absent = check_bundle(bundle, options.data_root, trusted=options.trust)
+            believed = [*sorted(absent), *([] if options.trust else bundle.own)]
+            reasons += troubles_of_claims(bundle.records)
+            if options.retrain and not reasons:
+                outcomes = _retrained(bundle, options)
+                reasons = troubles_of(outcomes)
+    except DataError as error:
+        reasons = [f"{error}"]
+    again = [f"{name}" for name, outcome in outcomes.items() if not outcome.skipped]
+    if bundle is not None and options.accept and not reasons:
+        again = _accept(bundle, again, believed, options.results)
+    told = _in_words(bundle, again, believed) if bundle is not None and not reasons else reasons[0]
+    if options.json:
+        card = {**bundle.card, **bundle.contents} if bundle is not None else {}
+        facts = {"card": card, "retrained": again, "believed": believed}
+        print(json.dumps({"bundle": f"{path}", "accepted": not reasons, "troubles": reasons, **facts}))
+    else:
+        more = f" (and {len(reasons) - 1} more)" if reasons[1:] else ""
+        print(f"{path}: {'refused' if reasons else 'accepted'}: {_plain(told.removesuffix(f'; {ANEW}'))}{more}")
+    return DataError.exit_code if reasons else 0
+
+
+def _retrained(bundle: Bundle, options: argparse.Namespace) -> Mapping[Path, "Retrained"]:
+    """N of its runs, drawn anew at each call: who made the bundle cannot know which."""
+    able = [(run, name) for run, name in bundle.records if options.trust or not own_names(run.experiment)]
+    if not able:
+        raise ConfigError("--retrain: all its runs are of code or folders of its own; read them, and type --trust")
+    return train_again(random.Random(options.seed).sample(able, min(options.retrain, len(able))), options)
+
+
+def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], results: Path) -> list[str]:
+    """Put it among the results, for the site. All of its runs that were trained again, in earlier calls too."""
+    digest = hashlib.sha256(bundle.content).hexdigest()[:8]
+    place = results / SUBMITTED / f"{slug(bundle.card['title'])}-{digest}.zip"
+    known = sorted({*noted(place)["retrained"], *again})
+    write_atomically(place, bundle.content)
+    write_json(place.with_suffix(".json"), {"retrained": known, "believed": list(believed)})
+    return known
+
+
+def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str]) -> str:
+    """What it holds, which of its seeds were trained again and which were not, and what was believed."""
+    parts: dict[str, list[str]] = {"trained again": [], "not trained again": []}
+    for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
+        for part, seeds in zip(parts.values(), bundle.split_seeds(key, again), strict=True):
+            part += [f"{label} {seeds_text(seeds)}"] if seeds else []
+    said = [f"{len(bundle.records)} runs of {len(bundle.card['labels'])} cells of {bundle.card['title']!r}"]
+    said += [f"{what}: {', '.join(which) or 'none'}" for what, which in parts.items()]
+    return "; ".join([*said, *([f"believed: {', '.join(believed)}"] if believed else [])])
+
+
+def _plain(text: str) -> str:
+    """A bundle's words as far as a terminal may show them."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

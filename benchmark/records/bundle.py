@@ -1,0 +1,252 @@
+"""A bundle: records of some cells for others to check, the source of the sender's own code, and a card; one zip file.
+
+card.json, records/<cell_key>/seed=<n>.json.gz (compact copies), source/<hash>/<module>.py
+
+A bundle has the bytes that `packed` makes of its members: none is compressed, a link, encrypted, or there twice. It is
+read in memory and stays one file. `running` alone unpacks its source, for who trusts it.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import re
+import stat
+import sys
+import tempfile
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchmark.config import quoted
+from benchmark.data.datasets import public_name
+from benchmark.errors import ConfigError, DataError, FsslError, one_line
+from benchmark.experiment import NUMERICS
+from benchmark.records.copies import copied, copy_of
+from benchmark.records.files import json_bytes, json_object, read_json
+from benchmark.records.record import FINISHED, RunRecord
+from benchmark.records.schema import Wanted, check
+from benchmark.records.sources import files_of, hash_of, module_of
+from benchmark.records.verify import check_records, own_names
+
+SUBMITTED = "submitted"  # folder of the results: accepted bundles, and beside each what was trained again
+LARGEST, UNPACKED, MOST = 100_000_000, 1 << 28, 5_000  # bytes of a bundle, of its records as text; members
+LONGEST = 300  # characters of a text on the card
+MEMBER = re.compile(
+    r"card\.json|records/[0-9a-f]{16}/seed=\d{1,20}\.json\.gz|source/[0-9a-f]{16}/([A-Za-z_]\w*/)*[A-Za-z_]\w*\.py",
+    re.ASCII,
+)
+CARD, AGAIN = "card.json", "ask its sender for another"
+TEXTS = ("title", "by", "note")
+SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}}
+NOTED: Wanted = {"retrained": ["text"], "believed": ["text"]}
+SUITE = "suite"  # among the names of code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """What a bundle holds, each part checked on its own and against the others."""
+
+    card: Mapping[str, Any]  # TEXTS, and labels by cell key
+    records: Sequence[tuple[RunRecord, Path]]  # each with its name in the bundle
+    source: Mapping[str, bytes]  # of its own code: "<hash>/pkg/part.py" -> content
+    content: bytes  # of the file
+
+    @cached_property
+    def contents(self) -> dict[str, dict[str, list[Any]]]:
+        """The seeds of each cell, the hashes of each data set and own class, the suite's commits."""
+        parts: dict[str, dict[str, set[Any]]] = {"seeds": {}, "data": {}, "code": {}}
+        for run, _ in self.records:
+            data, sources = run.manifest["data"], run.manifest.get("sources", {})
+            for what, name, value in (
+                ("seeds", run.cell_key, run.seed),
+                ("data", public_name(run.experiment["data"]["name"]), data["hash"]),
+                ("code", SUITE, run.manifest["code"]["commit"]),
+                *(("code", name, sources.get(name, "none")) for name in own_code(run)),
+            ):
+                parts[what].setdefault(name, set()).add(value)
+        return {what: {name: sorted(values) for name, values in part.items()} for what, part in parts.items()}
+
+    @property
+    def own(self) -> list[str]:
+        """Classes and folders of the sender's."""
+        return sorted({name for record, _ in self.records for name in own_names(record.experiment)})
+
+    def split_seeds(self, key: str, again: Collection[str]) -> tuple[list[int], list[int]]:
+        """A cell's seeds that were trained again, by the names of their records, and those that were not."""
+        chosen = [seed for seed in self.contents["seeds"][key] if f"records/{key}/seed={seed}.json.gz" in again]
+        return chosen, [seed for seed in self.contents["seeds"][key] if seed not in chosen]
+
+
+def write(texts: Mapping[str, str], labels: Mapping[str, str], records: Sequence[RunRecord]) -> bytes:
+    """The bundle of these runs. Raises DataError for what `fssl verify` would refuse."""
+    members = {CARD: json_bytes({**texts, "labels": labels})}
+    for run in records:
+        members[f"records/{run.cell_key}/seed={run.seed}.json.gz"] = copied(run)
+        for name in own_code(run):
+            files = files_of(name.partition(":")[0])
+            if run.manifest.get("sources", {}).get(name) != hash_of(files):
+                raise DataError(f"{name}: the source of these runs is not here; call from its folder, or train again")
+            members |= {f"source/{hash_of(files)}/{path}": content for path, content in files.items()}
+    content = packed(members)
+    for fault in check_bundle(read(content), trusted=False, with_data=False)[0]:
+        raise DataError(f"not submitted: {fault}")
+    return content
+
+
+def packed(members: Mapping[str, bytes]) -> bytes:
+    """The zip file of these members: equal members, equal bytes."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in sorted(members.items()):
+            member = zipfile.ZipInfo(name)  # of 1980, not compressed
+            member.create_system = 3  # also where it is not Unix
+            archive.writestr(member, content)
+    return file.getvalue()
+
+
+def own_code(record: RunRecord) -> list[str]:
+    return [name for name in own_names(record.experiment) if not name.startswith("folder:")]
+
+
+def opened(path: Path) -> Bundle:
+    """The bundle at `path`. Raises DataError as `read`."""
+    try:
+        with path.open("rb") as file:
+            return read(file.read(LARGEST + 1))
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror})") from None
+
+
+def read(content: bytes) -> Bundle:
+    """The bundle in a file's content. Raises DataError that names the first member that is not as it has to be."""
+    members = _members(content)
+    names = [name for name in members if name.startswith("records/")]
+    if CARD not in members or not names:
+        raise DataError(f"holds no {'records' if CARD in members else CARD}")
+    unpacked = sum(int.from_bytes(members[name][-4:], "little") for name in names)  # so gzip files end; zlib checks it
+    if unpacked > UNPACKED:
+        raise DataError(f"its records unpack to {unpacked:,} bytes; at most {UNPACKED:,} are read")
+    records = [(copy_of(members[name], Path(name), AGAIN), Path(name)) for name in names]
+    card = check(json_object(members[CARD], Path(CARD)), SCHEMA, CARD, AGAIN)
+    if card["labels"].keys() != {record.cell_key for record, _ in records}:
+        raise DataError(f"{CARD}: labels are not those of its cells")
+    for text in (*(card[name] for name in TEXTS), *card["labels"].values()):
+        if len(text) > LONGEST or not text.isprintable():
+            raise DataError(f"{CARD}: {quoted(text)} is longer than {LONGEST} characters, or has unseen ones")
+    source = {name.removeprefix("source/"): members[name] for name in members if name.startswith("source/")}
+    bundle = Bundle(card=card, records=records, source=source, content=content)
+    _check_source(bundle)
+    return bundle
+
+
+def _members(content: bytes) -> dict[str, bytes]:
+    """Name -> content."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            entries = archive.infolist()
+            if len(entries) > MOST or sum(entry.file_size for entry in entries) > min(len(content), LARGEST):
+                raise DataError(f"holds more than it may: {MOST:,} members, {LARGEST:,} bytes, and what the file has")
+            for entry in entries:
+                if fault := _trick(entry):
+                    raise DataError(f"member {quoted(entry.orig_filename)} {fault}")
+            if len({entry.filename.lower() for entry in entries}) < len(entries):
+                raise DataError("has a member twice")
+            members = {entry.filename: archive.read(entry) for entry in entries}
+    except DataError:
+        raise
+    except Exception as error:  # whatever a made-up archive brings about
+        raise DataError(f"is not a zip file that can be read ({quoted(one_line(error))})") from None
+    if packed(members) != content:
+        raise DataError("has bytes that belong to no member")
+    return members
+
+
+def _trick(entry: zipfile.ZipInfo) -> str | None:
+    """What is wrong with a member, before it is read."""
+    if entry.orig_filename.startswith("/") or ".." in entry.orig_filename.split("/"):
+        return "leads out of the bundle"
+    if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
+        return "is a link, or no file"
+    if entry.flag_bits & 1:
+        return "is encrypted"
+    if entry.compress_type != zipfile.ZIP_STORED:
+        return "is compressed, which nothing in a bundle is"
+    return None if MEMBER.fullmatch(entry.orig_filename) else "is nothing that a bundle holds"
+
+
+def _check_source(bundle: Bundle) -> None:
+    """Raises DataError where folders of source are not of the hashes and classes that the records name."""
+    folders = dict[str, dict[str, bytes]]()
+    for name, content in bundle.source.items():
+        folder, _, path = name.partition("/")
+        folders.setdefault(folder, {})[path] = content
+    named = {hashed: name for name, hashes in bundle.contents["code"].items() if name != SUITE for hashed in hashes}
+    for folder in sorted(named.keys() ^ folders.keys()):
+        raise DataError(f"source/{folder} is {'missing' if folder in named else 'of no record'}")
+    for folder, files in folders.items():
+        if hash_of(files) != folder:
+            raise DataError(f"source/{folder}: its content has hash {hash_of(files)}")
+        if named[folder].partition(":")[0] not in map(module_of, files):
+            raise DataError(f"source/{folder}: does not define {quoted(named[folder])}")
+    every = {file for files in folders.values() for file in files.items()}
+    if len(every) > len(dict(every)):
+        raise DataError("source: two modules of one name differ")
+
+
+def check_bundle(
+    bundle: Bundle, root: Path | None = None, *, trusted: bool, with_data: bool = True
+) -> tuple[list[str], set[str]]:
+    """`check_records`, and what a stranger's have to be beyond: finished, of this version, without a gap of seeds."""
+    faults = []
+    for record, path in bundle.records:
+        if record.status not in FINISHED:
+            faults.append(f"{path}: is not finished")
+        if record.result["numerics"] != NUMERICS:
+            faults.append(f"{path}: is of numerics {record.result['numerics']}, this suite of {NUMERICS}")
+    for key, seeds in bundle.contents["seeds"].items():
+        missing = {number for seed in seeds for number in range(seed // 100 * 100, seed)} - set(seeds)
+        if missing:
+            faults.append(f"cell {key}: has seed {max(seeds)}, but not {', '.join(map(str, sorted(missing)))}")
+    others, absent = check_records(bundle.records, root, trusted=trusted, with_data=with_data)
+    return [*faults, *others], absent
+
+
+@contextlib.contextmanager
+def running(bundle: Bundle) -> Iterator[None]:
+    """Its own code is imported, and records that name it can be read. Raises ConfigError, DataError."""
+    files = {name.partition("/")[2]: content for name, content in bundle.source.items()}
+    tops = {name.removesuffix(".py").partition("/")[0] for name in files}
+    for top in sorted(tops):
+        if top in sys.modules or importlib.util.find_spec(top) is not None:
+            raise ConfigError(f"{top}: is the name of another module here; call from another folder")
+    with tempfile.TemporaryDirectory(prefix="fssl-source-") as place:
+        for name, content in files.items():
+            Path(place, name).parent.mkdir(parents=True, exist_ok=True)
+            Path(place, name).write_bytes(content)
+        sys.path.append(place)
+        importlib.invalidate_caches()
+        try:
+            for name in bundle.contents["code"].keys() - {SUITE}:
+                try:
+                    importlib.import_module(name.partition(":")[0])
+                except (Exception, SystemExit) as error:  # whatever the file does
+                    raise DataError(f"{name}: cannot be imported ({error!r})") from None
+            yield
+        except FsslError:
+            raise
+        except Exception as error:  # whatever it does
+            raise DataError(f"its own code fails ({error!r})") from None
+        finally:
+            sys.path.remove(place)
+            for module in [module for module in sys.modules if module.partition(".")[0] in tops]:
+                del sys.modules[module]
+
+
+def noted(path: Path) -> dict[str, list[str]]:
+    """Of an accepted bundle, which records were trained again, and what was believed. Raises DataError."""
+    value = read_json(path.with_suffix(".json")) or {"retrained": [], "believed": []}
+    return dict(check(value, NOTED, f"{path}", "`fssl verify --accept` writes it"))

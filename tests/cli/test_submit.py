@@ -1,0 +1,370 @@
+"""`fssl submit` and `fssl verify BUNDLE`: a bundle of two cells, one of them of own code, and what is refused of it."""
+
+import gzip
+import importlib
+import io
+import json
+import stat
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark.cli.main import main
+from benchmark.experiment import from_json, to_json
+from benchmark.papers.catalogue import items
+from benchmark.records.bundle import packed, read, write
+from benchmark.records.collect import read_records
+from benchmark.records.copies import copy_digest
+from benchmark.records.run import run
+from tests.conftest import tiny_experiment
+from tests.reports.test_site import words
+
+Members = dict[str, bytes]
+SUITE = tiny_experiment().cell_key
+METHOD = """
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmark.methods.ssfl import SSFL
+
+if "CANARY" in os.environ:
+    Path(os.environ["CANARY"]).touch()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(SSFL):
+    pass
+"""
+
+
+def forget() -> None:
+    sys.modules.pop("strangers_method", None)
+    importlib.invalidate_caches()
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of two seeds of the tiny experiment, and of the same by a method of one's own."""
+    place = tmp_path_factory.mktemp("sender")
+    (place / "strangers_method.py").write_text(METHOD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(place)
+        own = {**to_json(tiny_experiment()), "method": {**to_json(tiny_experiment())["method"]}}
+        own["method"]["kind"] = "strangers_method:Mine"
+        for experiment in (tiny_experiment(), from_json(own)):
+            for seed in (0, 1):
+                run(experiment.with_seed(seed), place / "results")
+        (place / "bundle.zip").write_bytes(submitted(place, from_json(own).cell_key))
+    forget()
+    return place / "bundle.zip"
+
+
+def submitted(place: Path, own_key: str) -> bytes:
+    """Both cells in one bundle, as an item of them is submitted."""
+    records = read_records(place / "results", [SUITE, own_key], with_reference=False)
+    runs = [record for seeds in records.values() for record in seeds.values()]
+    return write({"title": "T & T", "by": "<b>Ann</b>", "note": "<script>x</script>"}, {SUITE: "A", own_key: "B"}, runs)
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Who verifies is elsewhere, and sees when the sender's code runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("CANARY", str(tmp_path / "canary"))
+    yield
+    forget()
+
+
+def verify(capsys: pytest.CaptureFixture[str], content: bytes, *more: str) -> tuple[int, str]:
+    """Exit code and what is said last."""
+    Path("b.zip").write_bytes(content)
+    Path("results").mkdir(exist_ok=True)
+    code = main(["verify", "b.zip", "--results", "results", *more])
+    return code, capsys.readouterr().out.splitlines()[-1]
+
+
+def members_of(content: bytes) -> Members:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+# Edits of members. Digests are made to fit, as by a program that writes wrong bundles.
+
+
+def name_of(members: Members, kind: str, seed: int = 0) -> str:
+    """Of a record of the suite's own method, or of the source's file."""
+    names = {"record": f"records/{SUITE}/seed={seed}.json.gz"}
+    return names.get(kind) or next(name for name in members if name.startswith(kind))
+
+
+def put(name: str, *keys: str | int, to: Any, fits: bool = True) -> Callable[[Members], None]:
+    """One value of a record, or of the card."""
+
+    def edit(members: Members) -> None:
+        path = name_of(members, name)
+        text = gzip.decompress(members[path]) if path.endswith(".gz") else members[path]
+        content = inner = json.loads(text)
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = to(inner[keys[-1]]) if callable(to) else to
+        if "digest" in content and fits:
+            content["digest"] = copy_digest(content)
+        text = json.dumps(content).encode()
+        members[path] = gzip.compress(text) if path.endswith(".gz") else text
+
+    return edit
+
+
+def moved(name: str, to: Callable[[str], str]) -> Callable[[Members], None]:
+    def edit(members: Members) -> None:
+        path = name_of(members, name)
+        members[to(path)] = members.pop(path)
+
+    return edit
+
+
+def without(name: str) -> Callable[[Members], None]:
+    def edit(members: Members) -> None:
+        del members[name_of(members, name)]
+
+    return edit
+
+
+def twice_as_seed_1(members: Members) -> None:
+    """Seed 0's numbers under the name of seed 1, with its partition."""
+    there = json.loads(gzip.decompress(members[name_of(members, "record", 1)]))
+    content = json.loads(gzip.decompress(members[name_of(members, "record")]))
+    for part in (content, content["experiment"], content["result"]):
+        part["seed"] = 1
+    content["manifest"]["data"] = there["manifest"]["data"]
+    content["digest"] = copy_digest(content)
+    members[name_of(members, "record", 1)] = gzip.compress(json.dumps(content).encode())
+
+
+def under_another_key(members: Members) -> None:
+    """Both seeds, by every name."""
+    for seed in (0, 1):
+        content = json.loads(gzip.decompress(members.pop(name_of(members, "record", seed))))
+        content["cell_key"] = content["result"]["cell_key"] = "0" * 16
+        content["digest"] = copy_digest(content)
+        members[f"records/{'0' * 16}/seed={seed}.json.gz"] = gzip.compress(json.dumps(content).encode())
+    card = json.loads(members["card.json"])
+    card["labels"] = {"0" * 16 if key == SUITE else key: label for key, label in card["labels"].items()}
+    members["card.json"] = json.dumps(card).encode()
+
+
+def bomb(members: Members) -> None:
+    members[name_of(members, "record")] = gzip.compress(b" " * (1 << 26))
+
+
+def more_than_is_read(members: Members) -> None:
+    """A record whose end says that it unpacks to 4 GB."""
+    path = name_of(members, "record")
+    members[path] = members[path][:-4] + b"\xff" * 4
+
+
+def added(name: str) -> Callable[[Members], None]:
+    return lambda members: members.update({name: b"x = 1\n"})
+
+
+def changed_source(members: Members) -> None:
+    members[name_of(members, "source")] += b"# changed\n"
+
+
+EDITS: dict[str, tuple[Callable[[Members], Any], str]] = {
+    "a type": (put("record", "result", "rounds", to="3"), "result.rounds is '3', not a whole number"),
+    "a type of the card": (put("card.json", "title", to=1), "card.json: title is 1, not text"),
+    "a digest": (put("record", "manifest", "code", "commit", to="0" * 40), "none"),
+    "a digest that does not fit": (
+        put("record", "result", "wall_seconds", to=1.0, fits=False),
+        "its digest is of other content",
+    ),
+    "a number that adds up no more": (put("record", "result", "last", "test/accuracy", to=0.9), "the rounds end with"),
+    "a setting": (put("record", "experiment", "federation", "T", to=3), "experiment.json has cell_key "),
+    "a key": (under_another_key, f"but the record is of {'0' * 16}"),
+    "a folder's key": (moved("record", lambda path: path.replace(SUITE, "0" * 16)), f"is a record of cell {SUITE}"),
+    "a file's seed": (moved("record", lambda path: path.replace("=0", "=2")), "is a record of seed seed=0"),
+    "a seed that is another's": (twice_as_seed_1, "every round is that of"),
+    "a gap of seeds": (without("record"), f"cell {SUITE}: has seed 1, but not 0"),
+    "a run that failed": (put("record", "result", "status", to="failed"), "is not finished"),
+    "another version": (put("record", "result", "numerics", to=0), "is of numerics 0"),
+    "the data's hash": (put("record", "manifest", "data", "hash", to="0" * 64), "data.hash is 0000"),
+    "the data's hash, with a note of other files": (
+        put("record", "manifest", "data", to=lambda data: {**data, "hash": "0" * 64, "note": ""}),
+        "data.hash is 0000",
+    ),
+    "the partition's hash": (put("record", "manifest", "data", "partition", to="0" * 64), "data.partition is 0000"),
+    "the source": (changed_source, "its content has hash"),
+    "a source that is missing": (without("source"), "is missing"),
+    "a source of nothing": (added(f"source/{'0' * 16}/other.py"), f"source/{'0' * 16} is of no record"),
+    "a module beside the source": (lambda m: m.update({f"{name_of(m, 'source')[:23]}/b.py": b""}), "content has hash"),
+    "the card's labels": (put("card.json", "labels", to={SUITE: "A"}), "labels are not those of its cells"),
+    "letters that turn the line": (put("card.json", "by", to="\u202eevil"), "has unseen ones"),
+    "a text of megabytes": (put("card.json", "note", to="x" * 1_000_000), "longer than 300 characters"),
+    "no card": (lambda members: members.pop("card.json"), "holds no card.json"),
+    "an absolute path": (added("/etc/x.py"), "'/etc/x.py' leads out of the bundle"),
+    "a path to above": (added("source/../../x.py"), "'source/../../x.py' leads out of the bundle"),
+    "a path with backslashes": (added("source\\..\\x.py"), "is nothing that a bundle holds"),
+    "a name that ends early": (added("x.py\0card.json"), "is nothing that a bundle holds"),
+    "a further member": (added("readme.txt"), "'readme.txt' is nothing that a bundle holds"),
+    "two spellings of a name": (lambda m: m.update({name_of(m, "source").replace("/s", "/S"): b""}), "a member twice"),
+    "a record that is a bomb": (bomb, "not one whole gzip file of at most"),
+    "records that are too much": (more_than_is_read, "unpack to 4,29"),
+}
+DIGEST_FITS = EDITS.pop("a digest")[0]
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edited_bundle_is_refused_with_the_reason(capsys, sent: Path, tmp_path: Path, name: str) -> None:
+    edit, says = EDITS[name]
+    members = members_of(sent.read_bytes())
+    edit(members)
+    code, said = verify(capsys, packed(members), "--accept")
+    assert code == 66 and said.startswith("b.zip: refused: ") and says in said and said.isprintable(), said
+    assert not Path("results/submitted").exists() and not (tmp_path / "canary").exists()
+
+
+# Edits of the archive.
+
+
+def zipped(sent: bytes, change: Callable[[zipfile.ZipInfo], Any], more: str | None = None) -> bytes:
+    """The same members, of which `change` alters what the archive says of the first."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for place, (name, content) in enumerate(sorted(members_of(sent).items())):
+            info = zipfile.ZipInfo(name)
+            if place == 0:
+                change(info)
+            archive.writestr(info, content)
+        if more:
+            archive.writestr(more, b"{}")
+    return file.getvalue()
+
+
+def encrypted(content: bytes) -> bytes:
+    """The flag in both headers of the first member."""
+    central = content.index(b"PK\x01\x02")
+    flagged = bytearray(content)
+    flagged[6] |= 1
+    flagged[central + 8] |= 1
+    return bytes(flagged)
+
+
+def of_more_bytes(content: bytes) -> bytes:
+    """The first member is said to have 2 GB."""
+    central = content.index(b"PK\x01\x02")
+    return content[: central + 24] + (1 << 31).to_bytes(4, "little") + content[central + 28 :]
+
+
+def commented(content: bytes) -> bytes:
+    return content[:-2] + b"\x01\x00x"
+
+
+ARCHIVES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "a link": (
+        lambda b: zipped(b, lambda info: setattr(info, "external_attr", (stat.S_IFLNK | 0o777) << 16)),
+        "'card.json' is a link",
+    ),
+    "compressed": (lambda b: zipped(b, lambda i: setattr(i, "compress_type", zipfile.ZIP_DEFLATED)), "is compressed"),
+    "with an attribute": (lambda b: zipped(b, lambda i: setattr(i, "comment", b"x")), "belong to no member"),
+    "a name twice": (lambda b: zipped(b, lambda info: None, "card.json"), "has a member twice"),
+    "encrypted": (encrypted, "'card.json' is encrypted"),
+    "more bytes than there are": (of_more_bytes, "holds more than it may"),
+    "bytes before it": (lambda b: b"#!/bin/sh\n" + b, "belong to no member"),
+    "bytes behind it": (commented, "belong to no member"),
+    "cut off": (lambda b: b[:-100], "is not a zip file that can be read"),
+    "damaged": (lambda b: b[:60] + b"?" + b[61:], "is not a zip file that can be read"),
+    "nothing": (lambda b: b"", "is not a zip file that can be read"),
+    "no members": (lambda b: packed({}), "holds no card.json"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_of_tricks_is_refused_with_the_reason(capsys, sent: Path, name: str) -> None:
+    trick, says = ARCHIVES[name]
+    code, said = verify(capsys, trick(sent.read_bytes()))
+    assert code == 66 and said.startswith("b.zip: refused: ") and says in said, said
+
+
+# What is accepted.
+
+
+def test_a_bundle_is_accepted_and_its_code_runs_where_it_is_trusted_alone(capsys, sent: Path, tmp_path: Path) -> None:
+    content = sent.read_bytes()
+    code, said = verify(capsys, content, "--retrain", "9")
+    assert code == 0 and not (tmp_path / "canary").exists()
+    assert "trained again: A seeds 0 to 1; not trained again: B seeds 0 to 1; believed: strangers_method:Mine" in said
+    code, said = verify(capsys, content, "--retrain", "9", "--trust")
+    assert code == 0 and (tmp_path / "canary").exists() and "strangers_method" not in sys.modules
+    assert said.endswith("trained again: A seeds 0 to 1, B seeds 0 to 1; not trained again: none")
+    (tmp_path / "strangers_method.py").write_text("")  # the verifier's own, which is not to be taken for the sender's
+    assert main(["verify", "b.zip", "--trust"]) == 65
+    assert main(["verify", "none.zip"]) == 66 and main(["verify", "--accept"]) == 65
+
+
+def test_changed_numbers_are_found_by_training_again(capsys, sent: Path) -> None:
+    """A diversity that is in no sum, in a bundle of which all else fits; and a commit, which nothing finds."""
+    members = members_of(sent.read_bytes())
+    DIGEST_FITS(members)
+    assert verify(capsys, packed(members), "--retrain", "9")[0] == 0
+    put("record", "evaluated", "diversity/delta/l2/squared/clients", 1, to=lambda value: value / 2)(members)
+    assert verify(capsys, packed(members))[0] == 0
+    code, said = verify(capsys, packed(members), "--retrain", "9", "--accept")
+    assert code == 66 and f"refused: records/{SUITE}/seed=0.json.gz: round 2: diversity/" in said
+    assert not Path("results/submitted").exists()
+
+
+def test_accepted_ones_have_a_page_apart_and_count_nowhere_else(capsys, sent: Path, tmp_path: Path) -> None:
+    """Trained again one by one, in two calls; with the sender's words as text."""
+    for seed in ("1", "1", "2"):
+        assert verify(capsys, sent.read_bytes(), "--retrain", "1", "--seed", seed, "--accept")[0] == 0
+    again = json.loads(verify(capsys, sent.read_bytes(), "--accept", "--json")[1])["retrained"]
+    assert 1 <= len(again) <= 2 and all(name.startswith(f"records/{SUITE}/") for name in again)
+    (kept,) = Path("results/submitted").glob("*.zip")
+    assert kept.read_bytes() == sent.read_bytes()
+    kept.with_name("broken.zip").write_bytes(b"?")
+    assert main(["report", "arena/digits", "--results", "results", "--site", "site"]) == 0
+    page = Path("site/submitted/index.html")
+    said, seeds = words(page), [name[-9] for name in sorted(again)]
+    trained = f"seed {seeds[0]} " if len(seeds) == 1 else "seeds 0 to 1 "
+    assert f"A cell {SUITE}" in said and "<b>Ann</b>. <script>x</script>" in said and trained in said
+    assert "depend on strangers_method:Mine" in said and "class Mine(SSFL)" in said
+    assert "<script>x" not in page.read_text() and (page.parent / kept.name).read_bytes() == sent.read_bytes()
+    front = words(Path("site/index.html"))
+    assert "Results of others: 1, counted in nothing above" in front and "submitted/broken.zip: is not a zip" in front
+    others = [path for path in Path("site").rglob("*.*") if path.parent != page.parent]
+    assert len(others) > 5 and not any(SUITE.encode() in path.read_bytes() for path in others)
+
+
+TOML = """
+rows = { Mine = {}, Yours = {} }
+fields = { "federation.rounds" = 1, "federation.T" = 1, "method.warm_start_rounds" = 0 }
+"""
+
+
+def test_an_item_of_ones_own_and_a_cell_are_submitted(capsysbinary, sent: Path) -> None:
+    """Without finished runs, or with a gap of seeds, nothing is written."""
+    Path("mine.toml").write_text(TOML.replace("Yours = {}", 'Yours = { "optimizer.lr" = 0.01 }'))
+    (item,) = items(["./mine.toml"], "demo")
+    for cell in item.cells:
+        run(cell.experiment, Path("results"))
+    assert main(["submit", "./mine.toml", "--profile", "demo", "--results", "results", "--by", "Ann"]) == 0
+    bundle = read(capsysbinary.readouterr().out)
+    assert bundle.card["by"] == "Ann" and bundle.card["title"] == "mine (mine/mine, demo)" and not bundle.source
+    assert bundle.card["labels"] == {item.cell(label).cell_key: label for label in ("Mine", "Yours")}
+    results = str(sent.parent / "results")
+    assert main(["submit", SUITE, "--results", results]) == 0
+    assert read(capsysbinary.readouterr().out).contents["seeds"] == {SUITE: [0, 1]}
+    assert main(["submit", "0" * 16, "--results", results]) == 66
+    assert main(["submit", "ssfl", "--results", results]) == 65
+    run(tiny_experiment().with_seed(3), Path("gap"))
+    assert main(["submit", SUITE, "--results", "gap"]) == 66
+    captured = capsysbinary.readouterr()
+    assert captured.out == b"" and b"has seed 3, but not 0, 1, 2" in captured.err
