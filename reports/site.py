@@ -26,6 +26,7 @@ from reports.methods import by_kind, method_page, method_values, methods_table, 
 from reports.pages import analysis_of, front_values, item_values, paper_values
 from reports.processes import run_all
 from reports.provenance import made_from
+from reports.released import released_table
 from reports.rendering import TEMPLATES, render
 from reports.reported import PAPERS, Reported, connect
 from reports.results import csv_text, runs_frame
@@ -78,6 +79,7 @@ def build(
     speed = performance(written / "performance.md", benchmarks or RESULTS / "benchmarks")
     site |= _methods(every)
     site |= _page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
+    site |= _page("released.html", "released.html", parts=released_table(every))
     site |= _page("glossary.html", "glossary.html")
     site |= _page("performance.html", "performance.html", **speed)
     site |= _page(
