@@ -15,6 +15,7 @@ from benchmark.papers.published import check_keys
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import paired, summary
+from reports.articles import LONG
 from reports.formatting import NONE, cell_address, count, difference_interval, percent, points, sentence
 from reports.provenance import flat
 from reports.reported import Reported
@@ -41,16 +42,17 @@ def released_table(every: Sequence[Reported]) -> Table:
         named = {f"{reported.item.name}: {label}": result for label, result in reported.results.items()}
         profiles.setdefault(reported.item.profile, {}).update(named)
     for part in parts():
-        name = Entry(text=part["method"], below=(sentence(part["part"]),), detail=(part["source"],))
+        name = Entry(text=part["method"], below=(sentence(part["part"]), part["source"]))
         for way, names in part["ways"].items():
             known = {profile: cells for profile, cells in profiles.items() if all(cell in cells for cell in names)}
             found = []
             for profile, cells in known.items():
                 with_it = [cells[on] for on, _ in part["ways"].values() if on in cells]
                 if row := _row(way, cells[names[0]], cells[names[1]], with_it, profile, claims):
-                    found.append([name, *row])
+                    found.append([name if not found else Entry(text=part["method"]), *row])
             state = "diverged" if any(cells[cell].diverged for cells in known.values() for cell in names) else "not run"
             rows += found or [[name, *(Entry(text=text) for text in (way, NONE, state, *4 * [NONE]))]]
+            name = Entry(text=part["method"])
     return table_of("released", "Test accuracy in percent, its difference in points", HEADS, rows, words=4)
 
 
@@ -76,8 +78,8 @@ def _row(
         return []
     judged = claims.get((profile, on.cell.cell_key, off.cell.cell_key))
     value, n = (judged.estimate, judged.n) if judged else (seen.mean, seen.n)
-    verdict = Entry(text=SAYS[judged.verdict], look=judged.verdict) if judged else Entry(below=("no claim on it",))
-    pilots = "one pilot" if n == 1 and min(seeds) in PILOTS else f"{count(n, 'seed')}, not judged"
+    verdict = Entry(text=SAYS[judged.verdict], look=judged.verdict) if judged else Entry(text="not judged")
+    pilots = "one pilot" if n == 1 and min(seeds) in PILOTS else count(n, "seed")
     interval = difference_interval(ACCURACY, judged.interval) if judged else ""
     means = [(cell, summary(cell.values[seed] for seed in seeds).mean) for cell in (on, off)]
     return [
@@ -94,5 +96,7 @@ def _changed(result: CellResult, others: Iterable[CellResult]) -> tuple[str, ...
     """Its fields that differ from those of another cell; of another method its name alone."""
     mine, *theirs = (flat(to_json(one.cell.experiment)) for one in (result, *others))
     changed = {field: value for field, value in mine.items() if any(other.get(field) != value for other in theirs)}
-    kind = {field: value for field, value in changed.items() if field == "method.kind"}
-    return tuple(f"{field} = {value}" for field, value in (kind or changed).items())
+    if "method.kind" in changed:
+        return (f"method = {changed['method.kind']}",)
+    texts = (f"{field.removeprefix('method.')} = {value}" for field, value in changed.items())
+    return tuple(LONG.sub(lambda number: f"{float(number[0]):.4g}", text) for text in texts)
