@@ -45,7 +45,7 @@ def released_table(every: Sequence[Reported]) -> Table:
         name = Entry(text=part["method"], below=(sentence(part["part"]), part["source"]))
         for way, names in part["ways"].items():
             known = {profile: cells for profile, cells in profiles.items() if all(cell in cells for cell in names)}
-            found = []
+            found = list[list[Entry]]()
             for profile, cells in known.items():
                 with_it = [cells[on] for on, _ in part["ways"].values() if on in cells]
                 if row := _row(way, cells[names[0]], cells[names[1]], with_it, profile, claims):

@@ -67,10 +67,9 @@ def toy_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_confirming_seeds_say_present_reversed_or_inert() -> None:
     item = toy(list(DIFFERENCES))
     shown = rows(item, begun_under(item, runs(item, DIFFERENCES, first=100)))
+    start = {"present": "+3.00 [", "reversed": "-3.00 [", "inert": "+0.00 ["}
     for says, (_, _, verdict, _, without, difference, _) in shown.items():
-        assert (verdict, without) == (says, "80.00") and difference.startswith(
-            {"present": "+3.00 [", "reversed": "-3.00 [", "inert": ("+0.00 [", "-0.00 [")}[says]
-        )
+        assert (verdict, without) == (says, "80.00") and difference.startswith(start[says])
 
 
 @pytest.mark.usefixtures("toy_parts")
