@@ -4,6 +4,7 @@
 same two cells: seeds that began under no claim confirm nothing.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ from benchmark.papers.published import check_keys
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import paired, summary
-from reports.articles import LONG
 from reports.formatting import NONE, cell_address, count, difference_interval, percent, points, sentence
 from reports.provenance import flat
 from reports.reported import Reported
@@ -99,4 +99,4 @@ def _changed(result: CellResult, others: Iterable[CellResult]) -> tuple[str, ...
     if "method.kind" in changed:
         return (f"method = {changed['method.kind']}",)
     texts = (f"{field.removeprefix('method.')} = {value}" for field, value in changed.items())
-    return tuple(LONG.sub(lambda number: f"{float(number[0]):.4g}", text) for text in texts)
+    return tuple(re.sub(r"\d+\.\d{5,}", lambda number: f"{float(number[0]):.4g}", text) for text in texts)
