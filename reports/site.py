@@ -27,6 +27,7 @@ from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import front_values, item_values, paper_values
 from reports.processes import run_all
 from reports.provenance import made_from
+from reports.released import released_table
 from reports.rendering import TEMPLATES, render
 from reports.reported import PAPERS, Reported, connect
 from reports.ssfl_analysis import page as ssfl_analysis
@@ -81,6 +82,7 @@ def build(
         site |= {f"submitted/{values['name']}": values["bundle"].content for values in sent}
     site |= _methods(every)
     site |= _page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
+    site |= _page("released.html", "released.html", parts=released_table(every))
     site |= _page("glossary.html", "glossary.html")
     speed = written / "performance.md"
     site |= _page("performance.html", "performance.html", written=article(speed.read_text()) if speed.is_file() else "")

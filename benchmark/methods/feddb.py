@@ -44,10 +44,10 @@ class FedDB(TwoLabellers):
 
     server_momentum: ShareBelow1 = 0.5  # README's control_name, the last number
     # Shares of the clients. "paper": the least squares. "released_code": 100 steps that hardly leave 1 / K, as each is
-    # a new optimizer's and passes through a softmax of shares, not of logits. Default: the code. By the paper nearly
-    # all goes to the client whose predictions say least, and the model stays untrained (digits, alpha .1, 60 rounds,
-    # one seed: 10 % against 94, with a largest share of .94).
-    shares: Literal["paper", "released_code"] = "released_code"
+    # a new optimizer's and passes through a softmax of shares, not of logits. "equal": 1 / K. Default: the code. By the
+    # paper nearly all goes to the client whose predictions say least, and the model stays untrained (digits, alpha .1,
+    # 60 rounds, one seed: 10 % against 94, with a largest share of .94).
+    shares: Literal["paper", "released_code", "equal"] = "released_code"
 
     needs = frozenset({"drawn_apart", "every_client", "share"})
     server_settings = ("server_momentum", "shares")
@@ -63,7 +63,7 @@ class FedDB(TwoLabellers):
         if not sent:
             return state, {}
         q_KD = torch.stack([sends["q"] for sends in sent]).double().cpu()
-        shares_K = (least_biased if self.shares == "paper" else released_shares)(q_KD)
+        shares_K = SHARES[self.shares](q_KD)
         target = mean([sends["student"] for sends in sent], shares_K.tolist())
         student, velocity = momentum_step(student, target, state.server.get("velocity"), self.server_momentum)
         bias = float((shares_K @ q_KD - 1 / q_KD.shape[1]).norm())
@@ -136,3 +136,10 @@ def released_shares(q_KD: Tensor) -> Tensor:
         gradient_K = 2 / D * q_KD @ (shares_K @ q_KD - 1 / D)
         shares_K = torch.softmax(shares_K - 1.9 * (gradient_K + 0.9 * shares_K), dim=0)
     return shares_K
+
+
+def equal_shares(q_KD: Tensor) -> Tensor:
+    return torch.full((len(q_KD),), 1 / len(q_KD), dtype=q_KD.dtype)
+
+
+SHARES = {"paper": least_biased, "released_code": released_shares, "equal": equal_shares}

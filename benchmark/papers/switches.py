@@ -34,7 +34,7 @@ class Switch:
     what: str
     words: tuple[str, str]  # for people: our default, the other way
     base: str  # "tab2: FedAvg/full"; "tab1: {data}/FixMatch/more": of the item's first data set
-    both: Mapping[str, Any] = field(default_factory=dict)  # set in the base first
+    both: Mapping[str, Any] | str = field(default_factory=dict)  # set in the base first
     default: Mapping[str, Any] | str = field(default_factory=dict)
     other: Mapping[str, Any] | str = field(default_factory=dict)
     unset: tuple[str, ...] = ()  # fields that are None in the other way

@@ -33,8 +33,11 @@ CHANGES = {
     "found_values": {f"method.{name}" for name in fedswitch.FOUND_METHOD}
     | {f"optimizer.{name}" for name in fedswitch.FOUND_OPTIMIZER},
 }
-# A cell instead of a change: SSFL's control.
-INSTEAD = {"tab2: Control/full": {"method.averaging.server_weight"}}
+# A cell instead of a change: SSFL's control, and another method.
+INSTEAD = {
+    "tab2: Control/full": {"method.averaging.server_weight"},
+    "tab1: {data}/FixMatch-LPL/alpha=0.1": {"method"},
+}
 PAPERS = ("ssfl", "semifl", "rscfed", "fedswitch", "sage")
 # Where the profile's own way is the paper's, there is no pair.
 ABSENT = {"ssfl": {"warm-start"}, "semifl": {"augmentation", "warm-start"}}
@@ -46,7 +49,12 @@ BASES = {
     "fedswitch": ("fig4", "tab2", "tab3"),
     "sage": ("tab1",),
 }
-OWN = {"ssfl": {"schedule", "bn-statistics", "pseudo-label-mode", "views"}, "rscfed": {"irm-ramp"}}
+OWN = {
+    "ssfl": {"schedule", "bn-statistics", "pseudo-label-mode", "views"},
+    "semifl": {"flfl-perturbed-constant"},
+    "rscfed": {"irm-ramp", "distances-printed"},
+    "fedswitch": {"fedmatch-helpers-released"},
+}
 PAPERS_AND_PROFILES = [(paper, profile) for paper in PAPERS for profile in PROFILES]
 
 

@@ -64,6 +64,7 @@ PLAIN = {
     "rscfed/weights": "465021e55010 6727e3177bbb 2999538ac035 01569a3b6d4c",
     "rscfed/departures": "dd67db2b861a 424d4fd5308e 7b40c9db61a9 c768d9b3ce0d",
 }
+LATER = ("distances-released", "distances-printed", "irm-no-relations")  # switches that it did not have
 
 
 def digest(pairs: Iterable[tuple[str, str]]) -> str:
@@ -87,7 +88,8 @@ def test_what_rscfed_was_is_kept_under_another_name(name):
     for profile in PROFILES:
         plain, now = items([f"{name}-plain", name], profile)
         claims = sorted((claim.name, plain.hash_of(claim)) for claim in plain.claims)
-        digests.append(digest([*keys_of(plain), *claims]))
+        keys = [pair for pair in keys_of(plain) if not pair[0].startswith(LATER)]
+        digests.append(digest([*keys, *claims]))
         shared = {cell.label for cell in now.cells if cell.cell_key in {key for _, key in keys_of(plain)}}
         assert shared == ({"partition/other"} if name == "rscfed/departures" else set())
         assert "plain Dirichlet partition: the suite's until 2026-11" in plain.title and not set(claims) & {

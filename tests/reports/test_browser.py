@@ -30,7 +30,7 @@ def show(page: Any, path: Path) -> None:
 KINDS = (
     *("index.html", "compare.html", "glossary.html", "performance.html", "methods/index.html", "methods/ssfl.html"),
     *("ssfl/index.html", "ssfl/departures.html", "ssfl/explained/index.html", "arena/index.html", "tune/*/index.html"),
-    *("ssfl/tab2/*/claim-*.html", cell_page(table2()[0].cells[6])),
+    *("released.html", "ssfl/tab2/*/claim-*.html", cell_page(table2()[0].cells[6])),
     *(item_page(item) for item, _ in (table2(), small())),
 )
 

@@ -1,0 +1,102 @@
+"""What released code does: each method's headline part with it and without it, as printed and as released.
+
+`released.toml` names the two cells of each way; numbers are from their records. A verdict is that of a claim on the
+same two cells: seeds that began under no claim confirm nothing.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from benchmark.experiment import to_json
+from benchmark.papers.item import PILOTS
+from benchmark.papers.published import check_keys
+from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.results import ACCURACY, CellResult
+from benchmark.verdicts.statistics import paired, summary
+from reports.formatting import NONE, cell_address, count, difference_interval, percent, points, sentence
+from reports.provenance import flat
+from reports.reported import Reported
+from reports.tables import Entry, Table, table_of
+
+PARTS = Path(__file__).with_name("released.toml")
+SAYS = {"holds": "present", "contradicted": "reversed", "no effect of interest": "inert", "undecided": "undecided"}
+HEADS = ("Method", "Way", "Switched off by", "Verdict", "With", "Without", "Difference", "Seeds")
+Claims: TypeAlias = Mapping[tuple[str, str, str], Judged]  # profile, key of the better cell, key of the other
+
+
+def parts() -> list[dict[str, Any]]:
+    """The headline parts, in the file's order. Raises ConfigError for a misspelt key."""
+    tables: list[dict[str, Any]] = tomllib.loads(PARTS.read_text())["parts"]
+    for table in tables:
+        check_keys(PARTS.name, table, {"method", "part", "source", "ways"})
+    return tables
+
+
+def released_table(every: Sequence[Reported]) -> Table:
+    """A row for each way of a part and profile that has runs; a way without any has one that says so."""
+    claims, rows, profiles = _claims(every), list[list[Entry]](), dict[str, dict[str, CellResult]]()
+    for reported in every:
+        named = {f"{reported.item.name}: {label}": result for label, result in reported.results.items()}
+        profiles.setdefault(reported.item.profile, {}).update(named)
+    for part in parts():
+        name = Entry(text=part["method"], below=(sentence(part["part"]), part["source"]))
+        for way, names in part["ways"].items():
+            known = {profile: cells for profile, cells in profiles.items() if all(cell in cells for cell in names)}
+            found = list[list[Entry]]()
+            for profile, cells in known.items():
+                with_it = [cells[on] for on, _ in part["ways"].values() if on in cells]
+                if row := _row(way, cells[names[0]], cells[names[1]], with_it, profile, claims):
+                    found.append([name if not found else Entry(text=part["method"]), *row])
+            state = "diverged" if any(cells[cell].diverged for cells in known.values() for cell in names) else "not run"
+            rows += found or [[name, *(Entry(text=text) for text in (way, NONE, state, *4 * [NONE]))]]
+            name = Entry(text=part["method"])
+    return table_of("released", "Test accuracy in percent, its difference in points", HEADS, rows, words=4)
+
+
+def _claims(every: Iterable[Reported]) -> Claims:
+    """What confirming seeds say of the claims that one cell ends better than one other."""
+    claims = {}
+    for reported in every:
+        for judged in reported.judged:
+            claim, contrasts = judged.claim, reported.item.contrasts_of(judged.claim)
+            keys = {weight: key for key, weight in contrasts[0]}
+            of_ends = claim.metric == ACCURACY and claim.endpoint in ("last", "end") and claim.form != "comparable"
+            if of_ends and judged.verdict in SAYS and sorted(w for terms in contrasts for _, w in terms) == [-1, 1]:
+                claims[reported.item.profile, keys[1.0], keys[-1.0]] = judged
+    return claims
+
+
+def _row(
+    way: str, on: CellResult, off: CellResult, with_it: Sequence[CellResult], profile: str, claims: Claims
+) -> list[Entry]:
+    """One pair: the claim's estimate, or else the mean difference of the seeds that both have. Empty without one."""
+    seen, seeds = paired(on.values, off.values), on.values.keys() & off.values.keys()
+    if seen is None:
+        return []
+    judged = claims.get((profile, on.cell.cell_key, off.cell.cell_key))
+    value, n = (judged.estimate, judged.n) if judged else (seen.mean, seen.n)
+    verdict = Entry(text=SAYS[judged.verdict], look=judged.verdict) if judged else Entry(text="not judged")
+    pilots = "one pilot" if n == 1 and min(seeds) in PILOTS else count(n, "seed")
+    interval = difference_interval(ACCURACY, judged.interval) if judged else ""
+    means = [(cell, summary(cell.values[seed] for seed in seeds).mean) for cell in (on, off)]
+    return [
+        Entry(text=way, below=_changed(on, with_it)),
+        Entry(text="; ".join(_changed(off, [on]))),
+        verdict,
+        *(Entry(text=percent(mean), href=cell_address(cell), sort=mean) for cell, mean in means),
+        Entry(text=points(value), below=(interval,) if interval else (), sort=value),
+        Entry(text=f"n = {n}" if judged else pilots, below=(profile,), sort=n),
+    ]
+
+
+def _changed(result: CellResult, others: Iterable[CellResult]) -> tuple[str, ...]:
+    """Its fields that differ from those of another cell; of another method its name alone."""
+    mine, *theirs = (flat(to_json(one.cell.experiment)) for one in (result, *others))
+    changed = {field: value for field, value in mine.items() if any(other.get(field) != value for other in theirs)}
+    if "method.kind" in changed:
+        return (f"method = {changed['method.kind']}",)
+    texts = (f"{field.removeprefix('method.')} = {value}" for field, value in changed.items())
+    return tuple(re.sub(r"\d+\.\d{5,}", lambda number: f"{float(number[0]):.4g}", text) for text in texts)

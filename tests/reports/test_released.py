@@ -1,0 +1,112 @@
+"""The page of what released code does: verdicts by numbers made by hand, cells with the same environment."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment
+from benchmark.papers.item import Claim, Item
+from benchmark.verdicts.results import Records
+from reports.released import parts, released_table
+from reports.reported import Reported
+from tests.papers.conftest import item_of
+from tests.reports.fakes import begun_under, make_cell, make_record
+
+WITHOUT = 0.8
+# With the part: 24 confirming seeds that are 3 points better, worse, or .1 point apart and back, against a margin of 1.
+DIFFERENCES = {
+    "present": [0.03] * 24,
+    "reversed": [-0.03] * 24,
+    "inert": [0.001, -0.001] * 12,
+}
+PART = """
+[[parts]]
+method = "{says}"
+part   = "a part"
+source = "its paper"
+ways   = {{ "as printed" = ["toy/tab1: {says}", "toy/tab1: without"] }}
+"""
+
+
+def toy(cells: list[str]) -> Item:
+    """Cells with a part, one without, and a claim on each pair."""
+    made = [make_cell(label, {"method": label}, key) for key, label in enumerate([*cells, "without"], 1)]
+    fixed: dict[str, Any] = {"quote": "", "source": "ours", "form": "improves", "endpoint": "end", "least": 0.01}
+    claims = [Claim(name=label, contrast={label: 1, "without": -1}, **fixed) for label in cells]
+    return Item(name="toy/tab1", title="Toy", profile="laptop", cells=tuple(made), claims=tuple(claims))
+
+
+def runs(item: Item, differences: dict[str, list[float]], first: int) -> Records:
+    ends = {label: [WITHOUT + d for d in values] for label, values in differences.items()}
+    ends["without"] = [WITHOUT] * max(map(len, ends.values()))
+    return {
+        (cell := item.cell(label)).cell_key: {
+            seed: make_record(cell, seed, {"test/accuracy": value}) for seed, value in enumerate(values, first)
+        }
+        for label, values in ends.items()
+    }
+
+
+def rows(item: Item, records: Records) -> dict[str, list[str]]:
+    table = released_table([Reported(item, records)])
+    return {row.entries[0].text: [entry.line for entry in row.entries[1:]] for row in table.rows}
+
+
+@pytest.fixture
+def toy_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "released.toml"
+    path.write_text("".join(PART.format(says=says) for says in DIFFERENCES))
+    monkeypatch.setattr("reports.released.PARTS", path)
+    return path
+
+
+@pytest.mark.usefixtures("toy_parts")
+def test_confirming_seeds_say_present_reversed_or_inert() -> None:
+    item = toy(list(DIFFERENCES))
+    shown = rows(item, begun_under(item, runs(item, DIFFERENCES, first=100)))
+    start = {"present": "+3.00 [", "reversed": "-3.00 [", "inert": "+0.00 ["}
+    for says, (_, _, verdict, _, without, difference, _) in shown.items():
+        assert (verdict, without) == (says, "80.00") and difference.startswith(start[says])
+
+
+@pytest.mark.usefixtures("toy_parts")
+def test_a_pilot_shows_its_difference_and_no_verdict() -> None:
+    """.83 against .80, once; a part that has no run stays."""
+    shown = rows(toy(list(DIFFERENCES)), runs(toy(list(DIFFERENCES)), {"present": [0.03]}, first=0))
+    assert shown["present"][2:] == ["not judged", "83.00", "80.00", "+3.00", "one pilot laptop"]
+    assert shown["inert"] == ["as printed", "–", "not run", *["–"] * 4]
+
+
+@pytest.mark.usefixtures("toy_parts")
+def test_seeds_that_began_under_no_claim_confirm_nothing() -> None:
+    item = toy(list(DIFFERENCES))
+    shown = rows(item, runs(item, DIFFERENCES, first=100))
+    assert all(row[2] == "not judged" and row[-1] == "24 seeds laptop" for row in shown.values())
+
+
+def test_fields_say_what_is_switched_off(toy_parts: Path) -> None:
+    item = toy(["present"])
+    off = replace(item.cell("without"), experiment=item.cell("present").experiment)
+    method = replace(off.experiment.method, batch_size=32)
+    off = replace(off, experiment=replace(off.experiment, method=method))
+    item = replace(item, cells=(item.cell("present"), off))
+    shown = rows(item, runs(item, {"present": [0.03]}, first=0))
+    assert shown["present"][1] == "batch_size = 32"
+    toy_parts.write_text(PART.format(says="present").replace("source", "sourse"))
+    with pytest.raises(ConfigError, match="released.toml: unknown key 'sourse'"):
+        parts()
+
+
+def test_the_two_cells_of_a_way_have_the_same_environment() -> None:
+    def cell(name: str) -> Experiment:
+        item, _, label = name.partition(": ")
+        return item_of(item, "laptop").cell(label).experiment
+
+    for part in parts():
+        for on, off in part["ways"].values():
+            with_it, without = cell(on), cell(off)
+            same = {"method": without.method, "optimizer": without.optimizer}  # labels alone have one rate, the labels'
+            assert with_it.method != without.method and replace(with_it, **same) == without, (on, off)
