@@ -34,7 +34,8 @@ from benchmark.federated.trees import moved, tree_bytes
 from benchmark.losses.confident import pass_all_images
 from benchmark.methods.calls import finished, first_state, play_round, started
 from benchmark.methods.protocol import SERVER, Job, Limit, Local, LocalUpdate, Outcome, PartName, Tree, Weights
-from benchmark.models.build import Model, build, flop_counter, forward_flops
+from benchmark.models.build import Model, build, flop_counter, forward_flops, network_class
+from benchmark.models.classifier import Classifier
 from benchmark.optim.sgd import Constant
 from benchmark.streams import numpy_stream, torch_stream
 
@@ -381,6 +382,10 @@ class SureReader:
         logits_ND = torch.zeros(N, D)
         logits_ND[torch.arange(N), torch.arange(N) % D] = SURE
         return logits_ND
+
+    def features(self, weights: Weights, part: PartName, view: str) -> Tensor:
+        head = cast(type[Classifier], network_class(self._environment.experiment.model.network)).head
+        return torch.zeros(self._read(part), weights[f"{head}.weight"].shape[1])
 
     def labels(self, part: PartName) -> Tensor:
         """No image is read for them."""

@@ -5,7 +5,7 @@ A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the weights
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -158,13 +158,17 @@ def pass_in_bfloat16(network: nn.Module) -> None:
 
     Not the loss: a probability of bfloat16 has steps of 0.4 % near 1, and tau is there.
     """
-    plain = network.forward
 
-    def forward(images_NCHW: Tensor) -> Tensor:
-        with torch.autocast(images_NCHW.device.type, torch.bfloat16):
-            return plain(images_NCHW).float()
+    def in_bfloat16(plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def passed(images_NCHW: Tensor) -> Tensor:
+            with torch.autocast(images_NCHW.device.type, torch.bfloat16):
+                return plain(images_NCHW).float()
 
-    network.forward = forward
+        return passed
+
+    for name in ("features", "forward"):
+        if hasattr(network, name):
+            setattr(network, name, in_bfloat16(getattr(network, name)))
 
 
 @torch.no_grad()

@@ -121,6 +121,10 @@ class Reader(Protocol):
         """logits_ND of all images of the part, in evaluation mode. In the part's order."""
         ...
 
+    def features(self, weights: Weights, part: PartName, view: str) -> Tensor:
+        """features_NF in place of logits: what the network's last layer is given (`Classifier`)."""
+        ...
+
     def labels(self, part: PartName) -> Tensor | None:
         """labels_N of all images of the part, in its order. None where they are hidden from the holder."""
         ...

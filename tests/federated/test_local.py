@@ -10,7 +10,7 @@ from benchmark.federated.batches import JobBatches, passes
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.federated.jobs import JobReader
-from benchmark.federated.local import ClientModule, ServerModule, gradient, seed_job, train
+from benchmark.federated.local import ClientModule, ServerModule, gradient, pass_in_bfloat16, seed_job, train
 from benchmark.methods.protocol import SERVER, World
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
@@ -148,3 +148,22 @@ def test_statistics_with_dropout_do_not_depend_on_what_ran_before():
         assert count > 8
         found.append(statistics)
     assert found[0] and equal(*found)
+
+
+def test_a_reader_s_features_give_its_predictions():
+    """In bfloat16, too, a network passes features and logits alike. Clients without images have none."""
+    environment = prepare(tiny_with(SupervisedFL(batch_size=8), "some_clients"))
+    network = environment.network()
+    weights, layer = weights_of(network), network.get_submodule("fc2")
+    for client, N in environment.world(1, None).sizes.items():  # type: ignore[arg-type]
+        reader = JobReader(environment, network, client, 1, torch_stream(0, "features"))
+        features_NF = reader.features(weights, "unlabelled", "plain")
+        assert features_NF.shape == (N - environment.labelled[client], 64)
+        with torch.no_grad():
+            logits_ND = layer(features_NF)
+        assert torch.allclose(logits_ND, reader.predict(weights, "unlabelled", "plain"), atol=1e-6)
+    images_NCHW = torch.rand(4, 1, 8, 8)
+    pass_in_bfloat16(network)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert network.features(images_NCHW).dtype == torch.float32  # type: ignore[operator]
+        assert torch.equal(layer(network.features(images_NCHW)).float(), network(images_NCHW))  # type: ignore[operator]

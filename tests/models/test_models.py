@@ -178,6 +178,18 @@ def test_resnet18_with_a_head_of_three_layers() -> None:
         torch.testing.assert_close(ours(images_NCHW), hidden_NF @ w["fc.3.weight"].T + w["fc.3.bias"])
 
 
+@pytest.mark.parametrize("network", list(NETWORKS))
+def test_logits_are_the_last_layer_s_of_the_features(network: str) -> None:
+    """Bit by bit; the head is the last linear layer, and every output comes from it."""
+    module, images_NCHW = build(Model(network=network, norm="none"), (3, 32, 32), 7, seed=2), images_of((3, 32, 32))
+    head = module.get_submodule(NETWORKS[network].head)
+    assert head is [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
+    with torch.no_grad():
+        features_NF = module.features(images_NCHW)
+        assert features_NF.shape == (3, module.width)
+        assert torch.equal(torch.nn.functional.linear(features_NF, head.weight, head.bias), module(images_NCHW))
+
+
 @pytest.mark.parametrize(("model", "image_shape"), EVERY_NETWORK)
 @pytest.mark.parametrize("norm", ["gn", "bn", "sbn", "none"])
 def test_gradients_reach_every_weight(model: Model, image_shape: ImageShape, norm: str) -> None:
