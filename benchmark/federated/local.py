@@ -24,6 +24,10 @@ from benchmark.optim.sgd import SGD, StepRange
 from benchmark.streams import seed_global, stream_seed, torch_stream
 
 
+BETA_2 = 0.999  # of Adam
+SLOT = "/"  # between a parameter's name and that of a tensor that Adam keeps for it
+
+
 class LocalModule(pl.LightningModule):
     """One job's local training: the weight sets of `local` in networks, the update's loss, SGD.
 
@@ -79,21 +83,18 @@ class LocalModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         lr = (self.sgd.server_lr if self.rate == "server" else None) or self.sgd.lr
-        optimizer = torch.optim.SGD(
-            self.trainable.parameters(),
-            lr=lr,
-            momentum=self.sgd.momentum,
-            nesterov=self.sgd.nesterov,
-            weight_decay=self.sgd.weight_decay,
-            foreach=not self.fused,
-            fused=self.fused,
+        common: Any = {"lr": lr, "weight_decay": self.sgd.weight_decay, "foreach": not self.fused, "fused": self.fused}
+        weights, momentum = self.trainable.parameters(), self.sgd.momentum
+        optimizer: torch.optim.Optimizer = (
+            torch.optim.Adam(weights, betas=(momentum, BETA_2), **common)
+            if self.sgd.rule == "adam"
+            else torch.optim.SGD(weights, momentum=momentum, nesterov=self.sgd.nesterov, **common)
         )
-        if self.local.momentum is not None:
-            for name, network in self.trainable.items():
-                for tensor, parameter in network.named_parameters():
-                    optimizer.state[parameter]["momentum_buffer"] = self.local.momentum[name][tensor].to(
-                        parameter.device, copy=True
-                    )
+        for name, buffers in (self.local.momentum or {}).items():
+            for tensor, value in buffers.items():
+                owner, _, slot = tensor.partition(SLOT)
+                parameter = self.trainable[name].get_parameter(owner)
+                optimizer.state[parameter][slot or "momentum_buffer"] = value.to(parameter.device, copy=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: self.sgd.schedule.factor(*self.place.at(step, self.sgd.schedule.per_round))
         )
@@ -201,14 +202,18 @@ def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weigh
 
 
 def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[str, Weights]:
-    """The momentum buffers by weight set and parameter name; zeros where a parameter never had a gradient."""
-    return {
-        name: {
-            tensor: optimizer.state[parameter].get("momentum_buffer", torch.zeros_like(parameter)).detach()
-            for tensor, parameter in network.named_parameters()
-        }
-        for name, network in module.trainable.items()
-    }
+    """The momentum buffers by weight set and parameter name; zeros where a parameter never had a gradient. Of Adam
+    what it has of those that had one, each under the name with its own appended."""
+    kept: dict[str, Weights] = {}
+    for name, network in module.trainable.items():
+        kept[name] = {}
+        for tensor, parameter in network.named_parameters():
+            state = optimizer.state[parameter]
+            if module.sgd.rule == "adam":
+                kept[name].update({f"{tensor}{SLOT}{slot}": value.detach() for slot, value in state.items()})
+            else:
+                kept[name][tensor] = state.get("momentum_buffer", torch.zeros_like(parameter)).detach()
+    return kept
 
 
 def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
