@@ -101,7 +101,7 @@ class JobRunner:
     def _module(self, job: Job, local: Local, round_number: int, steps: int, purpose: str = "train") -> LocalModule:
         experiment = self._environment.experiment
         place = self._place(job, round_number, steps)
-        kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen))
+        kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen), local.layers)
         module = self._modules.get(kind)
         if module is None:
             module = module_class(job)(

@@ -23,7 +23,6 @@ from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, We
 from benchmark.optim.sgd import SGD, StepRange
 from benchmark.streams import seed_global, stream_seed, torch_stream
 
-
 BETA_2 = 0.999  # of Adam
 SLOT = "/"  # between a parameter's name and that of a tensor that Adam keeps for it
 
@@ -49,7 +48,12 @@ class LocalModule(pl.LightningModule):
         super().__init__()
         device = next(network.parameters()).device
         self.sgd, self.fused = sgd, fused or device.type != "cpu"
-        self.trainable = nn.ModuleDict({name: copy.deepcopy(network) for name in local.trainable})
+        self.trainable = nn.ModuleDict(
+            {
+                name: empty_layers(weights) if name in local.layers else copy.deepcopy(network)
+                for name, weights in local.trainable.items()
+            }
+        )
         self.frozen = nn.ModuleDict({name: copy.deepcopy(network) for name in local.frozen})
         if precision == "bf16":
             for copied in (*self.trainable.values(), *self.frozen.values()):
@@ -140,6 +144,11 @@ def added_up(values: Iterable[Tensor]) -> float:
     for value in torch.stack([value.double() for value in values]).tolist():
         total += value
     return total
+
+
+def empty_layers(weights: Weights) -> nn.ParameterDict:
+    """A weight set that is no network, for `load` to fill."""
+    return nn.ParameterDict({name: nn.Parameter(torch.empty_like(value)) for name, value in weights.items()})
 
 
 class ServerModule(LocalModule):

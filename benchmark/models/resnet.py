@@ -19,6 +19,8 @@ Departures.
 4. RSCFed does not say where the head has a ReLU: here after the first layer alone, as in the head of its CNN.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -117,4 +119,4 @@ class ResNet18Mlp(ResNet18):
         )
 
     def features(self, images_NCHW: Tensor) -> Tensor:
-        return self.fc[:-1](super().features(images_NCHW))
+        return cast(nn.Sequential, self.fc)[:-1](super().features(images_NCHW))

@@ -117,22 +117,24 @@ def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused)
     )
     first: dict = {}
     second: dict = {}
+    kept = None
     for s in (1, 2, 3, 4):
         if s in (1, 3):
             batches = list(JobBatches(environment, job, s))
             again = job.update.start({"student": weights_of(module.trainable["student"])}, None, None)
-            again.momentum = kept if s == 3 else None
+            again.momentum = kept
             module.reuse(job, again, place)
             kept = moved(train(module, batches), torch.device("cpu"))
         by_hand.zero_grad()
         by_hand.training_step(batches[(s - 1) % 2], 0).backward()
         with torch.no_grad():
             for name, parameter in by_hand.trainable["student"].named_parameters():
+                assert parameter.grad is not None
                 change = parameter.grad + 0.1 * parameter
                 first[name] = 0.8 * first.get(name, 0) + 0.2 * change
                 second[name] = 0.999 * second.get(name, 0) + 0.001 * change**2
                 root = (second[name] / (1 - 0.999**s)).sqrt() + 1e-8
-                parameter -= 0.01 * first[name] / (1 - 0.8**s) / root
+                parameter.sub_(0.01 * first[name] / (1 - 0.8**s) / root)
     assert difference(weights_of(module.trainable["student"]), weights_of(by_hand.trainable["student"])) < 1e-5
 
 

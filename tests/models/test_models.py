@@ -1,6 +1,7 @@
 """Networks: parameters by hand, independent forward passes, reproducible weights."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
 from benchmark.models.build import NETWORKS, ImageShape, Model, build, count_parameters, forward_flops
+from benchmark.models.classifier import Classifier
 from benchmark.models.norms import has_batch_statistics
 from tests.models.written_out import (
     released_emnist_forward,
@@ -182,11 +184,11 @@ def test_resnet18_with_a_head_of_three_layers() -> None:
 def test_logits_are_the_last_layer_s_of_the_features(network: str) -> None:
     """Bit by bit; the head is the last linear layer, and every output comes from it."""
     module, images_NCHW = build(Model(network=network, norm="none"), (3, 32, 32), 7, seed=2), images_of((3, 32, 32))
-    head = module.get_submodule(NETWORKS[network].head)
+    head = cast(nn.Linear, module.get_submodule(NETWORKS[network].head))
     assert head is [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
     with torch.no_grad():
-        features_NF = module.features(images_NCHW)
-        assert features_NF.shape == (3, module.width)
+        features_NF = cast(Classifier, module).features(images_NCHW)
+        assert features_NF.shape == (3, cast(Classifier, module).width)
         assert torch.equal(torch.nn.functional.linear(features_NF, head.weight, head.bias), module(images_NCHW))
 
 
