@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from benchmark.config import Count, NotNegative, Positive, Share
+from benchmark.config import Count, Positive, Share
 from benchmark.losses import pseudo_labels, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.sage import ClientUpdate, TwoLabellers, unlabelled
@@ -43,8 +43,9 @@ class FedDure(TwoLabellers):
     """The round of `sage`; the student alone is sent."""
 
     threshold: Share = 0.6  # teacher_thre, of images that the released way keeps
-    unlabelled_weight: NotNegative = 8.0  # base_ssl.py: weight_u, after the ramp
-    ramp_steps: Count = 20  # uda_steps: a job's first steps, in which that weight grows
+    # Of a job's first steps, in which lambda_u grows, evenly. 10 in the class that has f, where lambda_u is 1 and grows
+    # as an exponential; 20 in the released method, where it is 8.
+    ramp_steps: Count = 10
     hidden: Count = 100  # units of f
     virtual_rate: Positive = 0.1  # of the step after which f is judged; the optimizer's rate
     # "released_code": f is not called, and the weights are 1 where the student is sure, else 0.
