@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,8 @@ from benchmark.federated.trees import moved, tree_bytes
 from benchmark.losses.confident import pass_all_images
 from benchmark.methods.calls import finished, first_state, play_round, started
 from benchmark.methods.protocol import SERVER, Job, Limit, Local, Outcome, PartName, Reader, Tree, Weights
-from benchmark.models.build import Model, build, flop_counter, forward_flops
+from benchmark.models.build import Model, build, flop_counter, forward_flops, network_class
+from benchmark.models.classifier import Classifier
 from benchmark.optim.sgd import Constant
 from benchmark.streams import numpy_stream, torch_stream
 
@@ -323,6 +324,10 @@ class SureReader(JobReader):
         self.predicted = True
         N, D = self._read(part), self._environment.data.num_classes
         return SURE * nn.functional.one_hot(torch.arange(N) % D, D).float()
+
+    def features(self, weights: Weights, part: PartName, view: str) -> Tensor:
+        head = cast(type[Classifier], network_class(self._environment.experiment.model.network)).head
+        return torch.zeros(self._read(part), weights[f"{head}.weight"].shape[1])
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         N = self._read(part)

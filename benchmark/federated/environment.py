@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ from benchmark.federated.devices import memory_format
 from benchmark.federated.start import CPU
 from benchmark.methods.catalogue import method_name
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Limit, Outcome, PartName, Setup, Weights, World
-from benchmark.models.build import Model, build
+from benchmark.models.build import Model, build, head_of
+from benchmark.models.classifier import Classifier
 from benchmark.streams import numpy_stream
 
 
@@ -146,13 +147,20 @@ class Environment:
         federation = self.experiment.federation
         return Setup(
             initial_weights=lambda model=None: weights_of(self.network(model)),
+            generator=lambda *names: numpy_stream(self.experiment.seed, "start", *names),
             model=self.experiment.model,
+            num_classes=self.data.num_classes,
+            width=self._width,
             K=self.K,
             C=federation.C,
             T=federation.T,
             sizes=self.sizes,
             labelled=self.labelled,
         )
+
+    def _width(self) -> int:
+        head_of(self.experiment.model)
+        return cast(Classifier, self.network()).width
 
     def world(self, round_number: int, fit: Callable[[Sequence[Job]], Iterator[Outcome]]) -> World:
         """A round as the method sees it, whose jobs `fit` runs."""
@@ -161,6 +169,7 @@ class Environment:
             round=round_number,
             rounds=federation.rounds,
             model=self.experiment.model,
+            num_classes=self.data.num_classes,
             K=self.K,
             C=federation.C,
             T=federation.T,

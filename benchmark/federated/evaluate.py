@@ -11,6 +11,7 @@ Legend: N images, C channels, H W pixels, D classes, P images of one class.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from benchmark.federated.stopping import check
 from benchmark.federated.trees import moved
 from benchmark.losses.terms import supervised_loss
 from benchmark.methods.protocol import SERVER, Weights
+from benchmark.models.classifier import Classifier
 from benchmark.models.norms import statistics_over
 from benchmark.streams import torch_stream
 
@@ -33,15 +35,24 @@ CUDA_PIXELS = 2048 * 32 * 32  # of a forward pass on CUDA
 
 @torch.no_grad()
 def logits_of(
-    network: nn.Module, environment: Environment, part: Part, view: str = "plain", draw: torch.Generator | None = None
+    network: nn.Module,
+    environment: Environment,
+    part: Part,
+    view: str = "plain",
+    draw: torch.Generator | None = None,
+    *,
+    features: bool = False,
 ) -> Tensor:
-    """logits_ND of the part's images, in the part's order; the network is left in the mode it was in."""
+    """logits_ND of the part's images, in the part's order; the network is left in the mode it was in. Or their
+    features_NF."""
+    given = cast(Classifier, network)
+    passed, width = (given.features, given.width) if features else (network, environment.data.num_classes)
     was_training = network.training
     network.eval()
     size = chunk_of(environment.data.image_shape, part.images_NCHW.device)
-    pieces = [network(images_NCHW) for images_NCHW in _chunks(environment, part, view, size, draw)]
+    pieces = [passed(images_NCHW) for images_NCHW in _chunks(environment, part, view, size, draw)]
     network.train(was_training)
-    return torch.cat(pieces) if pieces else torch.empty(0, environment.data.num_classes)
+    return torch.cat(pieces) if pieces else torch.empty(0, width)
 
 
 def chunk_of(image_shape: tuple[int, int, int], device: torch.device) -> int:

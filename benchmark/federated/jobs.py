@@ -101,7 +101,7 @@ class JobRunner:
     def _module(self, job: Job, local: Local, round_number: int, steps: int, purpose: str = "train") -> LocalModule:
         experiment = self._environment.experiment
         place = self._place(job, round_number, steps)
-        kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen))
+        kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen), local.layers)
         module = self._modules.get(kind)
         if module is None:
             module = module_class(job)(
@@ -153,9 +153,15 @@ class JobReader:
         self._holder, self._round = holder, round_number
 
     def predict(self, weights: Weights, part: PartName, view: str) -> torch.Tensor:
+        return self._passed(weights, part, view)
+
+    def features(self, weights: Weights, part: PartName, view: str) -> torch.Tensor:
+        return self._passed(weights, part, view, features=True)
+
+    def _passed(self, weights: Weights, part: PartName, view: str, *, features: bool = False) -> torch.Tensor:
         load(self._network, weights)
         images = self._environment.part(self._holder, part, self._round)
-        return logits_of(self._network, self._environment, images, view, self.draw).cpu()
+        return logits_of(self._network, self._environment, images, view, self.draw, features=features).cpu()
 
     def labels(self, part: PartName) -> torch.Tensor | None:
         images = self._environment.part(self._holder, part, self._round)

@@ -5,7 +5,7 @@ A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the weights
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -22,6 +22,9 @@ from benchmark.methods.calls import finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
 from benchmark.optim.sgd import SGD, StepRange
 from benchmark.streams import seed_global, stream_seed, torch_stream
+
+BETA_2 = 0.999  # of Adam
+SLOT = "/"  # between a parameter's name and that of a tensor that Adam keeps for it
 
 
 class LocalModule(pl.LightningModule):
@@ -45,7 +48,12 @@ class LocalModule(pl.LightningModule):
         super().__init__()
         device = next(network.parameters()).device
         self.sgd, self.fused = sgd, fused or device.type != "cpu"
-        self.trainable = nn.ModuleDict({name: copy.deepcopy(network) for name in local.trainable})
+        self.trainable = nn.ModuleDict(
+            {
+                name: empty_layers(weights) if name in local.layers else copy.deepcopy(network)
+                for name, weights in local.trainable.items()
+            }
+        )
         self.frozen = nn.ModuleDict({name: copy.deepcopy(network) for name in local.frozen})
         if precision == "bf16":
             for copied in (*self.trainable.values(), *self.frozen.values()):
@@ -79,21 +87,18 @@ class LocalModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         lr = (self.sgd.server_lr if self.rate == "server" else None) or self.sgd.lr
-        optimizer = torch.optim.SGD(
-            self.trainable.parameters(),
-            lr=lr,
-            momentum=self.sgd.momentum,
-            nesterov=self.sgd.nesterov,
-            weight_decay=self.sgd.weight_decay,
-            foreach=not self.fused,
-            fused=self.fused,
+        common: Any = {"lr": lr, "weight_decay": self.sgd.weight_decay, "foreach": not self.fused, "fused": self.fused}
+        weights, momentum = self.trainable.parameters(), self.sgd.momentum
+        optimizer: torch.optim.Optimizer = (
+            torch.optim.Adam(weights, betas=(momentum, BETA_2), **common)
+            if self.sgd.rule == "adam"
+            else torch.optim.SGD(weights, momentum=momentum, nesterov=self.sgd.nesterov, **common)
         )
-        if self.local.momentum is not None:
-            for name, network in self.trainable.items():
-                for tensor, parameter in network.named_parameters():
-                    optimizer.state[parameter]["momentum_buffer"] = self.local.momentum[name][tensor].to(
-                        parameter.device, copy=True
-                    )
+        for name, buffers in (self.local.momentum or {}).items():
+            for tensor, value in buffers.items():
+                owner, _, slot = tensor.partition(SLOT)
+                parameter = self.trainable[name].get_parameter(owner)
+                optimizer.state[parameter][slot or "momentum_buffer"] = value.to(parameter.device, copy=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: self.sgd.schedule.factor(*self.place.at(step, self.sgd.schedule.per_round))
         )
@@ -141,6 +146,11 @@ def added_up(values: Iterable[Tensor]) -> float:
     return total
 
 
+def empty_layers(weights: Weights) -> nn.ParameterDict:
+    """A weight set that is no network, for `load` to fill."""
+    return nn.ParameterDict({name: nn.Parameter(torch.empty_like(value)) for name, value in weights.items()})
+
+
 class ServerModule(LocalModule):
     """Local training at the server: the labelled images, the server's learning rate."""
 
@@ -158,13 +168,17 @@ def pass_in_bfloat16(network: nn.Module) -> None:
 
     Not the loss: a probability of bfloat16 has steps of 0.4 % near 1, and tau is there.
     """
-    plain = network.forward
 
-    def forward(images_NCHW: Tensor) -> Tensor:
-        with torch.autocast(images_NCHW.device.type, torch.bfloat16):
-            return plain(images_NCHW).float()
+    def in_bfloat16(plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def passed(images_NCHW: Tensor) -> Tensor:
+            with torch.autocast(images_NCHW.device.type, torch.bfloat16):
+                return plain(images_NCHW).float()
 
-    network.forward = forward
+        return passed
+
+    for name in ("features", "forward"):
+        if hasattr(network, name):
+            setattr(network, name, in_bfloat16(getattr(network, name)))
 
 
 @torch.no_grad()
@@ -197,14 +211,18 @@ def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weigh
 
 
 def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[str, Weights]:
-    """The momentum buffers by weight set and parameter name; zeros where a parameter never had a gradient."""
-    return {
-        name: {
-            tensor: optimizer.state[parameter].get("momentum_buffer", torch.zeros_like(parameter)).detach()
-            for tensor, parameter in network.named_parameters()
-        }
-        for name, network in module.trainable.items()
-    }
+    """The momentum buffers by weight set and parameter name; zeros where a parameter never had a gradient. Of Adam
+    what it has of those that had one, each under the name with its own appended."""
+    kept: dict[str, Weights] = {}
+    for name, network in module.trainable.items():
+        kept[name] = {}
+        for tensor, parameter in network.named_parameters():
+            state = optimizer.state[parameter]
+            if module.sgd.rule == "adam":
+                kept[name].update({f"{tensor}{SLOT}{slot}": value.detach() for slot, value in state.items()})
+            else:
+                kept[name][tensor] = state.get("momentum_buffer", torch.zeros_like(parameter)).detach()
+    return kept
 
 
 def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:

@@ -14,6 +14,7 @@ from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.feddb import FedDB
+from benchmark.methods.feddure import FedDure
 from benchmark.methods.feddyn import FedDyn
 from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch
@@ -23,6 +24,7 @@ from benchmark.methods.flfl import FL2
 from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
+from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.sage import SAGE, FedLabel, FixMatchGPL, FixMatchLPL, FlexMatchLPL
 from benchmark.methods.semifl import SemiFL
@@ -38,6 +40,7 @@ METHODS: Mapping[str, type[Any]] = {
     "easgd": EASGD,
     "fed_consist": FedConsist,
     "feddb": FedDB,
+    "feddure": FedDure,
     "fedirm": FedIRM,
     "feddyn": FedDyn,
     "fedlabel": FedLabel,
@@ -55,6 +58,7 @@ METHODS: Mapping[str, type[Any]] = {
     "mixmatch": MixMatch,
     "overlap_sgd": OverlapSGD,
     "pi_model": PiModel,
+    "proxyfl": ProxyFL,
     "pseudo_labeling": PseudoLabeling,
     "remixmatch": ReMixMatch,
     "rscfed": RSCFed,

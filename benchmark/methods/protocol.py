@@ -85,6 +85,8 @@ class Local:
 
     trainable: dict[str, Weights]  # stepped by the optimizer; none: the job only reads
     frozen: dict[str, Weights] = field(default_factory=dict)  # only read by the loss (a teacher, an anchor)
+    # Weight sets of `trainable` that are no networks: layers of the method's own. The loss has an nn.ParameterDict.
+    layers: tuple[str, ...] = ()
     momentum: dict[str, Weights] | None = None  # momentum buffers to start from and, in the end, those left
     private: Tree | None = None  # stays with the holder; None: nothing is kept
     selected: dict[str, Selected] = field(default_factory=dict)  # stream -> its images, where not the whole part
@@ -109,7 +111,7 @@ class Outcome:
         return not self.sends
 
 
-Networks = nn.ModuleDict  # weight set -> network
+Networks = nn.ModuleDict  # weight set -> network, or nn.ParameterDict of `Local.layers`
 
 
 class Reader(Protocol):
@@ -119,6 +121,10 @@ class Reader(Protocol):
 
     def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
         """logits_ND of all images of the part, in evaluation mode. In the part's order."""
+        ...
+
+    def features(self, weights: Weights, part: PartName, view: str) -> Tensor:
+        """features_NF in place of logits: what the network's last layer is given (`Classifier`)."""
         ...
 
     def labels(self, part: PartName) -> Tensor | None:
@@ -224,7 +230,10 @@ class Setup:
 
     # The same for the same seed; initial_weights(model): those of another network than the experiment's.
     initial_weights: Callable[..., Weights]
+    generator: Callable[..., np.random.Generator]  # generator("layers"): the run's named stream
     model: Model
+    num_classes: int  # D
+    width: Callable[[], int]  # F, of the network's features; raises ConfigError where it gives none
     K: int  # clients, also one that holds the server's labelled images
     C: int
     T: int
@@ -242,6 +251,7 @@ class World:
     C: int
     T: int
     model: Model
+    num_classes: int
     limit: Limit  # a job's length: T local steps, or the federation's local epochs
     sizes: Mapping[int, int]
     labelled: Mapping[int, int]

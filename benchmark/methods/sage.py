@@ -23,13 +23,13 @@ Legend: N images of a batch, M unlabelled images of a client, C channels, H W pi
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmark.config import Count, NotNegative, Positive, Share
 from benchmark.losses import consistency_loss, divergence_loss, pseudo_labels, supervised_loss
@@ -120,7 +120,7 @@ class ClientUpdate(StudentUpdate):
 
     method: TwoLabellers
     # What the job's steps hand on to each other, from `start` to `finish`: a loss sees no private state.
-    notes: dict[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
+    notes: fl.Tree = field(default_factory=dict, compare=False, repr=False)
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         student, labels_N = received["student"], reader.labels("labelled")
@@ -135,7 +135,10 @@ class ClientUpdate(StudentUpdate):
         )
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        logits = self._logits(trainable["student"], batch)
+        return self.loss_of(self.passed(trainable["student"], batch), frozen, batch)
+
+    def loss_of(self, logits: dict[str, Tensor], frozen: fl.Networks, batch: fl.Batches) -> fl.Loss:
+        """The loss of the student's logits by view, to which p_G's are added."""
         terms, aux = [], {}
         if "labelled" in batch:
             labels_N = batch["labelled"].labels_N
@@ -157,15 +160,15 @@ class ClientUpdate(StudentUpdate):
         """L_u of one batch, and what is reported of it."""
         return self.method.consistency(logits)
 
-    def _logits(self, student: nn.Module, batch: fl.Batches) -> dict[str, Tensor]:
-        """The student's, of all views of the batch, with a gradient."""
+    def passed(self, student: Callable[[Tensor], Tensor], batch: fl.Batches) -> dict[str, Tensor]:
+        """What the student makes of all views of the batch, with a gradient."""
         images = {"labelled": batch["labelled"].views["weak"]} if "labelled" in batch else {}
         if "unlabelled" in batch:
             images.update(batch["unlabelled"].views)
         if self.method.forward == "apart":
             return {view: student(images_NCHW) for view, images_NCHW in images.items()}
-        logits_ND = student(torch.cat(list(images.values())))
-        return dict(zip(images, logits_ND.split([len(some_NCHW) for some_NCHW in images.values()]), strict=True))
+        outputs_NX = student(torch.cat(list(images.values())))
+        return dict(zip(images, outputs_NX.split([len(some_NCHW) for some_NCHW in images.values()]), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

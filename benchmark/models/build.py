@@ -13,6 +13,7 @@ from torch import nn
 
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, nearest
 from benchmark.errors import ConfigError
+from benchmark.models.classifier import Classifier
 from benchmark.models.emnist_cnn import EmnistCnn
 from benchmark.models.fedavg_cnn import FedAvgCnn
 from benchmark.models.norms import NORMS, no_norm, require_groups_divide
@@ -31,7 +32,8 @@ ImageShape = tuple[int, int, int]  # channels, rows, columns
 # width (a share of the hidden units) with channel_multiple. Optional attributes of the class:
 # * norm_channels: channel counts that it passes to norm, to check norm_groups early; (): it has no norm.
 # * smallest_side: of an image, in pixels; with fewer, nothing would be left after pooling.
-NETWORKS: Mapping[str, type[nn.Module]] = {
+# A method may ask for features: networks that have them are `Classifier`s.
+NETWORKS: Mapping[str, type[Classifier]] = {
     "emnist_cnn": EmnistCnn,
     "fedavg_cnn": FedAvgCnn,
     "resnet8": ResNet8,
@@ -92,6 +94,16 @@ def network_class(name: str) -> type[nn.Module]:
     except TypeError as error:
         raise ConfigError(f"network: {name!r} is made by (image_shape, num_classes, norm), but {error}") from None
     return network
+
+
+def head_of(model: Model) -> str:
+    """The name of the network's last linear layer. Raises ConfigError for a network without features."""
+    network = network_class(model.network)
+    if not issubclass(network, Classifier):
+        raise ConfigError(
+            f"model.network: {model.network} has no features; make it a benchmark.models.classifier.Classifier"
+        )
+    return network.head
 
 
 def takes(network: type[nn.Module], argument: str) -> bool:

@@ -11,16 +11,18 @@ Departures. 1. The released file declares two group norms and never calls them, 
 import torch
 from torch import Tensor, nn
 
+from benchmark.models.classifier import Classifier
 from benchmark.models.dropout import ImageDropout2d
 from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
 
 
-class EmnistCnn(nn.Module):
+class EmnistCnn(Classifier):
     """conv3x3 C->32, norm, ReLU; conv3x3 32->64, max-pool 2, Dropout2d, norm, ReLU; fc 128, ReLU; fc D. The
     convolutions are not padded: 28 pixels become 26, 24, and 12 after the pooling, 9216 = 64 x 12 x 12 features."""
 
+    head = "fc2"
     norm_channels = (32, 64)
     smallest_side = 6
 
@@ -36,9 +38,8 @@ class EmnistCnn(nn.Module):
         self.fc1 = nn.Linear(64 * ((rows - 4) // 2) * ((columns - 4) // 2), 128)
         self.fc2 = nn.Linear(128, num_classes)
 
-    def forward(self, images_NCHW: Tensor) -> Tensor:
-        """logits_ND."""
+    def features(self, images_NCHW: Tensor) -> Tensor:
         hidden_NCHW = torch.relu(self.norm1(self.conv1(images_NCHW)))
         hidden_NCHW = self.dropout(self.pool(self.conv2(hidden_NCHW)))
         hidden_NCHW = torch.relu(self.norm2(hidden_NCHW))
-        return self.fc2(torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))
+        return torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1)))

@@ -11,14 +11,16 @@ Departure: FedAvg's CIFAR-10 runs had TensorFlow's tutorial network; SemiFL does
 import torch
 from torch import Tensor, nn
 
+from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
 
 
-class FedAvgCnn(nn.Module):
+class FedAvgCnn(Classifier):
     """Twice (conv5x5, norm, ReLU, max-pool 2) with 32 and 64 channels; fc 512, ReLU; fc D. Padding keeps the size."""
 
+    head = "fc2"
     norm_channels = (32, 64)
     smallest_side = 4
 
@@ -33,8 +35,7 @@ class FedAvgCnn(nn.Module):
         self.fc1 = nn.Linear(64 * (rows // 4) * (columns // 4), 512)
         self.fc2 = nn.Linear(512, num_classes)
 
-    def forward(self, images_NCHW: Tensor) -> Tensor:
-        """logits_ND."""
+    def features(self, images_NCHW: Tensor) -> Tensor:
         hidden_NCHW = self.pool(torch.relu(self.norm1(self.conv1(images_NCHW))))
         hidden_NCHW = self.pool(torch.relu(self.norm2(self.conv2(hidden_NCHW))))
-        return self.fc2(torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))
+        return torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1)))

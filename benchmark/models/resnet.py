@@ -19,9 +19,12 @@ Departures.
 4. RSCFed does not say where the head has a ReLU: here after the first layer alone, as in the head of its CNN.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
+from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 from benchmark.models.small_cnn import narrowed
 
@@ -50,7 +53,7 @@ class ResidualBlock(nn.Module):
         return torch.relu(residual_NCHW + self.shortcut(hidden_NCHW))
 
 
-class ResNet18(nn.Module):
+class ResNet18(Classifier):
     """Stem, four stages of two blocks (64, 128, 256, 512 channels), mean over the map, fc D. The stem has as many
     channels as the first stage; every later stage begins with stride 2."""
 
@@ -79,10 +82,9 @@ class ResNet18(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.fc: nn.Module = nn.Linear(channels_in, num_classes)
 
-    def forward(self, images_NCHW: Tensor) -> Tensor:
-        """logits_ND."""
+    def features(self, images_NCHW: Tensor) -> Tensor:
         hidden_NCHW = self.blocks(torch.relu(self.norm1(self.conv1(images_NCHW))))
-        return self.fc(hidden_NCHW.mean(dim=(2, 3)))
+        return hidden_NCHW.mean(dim=(2, 3))
 
 
 class ResNet8(ResNet18):
@@ -107,9 +109,14 @@ class ResNet8x4(ResNet8):
 class ResNet18Mlp(ResNet18):
     """ResNet-18 with a head of three layers: fc 512, ReLU, fc 256, fc D."""
 
+    head = "fc.3"
+
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, norm: Norm) -> None:
         super().__init__(image_shape, num_classes, norm)
         features = self.norm_channels[-1]
         self.fc = nn.Sequential(
             nn.Linear(features, features), nn.ReLU(), nn.Linear(features, 256), nn.Linear(256, num_classes)
         )
+
+    def features(self, images_NCHW: Tensor) -> Tensor:
+        return cast(nn.Sequential, self.fc)[:-1](super().features(images_NCHW))

@@ -11,6 +11,7 @@ the same for 32x32 images and also takes others.
 import torch
 from torch import Tensor, nn
 
+from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
@@ -30,7 +31,7 @@ class ConvBlock(nn.Module):
         return self.pool(torch.relu(self.norm(self.conv(hidden_NCHW))))
 
 
-class ResNet9(nn.Module):
+class ResNet9(Classifier):
     """64; 128, pooled; plus two of 128; 256, pooled; 512, pooled; plus two of 512; maximum over the map, fc D."""
 
     norm_channels = (64, 128, 256, 512)
@@ -48,10 +49,9 @@ class ResNet9(nn.Module):
         self.pool = nn.AdaptiveMaxPool2d(1)
         self.fc = nn.Linear(512, num_classes)
 
-    def forward(self, images_NCHW: Tensor) -> Tensor:
-        """logits_ND."""
+    def features(self, images_NCHW: Tensor) -> Tensor:
         hidden_NCHW = self.stage1(self.prepare(images_NCHW))
         hidden_NCHW = self.stage2(hidden_NCHW + self.residual1(hidden_NCHW))
         hidden_NCHW = self.stage3(hidden_NCHW)
         hidden_NCHW = hidden_NCHW + self.residual3(hidden_NCHW)
-        return self.fc(torch.flatten(self.pool(hidden_NCHW), start_dim=1))
+        return torch.flatten(self.pool(hidden_NCHW), start_dim=1)

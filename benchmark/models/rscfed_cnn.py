@@ -13,12 +13,13 @@ Departures. 1. The paper has one max-pool; the released file pools after both co
 import torch
 from torch import Tensor, nn
 
+from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
 
 
-class RscfedCnn(nn.Module):
+class RscfedCnn(Classifier):
     """Twice (conv5x5, ReLU, max-pool 2) with 6 and 16 channels; fc 120, 84, 84, a ReLU after each; fc 256; fc D.
 
     The convolutions are not padded: 32 pixels become 28, 14, 10 and 5; 400 = 16 x 5 x 5 features.
@@ -26,6 +27,7 @@ class RscfedCnn(nn.Module):
     fc4 and fc5 follow each other without a ReLU, as released: together they are one linear map of rank 84 at most.
     """
 
+    head = "fc5"
     norm_channels: tuple[int, ...] = ()
     smallest_side = 16
 
@@ -41,13 +43,12 @@ class RscfedCnn(nn.Module):
         self.fc4 = nn.Linear(84, 256)
         self.fc5 = nn.Linear(256, num_classes)
 
-    def forward(self, images_NCHW: Tensor) -> Tensor:
-        """logits_ND."""
+    def features(self, images_NCHW: Tensor) -> Tensor:
         hidden_NCHW = torch.relu(self.pool(self.conv1(images_NCHW)))
         hidden_NCHW = torch.relu(self.pool(self.conv2(hidden_NCHW)))
         hidden_NF = torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1)))
         hidden_NF = torch.relu(self.fc3(torch.relu(self.fc2(hidden_NF))))
-        return self.fc5(self.fc4(hidden_NF))
+        return self.fc4(hidden_NF)
 
 
 def _side_left(side: int) -> int:

@@ -18,6 +18,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
@@ -29,12 +30,13 @@ def narrowed(full: int, width: float, multiple: int = 1) -> int:
     return multiple * math.ceil(round(full * width / multiple, 9) or 1)
 
 
-class SmallCnn(nn.Module):
+class SmallCnn(Classifier):
     """Twice (conv3x3, max-pool 2, norm, ReLU) with 16 and 32 channels; fc 128, ReLU; fc D.
 
     The convolutions are padded by 1: 28 pixels become 14 and 7, 1568 = 32 x 7 x 7 features.
     """
 
+    head = "fc2"
     norm_channels = (16, 32)
     smallest_side = 4
     hidden = 128
@@ -60,12 +62,11 @@ class SmallCnn(nn.Module):
         self.fc1 = nn.Linear(second * (rows // shrink) * (columns // shrink), hidden)
         self.fc2 = nn.Linear(hidden, num_classes)
 
-    def forward(self, images_NCHW: Tensor) -> Tensor:
-        """logits_ND."""
+    def features(self, images_NCHW: Tensor) -> Tensor:
         hidden_NCHW = self.conv1(images_NCHW)
         hidden_NCHW = torch.relu(self.norm1(self.pool(hidden_NCHW) if self.pools_twice else hidden_NCHW))
         hidden_NCHW = torch.relu(self.norm2(self.pool(self.conv2(hidden_NCHW))))
-        return self.fc2(torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1))))
+        return torch.relu(self.fc1(torch.flatten(hidden_NCHW, start_dim=1)))
 
 
 class TinyCnn(SmallCnn):

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, F features, D classes
@@ -21,9 +22,10 @@ _CHANNELS = (64, 128, 256, 256, 512, 512, 512, 512)
 _POOLED = (0, 1, 3, 5, 7)  # convolutions that a pool follows
 
 
-class Vgg11(nn.Module):
+class Vgg11(Classifier):
     """Eight times conv3x3, norm, ReLU, with five max-pools; fc 512, norm, ReLU; fc 128; fc D, no ReLU between them."""
 
+    head = "fc3"
     norm_channels = (64, 128, 256, 512)
     smallest_side = 1
 
@@ -42,8 +44,7 @@ class Vgg11(nn.Module):
         self.fc2 = nn.Linear(512, 128)
         self.fc3 = nn.Linear(128, num_classes)
 
-    def forward(self, images_NCHW: Tensor) -> Tensor:
-        """logits_ND."""
+    def features(self, images_NCHW: Tensor) -> Tensor:
         hidden_NCHW = images_NCHW
         for index, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             hidden_NCHW = torch.relu(norm(conv(hidden_NCHW)))
@@ -51,4 +52,4 @@ class Vgg11(nn.Module):
                 hidden_NCHW = F.max_pool2d(hidden_NCHW, 2, ceil_mode=True)
         hidden_NF = self.fc1(torch.flatten(hidden_NCHW, start_dim=1))
         hidden_NF = torch.relu(self.norm(hidden_NF[:, :, None, None])).flatten(1)
-        return self.fc3(self.fc2(hidden_NF))
+        return self.fc2(hidden_NF)

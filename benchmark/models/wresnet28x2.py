@@ -13,6 +13,7 @@ at 96); this one always has three, so that one name is one network.
 import torch
 from torch import Tensor, nn
 
+from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
 # N images, C channels, H rows, W columns, D classes
@@ -40,7 +41,7 @@ class PreActivationBlock(nn.Module):
         return shortcut_NCHW + self.conv2(torch.relu(self.norm2(self.conv1(active_NCHW))))
 
 
-class WResNet28x2(nn.Module):
+class WResNet28x2(Classifier):
     """Stem of 16 channels, three stages of four blocks (32, 64, 128 channels), norm, ReLU, mean over the map, fc D."""
 
     norm_channels = (16, 32, 64, 128)
@@ -62,7 +63,6 @@ class WResNet28x2(nn.Module):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
         nn.init.zeros_(self.fc.bias)
 
-    def forward(self, images_NCHW: Tensor) -> Tensor:
-        """logits_ND."""
+    def features(self, images_NCHW: Tensor) -> Tensor:
         hidden_NCHW = self.blocks(self.conv1(images_NCHW))
-        return self.fc(torch.relu(self.norm(hidden_NCHW)).mean(dim=(2, 3)))
+        return torch.relu(self.norm(hidden_NCHW)).mean(dim=(2, 3))

@@ -1,11 +1,11 @@
-"""SGD with Nesterov momentum, and the papers' learning-rate schedules.
+"""SGD with Nesterov momentum or Adam, and the papers' learning-rate schedules.
 
 Schedules are functions of the local step, whose number counts over the whole run: step s of round t is (t - 1) T + s.
 """
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from benchmark.config import Checked, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.errors import ConfigError
@@ -100,9 +100,12 @@ class SGD(Checked):
     nesterov: bool = True  # released code: train_LocalSGD.py:251; the paper does not say
     weight_decay: NotNegative = 1e-4  # L2, a step's share of the weights
     schedule: Constant | Cosine | RoundCosine | Steps = Cosine()
+    rule: Literal["sgd", "adam"] = added("sgd")  # Adam's beta_1 is `momentum`; beta_2 = .999, epsilon 1e-8
     clip: Positive | None = added(None)  # largest norm of a step's gradient; SemiFL's code: 1, RSCFed's 5, FedDyn's 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and self.momentum == 0.0:
             raise ConfigError("nesterov: true needs momentum > 0; choose false")
+        if self.nesterov and self.rule == "adam":
+            raise ConfigError("nesterov: true, but rule 'adam' has none; choose false")

@@ -20,8 +20,10 @@ from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.feddb import FedDB
+from benchmark.methods.feddure import FedDure
 from benchmark.methods.fedmatch import FedMatch, Lambdas
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
+from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.sage import SAGE, FedLabel, FixMatchGPL, FixMatchLPL, FlexMatchLPL
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
@@ -52,7 +54,13 @@ METHODS: Mapping[str, Any] = {
     "FedMatch": FedMatch(**BATCHES, lambdas=Lambdas(l1=1e-4), psi_threshold=5e-6, delta_threshold=5e-5),
     "FedLabel": FedLabel(**BATCHES),
     "FedDB": FedDB(**BATCHES),
+    "FedDure": FedDure(**BATCHES),
     "SAGE": SAGE(**BATCHES),
+    "ProxyFL": ProxyFL(**BATCHES),
+    "GPT alone": ProxyFL(**BATCHES, proxy_weight=0.0),  # Table 2
+    "ICPL alone": ProxyFL(**BATCHES, tuning_passes=0),
+    "ICPL-Top1": ProxyFL(**BATCHES, tuning_passes=0, candidates=1),  # Table 4, whose ICPL is Table 2's alone
+    "ICPL-Top5": ProxyFL(**BATCHES, tuning_passes=0, candidates=5),
 }
 
 
@@ -63,6 +71,7 @@ class Set:
     images: int  # for training
     rounds: int
     labelled_share: Mapping[str, float] = field(default_factory=lambda: {"10": 0.1, "20": 0.2})  # of the rarest class
+    tuning_passes: int = 100  # Q of ProxyFL, proxyfl.py: total_server_epochs / num_rounds
 
 
 SETS = read_tables(values_of("sage")["sets"], Set, "sage.toml: sets")
@@ -88,6 +97,8 @@ def experiment(setting: Setting) -> Experiment:
     if setting.method not in METHODS:
         raise ConfigError(f"method: {setting.method!r} is not in a table of SAGE's protocol")
     known, method = SETS[setting.data], METHODS[setting.method]
+    if getattr(method, "tuning_passes", 0):
+        method = replace(method, tuning_passes=known.tuning_passes)
     holders: Mapping[str, Any] = {"label_setting": "drawn_apart", "labelled_share": known.labelled_share[setting.share]}
     if setting.method == "FedAvg-SL":
         holders = {"label_setting": "some_clients", "labelled_clients": K}
@@ -117,9 +128,11 @@ class StandIn(Scale):
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line. A method on labels alone has batches of labelled images only."""
     stand_in = stand_ins("sage", StandIn)[profile][setting.data]
-    sizes = {"batch_size": stand_in.batch_size, "labelled_batch_size": stand_in.labelled_batch_size}
+    sizes: dict[str, Any] = {"batch_size": stand_in.batch_size, "labelled_batch_size": stand_in.labelled_batch_size}
     if isinstance(METHODS[setting.method], SupervisedFL):
         sizes = {"batch_size": stand_in.labelled_batch_size}
+    if setting.method == "FedDure" and stand_in.optimizer is not None:
+        sizes["virtual_rate"] = stand_in.optimizer.lr
     labels = {"labelled_share": stand_in.labelled_share[setting.share]}
     if setting.method == "FedAvg-SL":
         labels = {"labelled_clients": stand_in.K or K}

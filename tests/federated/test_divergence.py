@@ -47,6 +47,8 @@ METHODS = {
         "sage-shared-momentum",
         "flexmatch-lpl",
         "feddb",
+        "proxyfl",
+        "feddure",
     )
 }
 TOLERANT = [name for name, experiment in METHODS.items() if getattr(experiment.method, "takes_missing_updates", False)]

@@ -6,15 +6,17 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
+from benchmark.config import to_plain
 from benchmark.federated.batches import JobBatches, passes
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.federated.jobs import JobReader
-from benchmark.federated.local import ClientModule, ServerModule, gradient, seed_job, train
+from benchmark.federated.local import ClientModule, ServerModule, gradient, pass_in_bfloat16, seed_job, train
+from benchmark.federated.trees import moved
 from benchmark.methods.protocol import SERVER, World
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import StepRange
+from benchmark.optim.sgd import SGD, Constant, StepRange
 from benchmark.streams import numpy_stream, torch_stream
 from tests.federated.helpers import difference, equal, module_of
 from tests.methods.watch import tiny_with
@@ -103,6 +105,46 @@ def test_sgd_with_nesterov_momentum_and_weight_decay_by_hand(environment, jobs):
     assert difference(weights_of(module.trainable["student"]), weights_of(by_hand.trainable["student"])) < 1e-6
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused):
+    """g' = g + wd w; m = b m + (1 - b) g', v likewise of squares; w -= lr m / (1 - b^s) / (sqrt(v / (1 - .999^s)) +
+    1e-8) in step s, which counts over two jobs."""
+    job, adam = jobs[0], SGD(rule="adam", lr=0.01, momentum=0.8, nesterov=False, weight_decay=0.1, schedule=Constant())
+    place = StepRange(first_step=0, total_steps=2)
+    local = job.update.start(job.receives, None, None)
+    module, by_hand = (
+        ServerModule(job, local, environment.network(), adam, place, fused=fused and k == 0) for k in (0, 1)
+    )
+    first: dict = {}
+    second: dict = {}
+    kept = None
+    for s in (1, 2, 3, 4):
+        if s in (1, 3):
+            batches = list(JobBatches(environment, job, s))
+            again = job.update.start({"student": weights_of(module.trainable["student"])}, None, None)
+            again.momentum = kept
+            module.reuse(job, again, place)
+            kept = moved(train(module, batches), torch.device("cpu"))
+        by_hand.zero_grad()
+        by_hand.training_step(batches[(s - 1) % 2], 0).backward()
+        with torch.no_grad():
+            for name, parameter in by_hand.trainable["student"].named_parameters():
+                assert parameter.grad is not None
+                change = parameter.grad + 0.1 * parameter
+                first[name] = 0.8 * first.get(name, 0) + 0.2 * change
+                second[name] = 0.999 * second.get(name, 0) + 0.001 * change**2
+                root = (second[name] / (1 - 0.999**s)).sqrt() + 1e-8
+                parameter.sub_(0.01 * first[name] / (1 - 0.8**s) / root)
+    assert difference(weights_of(module.trainable["student"]), weights_of(by_hand.trainable["student"])) < 1e-5
+
+
+def test_adam_is_in_a_key_where_it_is_set(tiny):
+    adam = replace(tiny, optimizer=replace(tiny.optimizer, rule="adam", nesterov=False))
+    plain = replace(tiny, optimizer=replace(tiny.optimizer, nesterov=False))
+    assert adam.cell_key != plain.cell_key
+    assert "rule" not in to_plain(plain, hashed=True)["optimizer"]
+
+
 def test_the_gradient_pass_is_the_gradient_of_the_mean_loss(environment, jobs):
     """All images of the server in one batch: the gradient over passes of 8 equals autograd on the mean of all 20."""
     from benchmark.diagnostics.diversity import on_all_images
@@ -148,3 +190,22 @@ def test_statistics_with_dropout_do_not_depend_on_what_ran_before():
         assert count > 8
         found.append(statistics)
     assert found[0] and equal(*found)
+
+
+def test_a_reader_s_features_give_its_predictions():
+    """In bfloat16, too, a network passes features and logits alike. Clients without images have none."""
+    environment = prepare(tiny_with(SupervisedFL(batch_size=8), "some_clients"))
+    network = environment.network()
+    weights, layer = weights_of(network), network.get_submodule("fc2")
+    for client, N in environment.world(1, None).sizes.items():  # type: ignore[arg-type]
+        reader = JobReader(environment, network, client, 1, torch_stream(0, "features"))
+        features_NF = reader.features(weights, "unlabelled", "plain")
+        assert features_NF.shape == (N - environment.labelled[client], 64)
+        with torch.no_grad():
+            logits_ND = layer(features_NF)
+        assert torch.allclose(logits_ND, reader.predict(weights, "unlabelled", "plain"), atol=1e-6)
+    images_NCHW = torch.rand(4, 1, 8, 8)
+    pass_in_bfloat16(network)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert network.features(images_NCHW).dtype == torch.float32  # type: ignore[operator]
+        assert torch.equal(layer(network.features(images_NCHW)).float(), network(images_NCHW))  # type: ignore[operator]

@@ -175,6 +175,64 @@ def heterofl(net: nn.Module, at: Images) -> Tensor:
     return F.cross_entropy(logits_ND, at.y)
 
 
+def apart(net: nn.Module, at: Images) -> tuple[Tensor, ...]:
+    """Labelled, weak and strong views in one pass."""
+    return net(torch.cat([at.x] * 3)).split([N] * 3)
+
+
+def proxies(net: nn.Module, other: nn.Module, at: Images) -> Tensor:
+    layers = [torch.zeros(64, 64, device=DEVICE, requires_grad=True) for _ in range(2)]
+    classes_D, share_D = torch.arange(D, device=DEVICE), torch.full((D,), 1 / D, device=DEVICE)
+    pieces = net.features(torch.cat([at.x] * 3)).split([N] * 3)  # type: ignore[operator]
+    labelled_ND, weak_ND, strong_ND = (net.fc2(piece) for piece in pieces)  # type: ignore[operator]
+    with torch.no_grad():
+        labels_p_ND, p_ND = other(at.x).softmax(-1), other(at.x).softmax(-1)
+    sure, (own, _), (best, label_N) = labels_p_ND.max(-1), weak_ND.softmax(-1).max(-1), p_ND.max(-1)
+    kept_N = (own >= 0.5) | (best >= 0.5)
+    loss = (
+        F.cross_entropy(labelled_ND, at.y) + (F.cross_entropy(strong_ND, label_N, reduction="none") * kept_N).sum() / N
+    )
+    best_ND, unsure_N1 = label_N[:, None] == classes_D, ~kept_N[:, None]
+    share_D + (at.y[:, None] == classes_D).sum(0) + (best_ND & kept_N[:, None]).sum(0)
+    above_ND, x_above_ND = p_ND > share_D, labels_p_ND > share_D
+    sets_ND = torch.where(unsure_N1, above_ND, best_ND)
+    x_sets_ND = torch.where((sure.values >= 0.5)[:, None], sure.indices[:, None] == classes_D, x_above_ND)
+    weights_ND = torch.where(unsure_N1, p_ND * above_ND, best_ND.float()).repeat(2, 1)
+    sets_ND = torch.cat([x_sets_ND, sets_ND, sets_ND]).float()
+    z_NF = F.normalize(F.linear(torch.cat(pieces), layers[0]), dim=-1)
+    W_DF = F.normalize(F.linear(net.fc2.weight, layers[1]), dim=-1)  # type: ignore[arg-type, union-attr]
+    near_N1 = (z_NF[N:] * (weights_ND @ W_DF)).sum(-1, keepdim=True)
+    alike_NN = z_NF[N:] @ z_NF.T
+    others_NN = alike_NN.masked_fill((sets_ND[N:] @ sets_ND.T > 0) | (alike_NN < 1e-6), -torch.inf)
+    return loss + (torch.cat([near_N1, others_NN], -1).logsumexp(-1) - near_N1[:, 0]).mean()
+
+
+def fine(net: nn.Module, other: nn.Module, at: Images) -> Tensor:
+    hidden, last = (torch.zeros(*shape, device=DEVICE, requires_grad=True) for shape in ((100, D), (1, 100)))
+    p_ND = apart(net, at)[1].detach().softmax(-1)
+    weights_N = F.linear(F.linear(p_ND, hidden).relu(), last).sigmoid()[:, 0]
+    before = {name: value.detach().requires_grad_() for name, value in other.named_parameters()}
+    losses_N = F.cross_entropy(torch.func.functional_call(other, before, (at.x,)), p_ND.argmax(-1), reduction="none")
+    slopes = torch.autograd.grad((weights_N * losses_N).mean(), list(before.values()), create_graph=True)
+    after = {name: value - 0.1 * slope for (name, value), slope in zip(before.items(), slopes, strict=True)}
+    return F.cross_entropy(torch.func.functional_call(other, after, (at.x,)), at.y)
+
+
+def of_copy(net: nn.Module, other: nn.Module, at: Images) -> Tensor:
+    with torch.no_grad():
+        ce(other, at)
+        weights_N = F.linear(
+            F.linear(torch.zeros(N, D, device=DEVICE), torch.zeros(9, D, device=DEVICE)).relu(),
+            torch.zeros(1, 9, device=DEVICE),
+        ).sigmoid()[:, 0]
+    return (weights_N * F.cross_entropy(net(at.x), at.y, reduction="none")).mean()
+
+
+def of_student(net: nn.Module, other: nn.Module, at: Images) -> Tensor:
+    """Its forward pass is in the first phase; here is the backward pass."""
+    return of_copy(net, other, at) + ce(net, at)
+
+
 Flat = Callable[[nn.Module, nn.Module, Images], Tensor]  # of the trained network, another one and the batch
 
 
@@ -228,6 +286,12 @@ FLAT: dict[str, dict[str, Flat]] = {
     },
     "fedswitch-share": {
         "FedSwitchUpdate labelled unlabelled follows": lambda net, other, at: ce(net, at) + fedswitch(net, other, at)
+    },
+    "proxyfl": {"ProxyUpdate labelled unlabelled": proxies},
+    "feddure": {
+        "RegulatedUpdate labelled unlabelled of_fine": fine,
+        "RegulatedUpdate labelled unlabelled of_copy": of_copy,
+        "RegulatedUpdate labelled unlabelled of_student": of_student,
     },
     "supervised-fl-proximal": {"FedProxUpdate labelled": lambda net, other, at: ce(net, at) + near(net, other)},
     "fedmatch": {
@@ -317,7 +381,7 @@ def test_local_training_waits_for_nothing(name):
     "name",
     [
         *("fedmatch-every-client", "easgd", "feddyn", "fedirm-released", "remixmatch", "rscfed"),
-        *("sage", "fedlabel", "fixmatch-gpl", "flexmatch-lpl", "feddb"),
+        *("sage", "fedlabel", "fixmatch-gpl", "flexmatch-lpl", "feddb", "proxyfl", "feddure"),
     ],
 )
 def test_a_worker_with_a_device_is_sent_tensors_of_the_host(name):

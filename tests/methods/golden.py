@@ -18,6 +18,7 @@ from benchmark.methods.data_sharing import DataSharing
 from benchmark.methods.easgd import EASGD
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.feddb import FedDB
+from benchmark.methods.feddure import FedDure
 from benchmark.methods.feddyn import FedDyn
 from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import FedMatch, Lambdas
@@ -27,6 +28,7 @@ from benchmark.methods.flfl import FL2
 from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
+from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.sage import SAGE, FedLabel, FixMatchGPL, FixMatchLPL, FlexMatchLPL
 from benchmark.methods.semifl import SemiFL
@@ -240,6 +242,25 @@ TRACES = {
         FedDB(**FEDDB, momentum="kept", forward="apart"),
         "every_client",
         optimizer=SLOWER_WITH_MOMENTUM,
+    ),
+    "proxyfl": _drawn_apart(ProxyFL(**TWO_LABELLERS), optimizer=SLOWER_WITH_MOMENTUM),
+    "proxyfl-paper": _at_clients(
+        ProxyFL(
+            **TWO_LABELLERS,
+            projections="paper",
+            labelled_candidates="paper",
+            margin="paper",
+            tuning_passes=3,
+            momentum="kept",
+        ),
+        "every_client",
+        optimizer=SLOWER_WITH_MOMENTUM,
+    ),
+    "feddure": _drawn_apart(FedDure(**TWO_LABELLERS, virtual_rate=0.005), optimizer=SLOWER_WITH_MOMENTUM),
+    "feddure-released": _at_clients(
+        FedDure(**TWO_LABELLERS, regulator="released_code", feedback="released_code", ramp_steps=2),
+        "share",
+        optimizer=replace(SLOWER_WITH_MOMENTUM, lr=1e-3, rule="adam", nesterov=False),
     ),
     "fedmatch": replace(BASE, method=FEDMATCH, optimizer=SLOWER),
     "fedmatch-every-client": _at_clients(

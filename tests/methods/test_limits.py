@@ -19,6 +19,7 @@ from benchmark.methods.flfl import FL2
 from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
+from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.sage import SAGE, FedLabel, FixMatchGPL, FixMatchLPL, FlexMatchLPL
 from benchmark.methods.ssfl import FedAvg, Grouping
@@ -148,6 +149,13 @@ LIMITS = {
         FedDB(**LABELLERS),
         "share",
         tolerance=1e-4,  # the release's shares are not quite equal
+    ),
+    "ProxyFL that keeps every image, and uses no proxy": Limit(
+        ProxyFL(**{**LABELLERS, "threshold": 0.0}, proxy_weight=0.0, tuning_passes=0),
+        FixMatchGPL(**{**LABELLERS, "threshold": 0.0}),
+        ProxyFL(**{**LABELLERS, "threshold": 0.0}, proxy_weight=0.0, tuning_passes=1),
+        "share",
+        tolerance=1e-6,
     ),
     **{
         f"{kind.__name__} without unlabelled images": Limit(

@@ -1,6 +1,7 @@
 """SemiFL against Algorithm 1: a step by hand, its two sets, labels, statistics."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,7 +93,8 @@ SURE, UNSURE = [9.0, 0.0, 0.0], [0.0, 0.1, 0.0]  # softmax .9998 for class 0; .3
 
 
 def started(rows, **changes):
-    local = ClientUpdate(method=SemiFL(**changes)).start({"student": {}}, None, Told(torch.tensor(rows)))
+    told: Any = Told(torch.tensor(rows))
+    local = ClientUpdate(method=SemiFL(**changes)).start({"student": {}}, None, told)
     assert local is not None
     return local
 

@@ -39,6 +39,9 @@ NAMES = (
     "fedlabel",
     "flexmatch-lpl",
     "feddb",
+    "proxyfl",
+    "proxyfl-paper",
+    "feddure",
 )
 
 
@@ -74,7 +77,11 @@ def test_clients_with_one_image(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["rscfed", "fed-consist", "fedprox-fixmatch-every-client", "fedswitch-share", "flexmatch-lpl", "feddb"]
+    "name",
+    [
+        *("rscfed", "fed-consist", "fedprox-fixmatch-every-client", "fedswitch-share", "flexmatch-lpl", "feddb"),
+        *("proxyfl", "feddure"),
+    ],
 )
 def test_a_client_with_images_of_one_kind_alone(name):
     """Client 0 loses its unlabelled images, then its labelled ones: it goes on with what it has."""

@@ -1,6 +1,7 @@
 """Networks: parameters by hand, independent forward passes, reproducible weights."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
 from benchmark.models.build import NETWORKS, ImageShape, Model, build, count_parameters, forward_flops
+from benchmark.models.classifier import Classifier
 from benchmark.models.norms import has_batch_statistics
 from tests.models.written_out import (
     released_emnist_forward,
@@ -176,6 +178,18 @@ def test_resnet18_with_a_head_of_three_layers() -> None:
         hidden_NF = torch.relu(plain(images_NCHW) @ w["fc.0.weight"].T + w["fc.0.bias"])
         hidden_NF = hidden_NF @ w["fc.2.weight"].T + w["fc.2.bias"]
         torch.testing.assert_close(ours(images_NCHW), hidden_NF @ w["fc.3.weight"].T + w["fc.3.bias"])
+
+
+@pytest.mark.parametrize("network", list(NETWORKS))
+def test_logits_are_the_last_layer_s_of_the_features(network: str) -> None:
+    """Bit by bit; the head is the last linear layer, and every output comes from it."""
+    module, images_NCHW = build(Model(network=network, norm="none"), (3, 32, 32), 7, seed=2), images_of((3, 32, 32))
+    head = cast(nn.Linear, module.get_submodule(NETWORKS[network].head))
+    assert head is [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
+    with torch.no_grad():
+        features_NF = cast(Classifier, module).features(images_NCHW)
+        assert features_NF.shape == (3, cast(Classifier, module).width)
+        assert torch.equal(torch.nn.functional.linear(features_NF, head.weight, head.bias), module(images_NCHW))
 
 
 @pytest.mark.parametrize(("model", "image_shape"), EVERY_NETWORK)

@@ -37,7 +37,7 @@ def test_all_methods_share_one_environment(name, profile):
 
 @pytest.mark.parametrize("profile", ["demo", "laptop"])
 def test_where_clients_have_some_labels_those_methods_compare_that_learn_them(profile):
-    """Five of SAGE's file, FedDB, FedMatch and FedSwitch's four, and labels alone; none that trains at the server."""
+    """SAGE's local step in eight, FedMatch, FedSwitch's four, and labels alone; none that trains at the server."""
     (item,) = items(["arena/clients"], profile)
     shared = {
         (c.experiment.data, c.experiment.partition, c.experiment.model, c.experiment.federation) for c in item.cells
@@ -45,7 +45,7 @@ def test_where_clients_have_some_labels_those_methods_compare_that_learn_them(pr
     assert len(shared) == 1 and item.cells[0].experiment.data.label_setting == AT_CLIENTS
     kinds = sorted(type(cell.experiment.method).__name__ for cell in item.cells if cell.role == "published")
     assert kinds == sorted(
-        [*("FixMatchLPL", "FixMatchGPL", "FlexMatchLPL", "FedLabel", "SAGE", "FedDB", "FedMatch"),
+        [*("FixMatchLPL", "FixMatchGPL", "FlexMatchLPL", "FedLabel", "SAGE", "FedDB", "FedDure", "ProxyFL", "FedMatch"),
          *("FedProxFixMatch", "TSServerEMA", "TSClientEMA", "FedSwitch")]
     )  # fmt: skip
     (bound,) = [cell for cell in item.cells if cell.role == "bound"]

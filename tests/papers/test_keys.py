@@ -43,7 +43,7 @@ DIGESTS = {
     "ssfl/figd2": "a6dece65adc5 b32c93087943 d0d2a6879985 b5d62af098ba",
     "ssfl/figd3": "a6dece65adc5 b32c93087943 d0d2a6879985 b5d62af098ba",
     "ssfl/figd4": "a6dece65adc5 b32c93087943 d0d2a6879985 b5d62af098ba",
-    "arena/clients": "534bf28cedd8 35980f4dbb39 35980f4dbb39 35980f4dbb39",
+    "arena/clients": "59bc1c959e4a b26f7d9f1042 b26f7d9f1042 b26f7d9f1042",
     "arena/digits": "1df015aef2dd 2c5e31523aa7 2c5e31523aa7 2c5e31523aa7",
     "arena/mnist": "ba9308044163 ba9308044163 ba9308044163 ba9308044163",
     "arena/cifar10": "6b6047f473de 6b6047f473de b032c2aff9ad b032c2aff9ad",

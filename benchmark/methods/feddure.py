@@ -1,0 +1,184 @@
+"""FedDure: two regulators weigh a client's pseudo-labels by what they do to its labels.
+
+Bai, Li, Zhuang, Zhang, Yang, Hou, Zhang, Yi, Gao. Combating Data Imbalances in Federated Semi-supervised Learning with
+Dual Regulators. AAAI 2024, arXiv:2307.05358. Its equations were not at hand; released code: White1973/FedDure, 50ecb77
+(groups/client_ssl/base_ssl.py, configs/cifar10).
+
+A client trains three things in turn on each batch, on the student's labels of the unlabelled images' weak view:
+1. The fine regulator f, a small network from predicted probabilities to a weight: cross-entropy of the labels after one
+   step of the copy c on the pseudo-labels so weighted (bi-level).
+2. The copy c, which begins each job as the student: that step. d is how much less its loss on the labels then is.
+3. The student: labels, and pseudo-labels of the strong view with weights f + d (the coarse regulator).
+
+The released method never calls f (WNet stands in a class that no configuration names): it is Meta Pseudo Labels.
+
+The local step is within that of `sage`, whose protocol ProxyFL runs it in, and whose switches it has. Departures:
+reports/sage/departures.md, entries 22 and 23. Besides:
+1. One optimizer, the experiment's, for all three. Released: Adam for each; the step of (1) has a rate of its own.
+2. Pseudo-labels are classes. Released: the predicted probabilities.
+3. The student has no steps on labels alone first. Released: as many as of both.
+4. f stays with the client. In the class that has it, it begins anew in each job.
+5. A client without labels, or with nothing else, takes the step of FixMatch-LPL.
+
+Legend: N images of a batch, D classes.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from benchmark.config import Count, Positive, Share
+from benchmark.losses import pseudo_labels, supervised_loss
+from benchmark.methods import protocol as fl
+from benchmark.methods.sage import ClientUpdate, TwoLabellers, unlabelled
+from benchmark.methods.shared import labelled_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDure(TwoLabellers):
+    """The round of `sage`; the student alone is sent."""
+
+    threshold: Share = 0.6  # teacher_thre, of images that the released way keeps
+    # Of a job's first steps, in which lambda_u grows, evenly. 10 in the class that has f, where lambda_u is 1 and grows
+    # as an exponential; 20 in the released method, where it is 8.
+    ramp_steps: Count = 10
+    hidden: Count = 100  # units of f
+    virtual_rate: Positive = 0.1  # of the step after which f is judged; the optimizer's rate
+    # "released_code": f is not called, and the weights are 1 where the student is sure, else 0.
+    regulator: Literal["paper", "released_code"] = "paper"
+    # What d is and weighs. "paper": before minus after, the pseudo-labels. "released_code": after minus before, the
+    # student's own classes of the strong view (Meta Pseudo Labels has before minus after).
+    feedback: Literal["paper", "released_code"] = "paper"
+
+    needs = frozenset({"drawn_apart", "every_client", "share"})
+    uses_global = False
+
+    def update(self, world: fl.World, client: int) -> ClientUpdate:
+        shared: dict[str, Any] = {"method": self, "keeps_momentum": self.momentum != "reset"}
+        if not (world.labelled[client] and unlabelled(world, client)):
+            return ClientUpdate(**shared)
+        if self.regulator == "released_code":
+            return CopyUpdate(**shared)
+        return RegulatedUpdate(**shared, num_classes=world.num_classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyUpdate(ClientUpdate):
+    """Steps 2 and 3. The student's logits of a batch, with their graph, are handed on from phase to phase."""
+
+    method: FedDure
+    phases: ClassVar[tuple[str, ...]] = ("of_copy", "of_student")
+
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+        local = super().start(received, private, reader)
+        assert local is not None
+        local.trainable["copy"] = received["student"]
+        self.notes["steps"] = 0
+        return local
+
+    def of_copy(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+        if self.phases[0] == "of_copy":
+            self.label(trainable["student"], batch)
+        with torch.no_grad():
+            self.notes["before"] = labelled_loss(trainable["copy"], batch["labelled"])
+        logits_ND = trainable["copy"](batch["unlabelled"].views["weak"])
+        loss = self._weighted(logits_ND, self.weights(trainable))
+        return loss, {"client/copy_loss": loss.detach()}
+
+    def of_student(
+        self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
+    ) -> fl.Loss:
+        method, logits, labels_N = self.method, self.notes.pop("logits"), batch["labelled"].labels_N
+        assert labels_N is not None
+        with torch.no_grad():
+            d = self.notes["before"] - labelled_loss(trainable["copy"], batch["labelled"])
+        self.notes["steps"] += 1
+        weight = method.unlabelled_weight * min(1.0, self.notes["steps"] / method.ramp_steps)
+        supervised = supervised_loss(logits["labelled"], labels_N)
+        weights_N, strong_ND = self.weights(trainable), logits["strong"]
+        if method.feedback == "paper":
+            loss = supervised + weight * self._weighted(strong_ND, weights_N + d)
+        else:
+            own = supervised_loss(strong_ND, strong_ND.argmax(dim=-1))
+            loss = supervised + weight * self._weighted(strong_ND, weights_N) - d * own
+        kept_N = self.notes["sure_N"] if method.regulator == "released_code" else torch.ones_like(self.notes["sure_N"])
+        return loss, {
+            "client/supervised_loss": supervised.detach(),
+            "client/fine": weights_N.mean(),
+            "client/coarse": d,
+            "client/loss": loss.detach(),
+            "labels_N": self.notes["labels_N"],
+            "kept_N": kept_N,
+        }
+
+    def label(self, student: nn.Module, batch: fl.Batches) -> None:
+        """What the phases of a batch share. Its graph lasts, since the student is stepped in the last one alone."""
+        logits = self.passed(student, batch)
+        labels_N, _, sure_N = pseudo_labels(logits["weak"], self.method.threshold)
+        p_ND = torch.softmax(logits["weak"].detach(), dim=-1)
+        self.notes.update(logits=logits, labels_N=labels_N, sure_N=sure_N, p_ND=p_ND)
+
+    def weights(self, trainable: fl.Networks) -> Tensor:
+        """weights_N of the pseudo-labels, without a gradient."""
+        return self.notes["sure_N"].float()
+
+    def _weighted(self, logits_ND: Tensor, weights_N: Tensor) -> Tensor:
+        return (weights_N * F.cross_entropy(logits_ND, self.notes["labels_N"], reduction="none")).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegulatedUpdate(CopyUpdate):
+    """Steps 1 to 3."""
+
+    num_classes: int
+    phases = ("of_fine", "of_copy", "of_student")
+
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+        """f begins as PyTorch's layers do, or as the client left it."""
+        local = super().start(received, private, reader)
+        assert local is not None
+        device = next(iter(received["student"].values())).device
+        shapes = {"hidden": (self.method.hidden, self.num_classes), "last": (1, self.method.hidden)}
+        fine = {}
+        for layer, (outputs, inputs) in shapes.items():
+            for name, shape in ((f"{layer}_weight", (outputs, inputs)), (f"{layer}_bias", (outputs,))):
+                drawn = torch.rand(shape, generator=reader.draw)
+                fine[name] = ((2 * drawn - 1) * inputs**-0.5).to(device)
+        local.trainable["fine"], local.layers = (private or {}).get("fine", fine), ("fine",)
+        return local
+
+    def of_fine(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+        """The labels' loss after a step of the copy, whose own weights take no gradient here."""
+        self.label(trainable["student"], batch)
+        copy = trainable["copy"]
+        buffers = {name: value.clone() for name, value in copy.named_buffers()}
+        before = {name: value.detach().requires_grad_() for name, value in copy.named_parameters()}
+        logits_ND = functional_call(copy, buffers | before, (batch["unlabelled"].views["weak"],))
+        loss = self._weighted(logits_ND, self._fine(trainable))
+        slopes = torch.autograd.grad(loss, list(before.values()), create_graph=True)
+        after = {
+            name: value - self.method.virtual_rate * slope
+            for (name, value), slope in zip(before.items(), slopes, strict=True)
+        }
+        logits_ND = functional_call(copy, buffers | after, (batch["labelled"].views["weak"],))
+        judged = supervised_loss(logits_ND, cast(Tensor, batch["labelled"].labels_N))
+        return judged, {"client/fine_loss": judged.detach()}
+
+    def weights(self, trainable: fl.Networks) -> Tensor:
+        with torch.no_grad():
+            return self._fine(trainable)
+
+    def _fine(self, trainable: fl.Networks) -> Tensor:
+        """f of the student's probabilities of the weak view."""
+        f = cast(nn.ParameterDict, trainable["fine"])
+        hidden_NH = torch.relu(F.linear(self.notes["p_ND"], f["hidden_weight"], f["hidden_bias"]))
+        return torch.sigmoid(F.linear(hidden_NH, f["last_weight"], f["last_bias"]))[:, 0]
+
+    def finish(self, local: fl.Local) -> fl.Tree:
+        sends = super().finish(local)
+        local.private = {**(local.private or {}), "fine": local.trainable["fine"]}
+        return sends
