@@ -10,6 +10,7 @@ from benchmark.data.datasets import public_name
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import METHODS, method_class, method_name
 from benchmark.papers.item import Cell
+from benchmark.papers.own import OWN
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult
 from reports.articles import article
@@ -86,7 +87,7 @@ def method_values(kind: str, cells: Results) -> dict[str, Any]:
         "properties": properties_of(runs) or {},
         "privacy": PRIVACY,
         "results": _results_table(cells),
-        "papers": list(dict.fromkeys(reported.paper for reported, _ in cells)),
+        "papers": list(dict.fromkeys(reported.paper for reported, _ in cells if reported.paper != OWN)),
         "command": f"fssl run --method {kind}",
     }
 

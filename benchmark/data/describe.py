@@ -33,10 +33,11 @@ def describe(split: Split, labels_N: Labels) -> dict[str, Any]:
 
 
 def plot(split: Split, labels_N: Labels, classes: tuple[str, ...], path: Path) -> None:
-    """Write an SVG or PNG with stacked bars of class counts. One bar for the server and one for each client; the same
-    split gives the same bytes. Raises ConfigError for another suffix, CannotWrite where no file can be written."""
-    if path.suffix not in (".svg", ".png"):
-        raise ConfigError(f"plot {path}: suffix {path.suffix!r} must be .svg or .png")
+    """Write an SVG, PDF or PNG with stacked bars of class counts. One bar for the server and one for each client; the
+    same split gives the same bytes. Raises ConfigError for another suffix, CannotWrite where no file can be written."""
+    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": None}
+    if path.suffix not in dates:
+        raise ConfigError(f"plot {path}: suffix {path.suffix!r} must be .svg, .pdf or .png")
     counts_Kd, nominal = split.counts(labels_N), split.partition.R_nominal
     colours = colormaps["turbo"](np.linspace(0, 1, len(classes)))
     figure = Figure(figsize=(9, 4), layout="constrained")
@@ -58,6 +59,6 @@ def plot(split: Split, labels_N: Labels, classes: tuple[str, ...], path: Path) -
     try:
         # Without a fixed salt and date, matplotlib writes other bytes each time.
         with rc_context({"svg.hashsalt": "fssl", "svg.fonttype": "none"}):
-            figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+            figure.savefig(path, dpi=120, metadata=dates[path.suffix])
     except OSError as error:
         raise CannotWrite(f"plot {path} cannot be written ({error.strerror}): name a folder that exists") from error

@@ -254,8 +254,8 @@ def test_departures_name_every_difference_of_the_rules():
         assert fields and not [field for field in fields if f"`{field}`" not in page]
         (built,) = items([f"ssfl/{name}"], "paper")
         assert any(f"ssfl/{name}-printed is by the print" in note for note in built.notes)
-        (printed,) = items([f"ssfl/{name}"], "paper", rule="paper")
-        assert printed.name == f"ssfl/{name}-printed" and "by the print" in printed.title
+        (by_print,) = items([f"ssfl/{name}"], "paper", rule="paper")
+        assert by_print.name == f"ssfl/{name}-printed" and "by the print" in by_print.title
 
 
 def test_a_rule_that_a_paper_does_not_have_is_refused():
