@@ -32,7 +32,6 @@ from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 UNDER_WAY = 3  # jobs a worker that have begun and are not handed out: bounds the outcomes that wait in memory
 LOOK = 0.5  # seconds after which a wait for outcomes looks whether the process was asked to stop
-FORGET = b""  # in place of a job
 
 
 class WorkerEnded(FsslError):
@@ -139,9 +138,6 @@ class ProcessPool:
         except (WorkerEnded, KeyboardInterrupt):
             self.close()
             raise
-        finally:
-            for worker in self._workers:
-                worker.forget()
 
     def _receive(self, timeout: float) -> None:
         """Receive what workers have sent, for whichever call. Raises WorkerEnded, and Preempted after a signal."""
@@ -174,7 +170,6 @@ class Worker:
         theirs.close()  # so that the pipe ends with the process
         self._job, self._answer = "", Future[Any]()
         self._answer.set_result(None)
-        self._begin_pickling()
 
     @property
     def is_busy(self) -> bool:
@@ -184,14 +179,10 @@ class Worker:
         """What `JobRunner.run` returns or raises for the job, or `JobRunner.gradient`; `how` as for `result_of`."""
         self._job = name_of(job, how[0])
         try:
-            self._pickler.dump(job)
+            packed = dumps((job, private, *how))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             message = f"{error}; an update has to be a dataclass at the top level of a module"
             raise FsslError(f"{self._job} cannot be sent to a worker process: {message}") from error
-        self._buffer.write(dumps((private, *how)))
-        packed = self._buffer.getvalue()
-        self._buffer.seek(0)
-        self._buffer.truncate()
         self._answer = Future()
         try:
             self.connection.send_bytes(packed)
@@ -210,20 +201,10 @@ class Worker:
         else:
             self._answer.set_result(result)
 
-    def forget(self) -> None:
-        """Drop the tensors that jobs share, here and, once its job has ended, in the process."""
-        self._begin_pickling()
-        with suppress(OSError):  # it has ended: the next call says so
-            self.connection.send_bytes(FORGET)
-
     def end(self) -> None:
         self.process.kill()  # it holds nothing but what it was sent
         self.connection.close()
         self.process.join(timeout=5)
-
-    def _begin_pickling(self) -> None:
-        self._buffer = io.BytesIO()
-        self._pickler = pickler(self._buffer)
 
     def _ended(self) -> WorkerEnded:
         self.process.join(timeout=1)
@@ -261,20 +242,9 @@ def work(parent: connection.Connection, environment: Environment | bytes, device
     prepared = pickle.loads(environment) if isinstance(environment, bytes) else environment
     prepare_torch(device, prepared.experiment.precision)
     runner = JobRunner(prepared, fast=True, device=str(device))
-    buffer = io.BytesIO()
-    unpickler = pickle.Unpickler(buffer)
     with suppress(EOFError, OSError):  # the parent has ended
         while True:
-            packed = parent.recv_bytes()
-            if packed == FORGET:
-                unpickler = pickle.Unpickler(buffer)
-                continue
-            buffer.write(packed)
-            buffer.seek(0)
-            job, how = unpickler.load(), pickle.load(buffer)
-            buffer.seek(0)
-            buffer.truncate()
-            parent.send_bytes(dumps(result_of(runner, job, *how)))
+            parent.send_bytes(dumps(result_of(runner, *pickle.loads(parent.recv_bytes()))))
 
 
 def end_with_parent() -> None:
@@ -300,20 +270,14 @@ def result_of(runner: JobRunner, job: Job, private: Tree | None, round_number: i
 
 # A pickled tensor is its memory and its layout: channels last stays channels last, so that nothing downstream can tell.
 # torch's own way, a file of shared memory for each tensor, takes sixteen times as long for 0.2 M weights.
-# A pickler that goes on sends an object once, in however many jobs it is.
-
-
-def pickler(file: io.BytesIO) -> pickle.Pickler:
-    """A pickler whose tensors come out by `tensor_of`."""
-    made = pickle.Pickler(file, protocol=5)
-    made.dispatch_table = {**copyreg.dispatch_table, Tensor: reduced}
-    return made
 
 
 def dumps(tree: Any) -> bytes:
     """The tree for `pickle.loads`."""
     file = io.BytesIO()
-    pickler(file).dump(tree)
+    pickler = pickle.Pickler(file, protocol=5)
+    pickler.dispatch_table = {**copyreg.dispatch_table, Tensor: reduced}
+    pickler.dump(tree)
     return file.getvalue()
 
 
