@@ -23,7 +23,7 @@ from reports.tables import Entry, Table, table_of
 
 PARTS = Path(__file__).with_name("released.toml")
 SAYS = {"holds": "present", "contradicted": "reversed", "no effect of interest": "inert", "undecided": "undecided"}
-HEADS = ("Method", "Way", "Switched off by", "Verdict", "With", "Without", "Difference", "Seeds")
+HEADS = ("Method", "Way", "Verdict", "Difference", "Seeds", "With", "Without")
 Claims: TypeAlias = Mapping[tuple[str, str, str], Judged]  # profile, key of the better cell, key of the other
 
 
@@ -51,9 +51,9 @@ def released_table(every: Sequence[Reported]) -> Table:
                 if row := _row(way, cells[names[0]], cells[names[1]], with_it, profile, claims):
                     found.append([name if not found else Entry(text=part["method"]), *row])
             state = "diverged" if any(cells[cell].diverged for cells in known.values() for cell in names) else "not run"
-            rows += found or [[name, *(Entry(text=text) for text in (way, NONE, state, *4 * [NONE]))]]
+            rows += found or [[name, *(Entry(text=text) for text in (way, state, *4 * [NONE]))]]
             name = Entry(text=part["method"])
-    return table_of("released", "Test accuracy in percent, its difference in points", HEADS, rows, words=4)
+    return table_of("released", "Test accuracy in percent, its difference in points", HEADS, rows, words=3)
 
 
 def _claims(every: Iterable[Reported]) -> Claims:
@@ -83,12 +83,11 @@ def _row(
     interval = difference_interval(ACCURACY, judged.interval) if judged else ""
     means = [(cell, summary(cell.values[seed] for seed in seeds).mean) for cell in (on, off)]
     return [
-        Entry(text=way, below=_changed(on, with_it)),
-        Entry(text="; ".join(_changed(off, [on]))),
+        Entry(text=way, below=(*_changed(on, with_it), f"without: {'; '.join(_changed(off, [on]))}")),
         verdict,
-        *(Entry(text=percent(mean), href=cell_address(cell), sort=mean) for cell, mean in means),
         Entry(text=points(value), below=(interval,) if interval else (), sort=value),
         Entry(text=f"n = {n}" if judged else pilots, below=(profile,), sort=n),
+        *(Entry(text=percent(mean), href=cell_address(cell), sort=mean) for cell, mean in means),
     ]
 
 

@@ -138,8 +138,8 @@ def released_shares(q_KD: Tensor) -> Tensor:
     return shares_K
 
 
-def equal_shares(q_KD: Tensor) -> Tensor:
-    return torch.full((len(q_KD),), 1 / len(q_KD), dtype=q_KD.dtype)
-
-
-SHARES = {"paper": least_biased, "released_code": released_shares, "equal": equal_shares}
+SHARES = {
+    "paper": least_biased,
+    "released_code": released_shares,
+    "equal": lambda q_KD: torch.full((len(q_KD),), 1 / len(q_KD), dtype=q_KD.dtype),
+}

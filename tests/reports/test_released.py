@@ -68,7 +68,7 @@ def test_confirming_seeds_say_present_reversed_or_inert() -> None:
     item = toy(list(DIFFERENCES))
     shown = rows(item, begun_under(item, runs(item, DIFFERENCES, first=100)))
     start = {"present": "+3.00 [", "reversed": "-3.00 [", "inert": "+0.00 ["}
-    for says, (_, _, verdict, _, without, difference, _) in shown.items():
+    for says, (_, verdict, difference, _, _, without) in shown.items():
         assert (verdict, without) == (says, "80.00") and difference.startswith(start[says])
 
 
@@ -76,15 +76,15 @@ def test_confirming_seeds_say_present_reversed_or_inert() -> None:
 def test_a_pilot_shows_its_difference_and_no_verdict() -> None:
     """.83 against .80, once; a part that has no run stays."""
     shown = rows(toy(list(DIFFERENCES)), runs(toy(list(DIFFERENCES)), {"present": [0.03]}, first=0))
-    assert shown["present"][2:] == ["not judged", "83.00", "80.00", "+3.00", "one pilot laptop"]
-    assert shown["inert"] == ["as printed", "–", "not run", *["–"] * 4]
+    assert shown["present"][1:] == ["not judged", "+3.00", "one pilot laptop", "83.00", "80.00"]
+    assert shown["inert"] == ["as printed", "not run", *["–"] * 4]
 
 
 @pytest.mark.usefixtures("toy_parts")
 def test_seeds_that_began_under_no_claim_confirm_nothing() -> None:
     item = toy(list(DIFFERENCES))
     shown = rows(item, runs(item, DIFFERENCES, first=100))
-    assert all(row[2] == "not judged" and row[-1] == "24 seeds laptop" for row in shown.values())
+    assert all((row[1], row[3]) == ("not judged", "24 seeds laptop") for row in shown.values())
 
 
 def test_fields_say_what_is_switched_off(toy_parts: Path) -> None:
@@ -94,7 +94,7 @@ def test_fields_say_what_is_switched_off(toy_parts: Path) -> None:
     off = replace(off, experiment=replace(off.experiment, method=method))
     item = replace(item, cells=(item.cell("present"), off))
     shown = rows(item, runs(item, {"present": [0.03]}, first=0))
-    assert shown["present"][1] == "batch_size = 32"
+    assert shown["present"][0] == "as printed without: batch_size = 32"
     toy_parts.write_text(PART.format(says="present").replace("source", "sourse"))
     with pytest.raises(ConfigError, match="released.toml: unknown key 'sourse'"):
         parts()
