@@ -30,7 +30,7 @@ def study_pages(folder: Path) -> tuple[dict[str, tuple[dict[str, Any], dict[str,
 
 def study_values(study: Mapping[str, Any]) -> dict[str, Any]:
     """What the template shows. Raises KeyError, TypeError or ValueError for a file that is not a study."""
-    named = study.get("typed") or f"{study['study']} --profile {study['profile']}"
+    named = study["typed"] if "typed" in study else f"{study['study']} --profile {study['profile']}"
     return {
         "study": study,
         "counts": counts_text(study),

@@ -40,7 +40,7 @@ from benchmark.optim.sgd import Constant
 from benchmark.streams import numpy_stream, torch_stream
 
 IMAGES = 32  # of each stream in a trained step, at most
-HEAVY = 2e10  # FLOPs of a trained step; where so many images have more, fewer are trained
+HEAVY = 1e10  # FLOPs of a trained step; where so many images have more, fewer are trained
 PASS_FLOPS = 1e10  # of the evaluation that is timed
 LIGHT = 0.25  # seconds of a step; a longer one is timed while its FLOPs are counted
 TIMED_SECONDS, TIMED_STEPS = 0.06, 16  # a light step is timed for about so long, and so many times at most

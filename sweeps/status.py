@@ -46,15 +46,8 @@ class RunStatus:
     trouble: str | None = None  # what is wrong with a damaged, a dead or a failed one
 
     @property
-    def pace(self) -> float | None:
-        """Seconds that a unit of its work has taken."""
-        if self.seconds_per_round is None or not self.share_done * self.work:
-            return None
-        return self.seconds_per_round * self.round / (self.share_done * self.work)
-
-    def seconds_left(self, pace: float) -> float:
-        """At that many seconds a unit of work."""
-        return 0.0 if self.state in FINISHED else pace * self.work * (1 - self.share_done)
+    def work_left(self) -> float:
+        return 0.0 if self.state in FINISHED else self.work * (1 - self.share_done)
 
     def weighed(self, seconds_of_first: Callable[[int], float]) -> "RunStatus":
         """The same with planned CPU seconds as its work. `seconds_of_first`: those of its first so many rounds."""
@@ -194,15 +187,13 @@ def on_disk(results: Path, patience: float = PATIENCE, profile: str | None = Non
 
 
 def summary(runs: Sequence[RunStatus]) -> Summary:
-    """Counts and the time left. A run goes on at its own pace; else at its cell's, else at the mean pace."""
+    """Counts, and the time left at the mean pace so far."""
     counts = {state: sum(run.state == state for run in runs) for state in get_args(State)}
-    paces = [run.pace for run in runs if run.pace is not None]
-    by_cell = {run.cell_key: run.pace for run in runs if run.pace is not None}
+    timed = [(run.seconds_per_round * run.round, run.share_done * run.work) for run in runs if run.seconds_per_round]
+    seconds, worked = sum(seconds for seconds, _ in timed), sum(work for _, work in timed)
     left = None
-    if paces and counts["running"]:
-        usual = fmean(paces)
-        seconds = [run.seconds_left(run.pace or by_cell.get(run.cell_key, usual)) for run in runs]
-        left = sum(seconds) / counts["running"]
+    if worked and counts["running"]:
+        left = seconds / worked * sum(run.work_left for run in runs) / counts["running"]
     done = sum(run.rounds if run.state == "done" else run.round for run in runs)
     return Summary(counts=counts, rounds_done=done, rounds=sum(run.rounds for run in runs), seconds_left=left)
 

@@ -17,16 +17,8 @@ COMMAND = ("${env}", "${interpreter}", "-m", "benchmark.cli.main", "run", "--swe
 PROGRAM = "benchmark/cli/main.py"  # the agent needs one, though the command does not use it
 METRIC = {"name": "test/accuracy", "goal": "maximize"}
 FIELDS = (
-    "name",
-    "description",
-    "project",
-    "program",
-    "method",
-    "metric",
-    "run_cap",
-    "command",
-    "parameters",
-    "early_terminate",
+    *("name", "description", "project", "program", "method", "metric"),
+    *("run_cap", "command", "parameters", "early_terminate"),
 )
 METHODS = ("grid", "random", "bayes")
 REPORTED = ("test/accuracy", "test/loss", "validation/accuracy", "validation/loss")  # after every evaluation
@@ -111,12 +103,12 @@ def _check(content: Any) -> None:
         raise ConfigError(f"method: {content['method']!r}; {choose(METHODS)}")
     if content["method"] == "grid" and "early_terminate" in content:
         raise ConfigError("early_terminate: a grid's runs are all trained to their end; leave it out")
-    for needy in (content["method"], *({"early_terminate"} & content.keys())):
-        metric = content.get("metric")
-        if needy in ("bayes", "early_terminate") and not isinstance(metric, dict):
-            raise ConfigError(f"metric is missing: {needy} needs name: test/accuracy and goal: maximize")
-    if isinstance(metric := content.get("metric"), dict) and metric.get("name") not in REPORTED:
-        raise ConfigError(f"metric: runs do not report {metric.get('name')!r}; {nearest(metric.get('name'), REPORTED)}")
+    metric = content.get("metric")
+    if metric is None and (content["method"] == "bayes" or "early_terminate" in content):
+        raise ConfigError("metric is missing: write name: test/accuracy and goal: maximize")
+    reported = metric.get("name") if isinstance(metric, dict) else metric
+    if metric is not None and reported not in REPORTED:
+        raise ConfigError(f"metric: runs do not report {reported!r}; {nearest(reported, REPORTED)}")
     if content["command"] != list(COMMAND):
         raise ConfigError(f"command: is not that of this suite; write {' '.join(COMMAND)}")
     if not isinstance(content["parameters"], dict) or not content["parameters"]:

@@ -1,4 +1,4 @@
-"""`fssl data partition`: which client would hold which images of a data set."""
+"""`fssl data partition`: which client of a run would hold which images."""
 
 import argparse
 import json
@@ -7,12 +7,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.cli.main import add_places, number
-from benchmark.data.datasets import load
+from benchmark.cli.main import add_places
+from benchmark.cli.run import resolve
 from benchmark.data.describe import describe, plot
-from benchmark.data.partition import RULES, ClassSkew, Dirichlet, FedMatchSkew, Iid, Partition, Shards
-from benchmark.data.split import split
-from benchmark.errors import ConfigError
+from benchmark.federated.environment import prepare
+from benchmark.papers.catalogue import cell_named
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -20,65 +19,21 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     partition = actions.add_parser(
         "partition", help="which client would hold which images", description=act_partition.__doc__
     )
-    partition.add_argument("--data", default="digits", help="a data set, or folder:PATH (default: digits)")
-    partition.add_argument("--K", type=number(1), default=10, help="clients (default: 10)")
-    kind = partition.add_mutually_exclusive_group()
-    kind.add_argument("--R", type=float, help="class skew, SSFL appendix A.2 (default: 0.4)")
-    kind.add_argument("--alpha", type=float, help="Dirichlet concentration")
-    kind.add_argument("--iid", action="store_true", help="the same proportions everywhere")
-    kind.add_argument("--shards", type=int, metavar="CLASSES", help="shards per client, each of another class")
-    kind.add_argument("--fedmatch", action="store_true", help="FedMatch's ten types of clients, for ten classes")
-    partition.add_argument("--rule", choices=sorted(RULES), help="which Dirichlet (default: plain)")
-    partition.add_argument("--repeats", action="store_true", help="let --shards give a client one class twice")
-    partition.add_argument("--N_s", "--data.N_s", type=int, help="labelled images at the server (default: 10 a class)")
-    partition.add_argument("--N_validation", type=int, default=0, help="further ones held out there")
-    partition.add_argument("--labels_per_client", type=int, default=0, help="labelled images of each class at a client")
-    share = "of the rarest class: how many of each class are labelled, dealt out apart"
-    partition.add_argument("--labelled_share", type=float, default=0, help=share)
-    partition.add_argument("--images", type=int, default=0, help="training images used at most (default: 0, all)")
-    partition.add_argument("--sizes", choices=["paper", "equal"], help="client sizes under class skew (default: paper)")
-    partition.add_argument("--seed", type=int, default=0)
+    partition.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
+    partition.add_argument("--profile", default="demo", help="profile of --cell (default: demo)")
     partition.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     partition.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.svg, .pdf or .png)")
     add_places(partition)
-    partition.set_defaults(act=act_partition)
-
-
-def _rule(options: argparse.Namespace) -> Partition:
-    """The partition that the options name. Raises ConfigError for an option of another partition."""
-    if options.rule and options.alpha is None:
-        raise ConfigError(f"--rule: {options.rule!r} does nothing without --alpha; add --alpha 0.3, say")
-    if options.repeats and options.shards is None:
-        raise ConfigError("--repeats does nothing without --shards; add --shards 2, say")
-    if options.sizes and (options.alpha is not None or options.shards is not None or options.iid or options.fedmatch):
-        raise ConfigError("--sizes does nothing but with --R; leave it out")
-    if options.alpha is not None:
-        return Dirichlet(alpha=options.alpha, rule=options.rule or "plain")
-    if options.shards is not None:
-        return Shards(classes_per_client=options.shards, distinct=not options.repeats)
-    if options.iid:
-        return Iid()
-    if options.fedmatch:
-        return FedMatchSkew()
-    return ClassSkew(R=0.4 if options.R is None else options.R, sizes=options.sizes or "paper")
+    partition.set_defaults(act=act_partition, takes_overrides=True)
 
 
 def act_partition(options: argparse.Namespace) -> int:
-    """Counts of every client and the server, the realised R (SSFL Eq. 2), and a hash of who holds what."""
-    data = load(options.data, options.data_root)
+    """Counts of every client and the server, the realised R (SSFL Eq. 2), and a hash of who holds what, for the fields
+    that `fssl run` takes: --data cifar10 --partition.R=0.8 --federation.K=20, or --partition=dirichlet."""
+    start = cell_named(options.cell, options.profile) if options.cell else None
+    environment = prepare(resolve(None, options.rest, start=start), options.data_root)
+    data, divided = environment.data, environment.split
     labels_N = data.train_labels_N.numpy()
-    divided = split(
-        labels_N,
-        num_classes=data.num_classes,
-        N_s=10 * data.num_classes if options.N_s is None else options.N_s,
-        K=options.K,
-        partition=_rule(options),
-        seed=options.seed,
-        N_validation=options.N_validation,
-        labels_per_client=options.labels_per_client,
-        images=options.images,
-        labelled_share=options.labelled_share,
-    )
     description = describe(divided, labels_N)
     if options.plot:
         plot(divided, labels_N, data.classes, options.plot)

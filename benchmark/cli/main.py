@@ -83,6 +83,22 @@ VERBS = {
 
 READING = ("status", "report", "list", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
 
+# Withdrawn commands and options, as they were typed -> what to type instead.
+WITHDRAWN = {
+    "bench": "`python -m tests.performance.engines`, in a checkout, times the engines",
+    "migrate": "`fssl reproduce ITEM` trains again what an older version recorded under another key",
+    "plan --budget": "`timeout -s INT 2h fssl reproduce ITEM` runs what fits into a time",
+    "report --pictures": "`fssl report --readme` draws them",
+    "report --serve": "the site opens from a file: reports/site/index.html",
+    "reproduce --budget": "`timeout -s INT 2h fssl reproduce ITEM` stops in time, and the same command goes on",
+    "run --dense": "`--engine reference` passes images below the threshold, too",
+    "tune --list": "`fssl tune` names the studies; their ranges and reasons are in sweeps/*.toml and on their pages",
+    "tune --takeover-after": "leave it out: the trial of a worker that is silent for two minutes is queued again",
+    "tune --timeout": "`timeout -s INT 2h fssl tune STUDY` stops in time, and the same command goes on",
+    "verify --replay": "`fssl verify --retrain N` trains N runs again",
+    "work --no-wait": "leave it out: runs that other workers train are waited for",
+}
+
 
 def parser(verb: str | None = None) -> Parser:
     """The command line. Only the command `verb` gets its options."""
@@ -180,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(
                 f"unknown option {words[0].partition('=')[0]!r}; options follow a command, see `fssl --help`"
             )
+        _check_withdrawn(words)
         options, rest = parser(words[0] if words else None).parse_known_args(words)
         options.rest = rest
         if getattr(options, "takes_overrides", False):
@@ -219,6 +236,14 @@ def _data_folder(root: Path | None) -> Iterator[None]:
         del os.environ["FSSL_DATA"]
         if before is not None:
             os.environ["FSSL_DATA"] = before
+
+
+def _check_withdrawn(words: Sequence[str]) -> None:
+    """Raise ConfigError for a withdrawn command or option, with its successor."""
+    verb, *rest = words or [""]
+    for typed in (verb, *(f"{verb} {word.partition('=')[0]}" for word in rest)):
+        if typed in WITHDRAWN:
+            raise ConfigError(f"`fssl {typed}` is withdrawn; {WITHDRAWN[typed]}")
 
 
 def _check_fields(options: argparse.Namespace) -> None:

@@ -59,7 +59,7 @@ class Display:
 
     def _left(self, runs: Sequence[RunStatus], now: float) -> float | None:
         """Seconds, at the pace of the last minutes; None where they are too few."""
-        self._looks.append((now, sum(run.seconds_left(1.0) for run in runs)))
+        self._looks.append((now, sum(run.work_left for run in runs)))
         while len(self._looks) > 1 and now - self._looks[1][0] > RECENT:
             del self._looks[0]
         (then, before), (_, left) = self._looks[0], self._looks[-1]

@@ -82,6 +82,7 @@ def act(options: argparse.Namespace) -> int:
 def _study(options: argparse.Namespace) -> Study:
     """That of a name, of a file, or of --search. Raises ConfigError."""
     given = {name: getattr(options, name) for name in ("trials", "seeds") if getattr(options, name) is not None}
+    options.parser.refuse([word for word in options.rest if word.partition("=")[0] == "--seed"])  # of --seeds its own
     if not options.search and options.rest[:1] and not options.rest[0].startswith("-"):
         name, *options.rest = options.rest
         if options.rest or options.cell:

@@ -55,11 +55,7 @@ def fssl(capsys, *words):
         (["run", "--device", "tpu"], 65, "--devices: no device 'tpu' in 'tpu'; "),
         (["run", "--sweep", "sweep.json", "--cell", "x"], 65, "leave out --cell, --profile and --config"),
         (["run", "--profile", "laptop"], 65, "--profile: is that of --cell"),
-        (
-            ["data", "partition", "--data", "digits", "--alpha", ".3", "--sizes", "equal"],
-            65,
-            "--sizes does nothing but",
-        ),
+        (["data", "partition", "--data", "digits", "--K", "3"], 65, "did you mean '--federation.K'?"),
         (["sweep", "--grid", "R=0", "--write", "x"], 65, "--write: a grid is one sweep and is printed"),
         (["report", "--out", "x", "--commit-reference"], 65, "--out, --commit-reference: choose one of them"),
         (["run", "--federation.T"], 65, "--federation.T has no value; type --federation.T=VALUE"),

@@ -30,8 +30,8 @@ def own_images(tmp_path):
 
 def test_it_is_partitioned(own_images, capsys):
     """A fifth of each class, 6 of 30, is the test set; of the other 24 the server labels 4, and 2 clients share 20."""
-    words = ["data", "partition", "--data", own_images, "--K", "2", "--iid", "--N_s", "12", "--json"]
-    assert main(words) == 0
+    words = ["--federation.K=2", "--federation.C=2", "--partition=iid", "--data.N_s=12", "--json"]
+    assert main(["data", "partition", "--data", own_images, *words]) == 0
     actual = json.loads(capsys.readouterr().out)
     assert actual["server_counts"] == [4, 4, 4] and actual["counts"] == [[10, 10, 10], [10, 10, 10]]
 

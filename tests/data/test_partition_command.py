@@ -1,4 +1,4 @@
-"""`fssl data partition` takes every rule, and refuses an option that belongs to another rule."""
+"""`fssl data partition` takes the fields of a run, or a paper's cell, and refuses what a run refuses."""
 
 import json
 
@@ -7,34 +7,40 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.data.datasets import load
-from benchmark.data.partition import ClassSkew, Dirichlet, FedMatchSkew, Iid, Shards
+from benchmark.data.partition import ClassSkew, Dirichlet, Iid, Shards
 from benchmark.data.split import split
+
+SIX = ["data", "partition", "--federation.K=6"]
 
 
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        ([], ClassSkew(R=0.4)),
-        (["--R", "0.7", "--sizes", "equal"], ClassSkew(R=0.7, sizes="equal")),
-        (["--iid"], Iid()),
-        (["--alpha", "0.9"], Dirichlet(alpha=0.9)),
-        (["--alpha", "0.9", "--rule", "limited"], Dirichlet(alpha=0.9, rule="limited")),
-        (["--alpha", "0.9", "--rule", "fedswitch"], Dirichlet(alpha=0.9, rule="fedswitch")),
-        (["--shards", "3"], Shards(classes_per_client=3)),
-        (["--shards", "3", "--repeats"], Shards(classes_per_client=3, distinct=False)),
-        (["--fedmatch"], FedMatchSkew()),
+        ("", ClassSkew(R=0.4)),
+        ("--partition.R=0.7 --partition.sizes=equal", ClassSkew(R=0.7, sizes="equal")),
+        ("--partition=iid", Iid()),
+        ("--partition=dirichlet --partition.alpha=0.9 --partition.rule=limited", Dirichlet(alpha=0.9, rule="limited")),
+        ("--partition=shards --partition.classes_per_client=3", Shards(classes_per_client=3)),
     ],
 )
 def test_every_rule_can_be_asked_for(capsys, words, rule):
-    assert main(["data", "partition", "--data", "digits", "--K", "6", "--seed", "3", "--json", *words]) == 0
+    assert main([*SIX, "--data", "digits", "--data.N_s=100", "--seed", "3", "--json", *words.split()]) == 0
     actual = json.loads(capsys.readouterr().out)
     labels_N = load("digits").train_labels_N.numpy()
     expected = split(labels_N, 10, 100, 6, rule, 3)
     assert actual["hash"] == expected.hash() and actual["counts"] == expected.counts(labels_N).tolist()
 
 
+def test_a_cell_s_partition(capsys):
+    """SSFL's Table 2 has R = .4 and as many clients as its stand-in says."""
+    assert main(["data", "partition", "--cell", "ssfl/tab2:FedAvg/full", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert described["R_nominal"] == 0.4 and len(described["counts"]) == described["K"] == 4
+
+
 def test_labels_at_the_clients(capsys):
-    words = ["data", "partition", "--K", "6", "--N_s", "0", "--labels_per_client", "2", "--iid"]
+    at_clients = "--method=fed_consist --data.label_setting=every_client --data.labels_per_client=2 --data.N_s=0"
+    words = [*SIX, *at_clients.split(), "--partition=iid"]
     assert main([*words, "--json"]) == 0
     actual = json.loads(capsys.readouterr().out)
     assert actual["labelled_counts"] == [[2] * 10] * 6 and sum(actual["server_counts"]) == 0
@@ -43,40 +49,16 @@ def test_labels_at_the_clients(capsys):
     assert "client 5, labelled" in capsys.readouterr().out
 
 
-def test_labels_drawn_apart(capsys):
-    words = [
-        "data",
-        "partition",
-        "--K",
-        "6",
-        "--N_s",
-        "0",
-        "--alpha",
-        "0.5",
-        "--rule",
-        "sage",
-        "--labelled_share",
-        "0.1",
-    ]
-    assert main([*words, "--json"]) == 0
-    actual = json.loads(capsys.readouterr().out)
-    labels_d, others_d = (np.sum(actual[counts], axis=0) for counts in ("labelled_counts", "counts"))
-    assert set(labels_d) == {(labels_d + others_d).min() // 10} and (labels_d + others_d).sum() == 1397
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--rule", "limited"], "--alpha 0.3"),
-        (["--iid", "--repeats"], "--shards 2"),
-        (["--shards", "11"], "take at most 10"),
-        (["--shards", "2", "--K", "4"], "classes_per_client=3"),
-        (["--labels_per_client", "99"], "it can be at most"),
-        (["--alpha", "0.5", "--rule", "sage", "--K", "5"], "K=5 is odd"),
-        (["--labelled_share", "0.001"], "at least one image"),
+        ("--R 0.4", "--partition.R"),
+        ("--partition.rule=limited", "partition.rule"),
+        ("--partition=shards --partition.classes_per_client=11", "take at most 10"),
+        ("--partition=dirichlet --partition.alpha=1 --partition.rule=sage --federation.K=5", "K=5 is odd"),
     ],
 )
 def test_wrong_words_end_with_65_and_one_line(capsys, words, says):
-    assert main(["data", "partition", "--data", "digits", *words]) == 65
+    assert main(["data", "partition", *words.split()]) == 65
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == 1
