@@ -73,6 +73,17 @@ def read_folder(name: str) -> Raw:
     return Raw(classes=classes, **{**split, "note": ", ".join(filter(None, (split["note"], note)))})
 
 
+def number_of_classes(name: str) -> int:
+    """Of `folder:PATH`, without a look at its images; 0 for other names and where there is no such folder."""
+    if not name.startswith("folder:"):
+        return 0
+    try:
+        parts, _ = _parts(Path(name.removeprefix("folder:").partition("?")[0]).expanduser())
+        return len(_visible_folders(next(iter(parts.values()))))
+    except (DataError, RuntimeError):  # `read_folder` says what is wrong with it
+        return 0
+
+
 @functools.cache  # once a process, however often the set is read
 def _tell(line: str) -> None:
     print(line, file=sys.stderr)
