@@ -84,8 +84,9 @@ class Reported:
         """Seed -> the cell's value at a claim's endpoint, of all finished runs. Collapse is of a run's end."""
         key = label, metric, endpoint
         if key not in self._values:
-            cell, measured = self.item.cell(label), "end" if endpoint == "collapse" else endpoint
-            self._values[key] = cell_result(cell, self.records, self.item.seeds, metric, measured).values
+            self._values[key] = cell_result(
+                self.item.cell(label), self.records, self.item.seeds, metric, endpoint
+            ).values
         return self._values[key]
 
 

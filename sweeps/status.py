@@ -9,9 +9,9 @@ from typing import Literal, get_args
 
 from benchmark.data.content import look_again
 from benchmark.data.datasets import public_name
-from benchmark.errors import FsslError, one_line
+from benchmark.errors import FsslError
 from benchmark.records.claim import PATIENCE, is_held, why_dead
-from benchmark.records.collect import runs_in
+from benchmark.records.collect import runs_in, trouble_with
 from benchmark.records.identity import AtHand, at_hand_for, seed_folder, why_apart
 from benchmark.records.record import Round, RunRecord, read_run
 
@@ -100,7 +100,7 @@ def status_of(
             return _finished(status, record, folder)
         return _unfinished(status, record.rounds, folder, patience)
     except (FsslError, OSError) as error:
-        return replace(status, state="damaged", trouble=one_line(error))
+        return replace(status, state="damaged", trouble=trouble_with(folder, error))
 
 
 def _finished(status: RunStatus, record: RunRecord, folder: Path) -> RunStatus:
@@ -171,7 +171,7 @@ def on_disk(results: Path, patience: float = PATIENCE, profile: str | None = Non
             record = read_run(folder)
             rounds = 0 if record is None else record.experiment["federation"]["rounds"]
         except (FsslError, OSError) as error:
-            trouble = one_line(error)
+            trouble = trouble_with(folder, error)
             runs[folder] = RunStatus(cell_key=key, seed=int(seed), name=key, rounds=0, state="damaged", trouble=trouble)
             continue
         if record is not None and profile in (None, record.experiment.get("profile")):  # None: it begins at this moment

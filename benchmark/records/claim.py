@@ -145,9 +145,8 @@ def _beats(path: Path, patience: float) -> bool:
     Ages are taken against a file touched now on the same file system, so that clocks of machines may differ. A time
     that far in the future was set before a clock was put back, and counts as little as an old one.
     """
-    try:
-        beat = path.stat().st_mtime
-    except OSError:
+    beat = _touched(path)
+    if beat is None:
         return False
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".now.", suffix=TEMPORARY) as file:
@@ -168,11 +167,11 @@ def _is_touched(path: Path, seconds: float) -> bool:
     return False
 
 
-def _touched(path: Path) -> int | None:
+def _touched(path: Path) -> float | None:
     """When it was touched last; opening it asks the server of a network folder."""
     try:
         with open(path) as file:
-            return os.fstat(file.fileno()).st_mtime_ns
+            return os.fstat(file.fileno()).st_mtime
     except OSError:
         return None
 

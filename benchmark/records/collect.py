@@ -120,6 +120,11 @@ def _try(read: Callable[[Path], RunRecord | None], path: Path, troubles: list[st
     except (FsslError, OSError) as error:
         if troubles is None:
             raise
-        message = one_line(error)  # most begin with their path
-        troubles.append(message if message.startswith(str(path)) else f"{path}: {message}")
+        troubles.append(trouble_with(path, error))
         return None
+
+
+def trouble_with(path: Path, error: Exception) -> str:
+    """The error in one line that begins with the path; most have it, but not those of a disk that fails."""
+    message = one_line(error)
+    return message if message.startswith(str(path)) else f"{path}: {message}"

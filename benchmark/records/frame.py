@@ -12,8 +12,8 @@ from benchmark.plain import expanded
 from benchmark.records.collect import read_records
 from benchmark.records.record import RunRecord
 
-# Column -> where it is in a record's experiment.
-SETTINGS: Mapping[str, tuple[str, ...]] = {
+# Column -> part and field of a record's experiment.
+SETTINGS: Mapping[str, tuple[str, str]] = {
     "method": ("method", "kind"),
     "data": ("data", "name"),
     "labels": ("data", "label_setting"),
@@ -48,14 +48,7 @@ def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
         "seed": record.seed,
         "status": record.status,
         "profile": record.result.get("profile"),
-        **{name: _value(record.experiment, path) for name, path in SETTINGS.items()},
+        **{name: record.experiment[part].get(field) for name, (part, field) in SETTINGS.items()},
     }
     for line in record.rounds:
         yield {**run, "round": line["round"], **line}
-
-
-def _value(experiment: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = experiment
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value

@@ -132,7 +132,7 @@ def read_run(folder: Path) -> RunRecord | None:
     experiment = check(json_object(experiment_bytes, experiment_path), schema.EXPERIMENT, f"{experiment_path}")
     result = read_result(folder) or {}
     manifest = read_manifest(folder)
-    path = _rounds_path(folder)
+    path = folder / (ROUNDS if result or not (folder / PROGRESS).exists() else PROGRESS)
     lines = bytes_of(path) or b""
     digest = digest_of(experiment_bytes, lines, manifest, result) if "digest" in result else None
     edited = digest is not None and result["digest"] != digest
@@ -191,16 +191,6 @@ def run_if_whole(folder: Path) -> RunRecord | None:
         return None
 
 
-def read_rounds(folder: Path) -> tuple[dict[str, Any], ...]:
-    """The rounds of a run: of a finished one all, of an unfinished one those that are saved. Raises DataError."""
-    path = _rounds_path(folder)
-    return json_lines(bytes_of(path) or b"", path)
-
-
-def _rounds_path(folder: Path) -> Path:
-    return folder / (ROUNDS if (folder / RESULT).exists() or not (folder / PROGRESS).exists() else PROGRESS)
-
-
 def json_lines(content: bytes, path: Path) -> tuple[dict[str, Any], ...]:
     """The objects in the whole lines of the file at `path`. Raises DataError."""
     lines = content.splitlines(keepends=True)
@@ -212,7 +202,7 @@ def _round(line: bytes, path: Path, number: int) -> dict[str, Any]:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: line {number} is not a JSON object ({error})") from None
-    return dict(check(value, schema.ROUND, f"{path}: line {number}"))
+    return check(value, schema.ROUND, f"{path}: line {number}")
 
 
 @functools.lru_cache(maxsize=CACHED_RUNS)

@@ -1,5 +1,6 @@
 """The types of a record's fields, checked where a file is read: whoever has a record need not look at them again."""
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ LARGEST = 1e300  # of a number in a record
 
 def is_number(value: object) -> bool:
     """Whether it is a finite number that a float can hold."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+    return type(value) in (int, float) and -LARGEST < value < LARGEST  # type: ignore[operator]
 
 
 def is_whole(value: object) -> bool:
@@ -132,10 +133,18 @@ def _fields(value: Any, wanted: list[Any] | Mapping[str, Any]) -> Iterator[tuple
     if isinstance(wanted, list):
         yield from ((index, entry, wanted[0]) for index, entry in enumerate(value))
         return
-    fields = {key.rstrip("?"): key for key in wanted}
+    fields = _names(tuple(wanted))
     for field, key in fields.items():
         left_out = value.get(field) is None if key.endswith("??") else key.endswith("?") and field not in value
         if field != "*" and not left_out:
             yield field, value.get(field), wanted[key]
     if "*" in fields:
-        yield from ((field, value[field], wanted["*"]) for field in value.keys() - fields.keys())
+        others = wanted["*"]
+        holds = KINDS[others] if isinstance(others, str) else lambda inner: False
+        yield from ((name, inner, others) for name, inner in value.items() if name not in fields and not holds(inner))
+
+
+@functools.cache
+def _names(keys: tuple[str, ...]) -> Mapping[str, str]:
+    """Field -> its key in what is wanted."""
+    return {key.rstrip("?"): key for key in keys}

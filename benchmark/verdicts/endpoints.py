@@ -7,7 +7,7 @@ speed      the mean log-odds of accuracy over the rounds since clients take part
 throughout the mean of the evaluations since clients take part
 reached    of "rounds_to/0.9": the rounds to that accuracy; one more than the run has where it never comes there
 spread     the standard deviation over the last third of the run's evaluations
-collapse   whether the run did not collapse (evidence.py): claims about collapse count runs
+collapse   as end; claims about collapse count the runs that did not (evidence.py)
 arithmetic counts and sizes, which need no training or are the same in every run
 """
 
@@ -27,7 +27,7 @@ def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:
     if last_rounds:
         rounds = _length(record)
         return _mean(_between(record, metric, rounds - min(int(last_rounds[1]), rounds / LAST_PART), rounds))
-    functions = {"last": value_of, "arithmetic": value_of, "end": end}
+    functions = {"last": value_of, "arithmetic": value_of, "end": end, "collapse": end}
     functions |= {"speed": speed, "throughout": throughout, "spread": spread, "reached": reached}
     return functions[endpoint](record, metric)
 

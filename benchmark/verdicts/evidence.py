@@ -82,7 +82,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     first, family = family_of(item, claim, _families(item, records))
     records = _judging({cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}, claim_hash, first)
     results = {
-        label: cell_result(item.cell(label), records, item.seeds, claim.metric, _measured(claim.endpoint))
+        label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint)
         for label in claim.labels
     }
     mixed = _by_several_engines(item, records, claim)
@@ -123,11 +123,6 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     )
 
 
-def _measured(endpoint: str) -> str:
-    """Collapse is of a run's end."""
-    return "end" if endpoint == "collapse" else endpoint
-
-
 def _uncollapsed(collapsed: Runs) -> dict[str, dict[int, float]]:
     """For a claim about collapse: 0 for a run that has collapsed, else 1."""
     return {label: {seed: float(not fell) for seed, fell in runs.items()} for label, runs in collapsed.items()}
@@ -146,17 +141,14 @@ def _collapsed(
         bound = bound_of(item.cell(label), item.cells)
         within = bound is not None and bound.label in cells
         runs = records.get(item.cell(label).cell_key, {})
+        far_below = {seed for seed, (end, alone) in ends[label].items() if end <= alone - BELOW_BOUND + ROUNDING}
         collapsed[label] = {
             seed: runs[seed].status == "diverged"
             or fell_from_its_best(runs[seed])
-            or (not within and seed in ends[label] and _far_below(*ends[label][seed]))
+            or (not within and seed in far_below)
             for seed in seeds
         }
     return collapsed
-
-
-def _far_below(end: float, bound: float) -> bool:
-    return end <= bound - BELOW_BOUND + ROUNDING
 
 
 def _families(item: Item, records: Records) -> dict[int, Family]:

@@ -2,20 +2,20 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, TypeAlias
 
 from benchmark.papers.bounds import bound_of
+from benchmark.papers.item import ACCURACY as ACCURACY
 from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
 from benchmark.records.record import FINISHED, RunRecord
+from benchmark.records.record import Records as Records
 from benchmark.verdicts.endpoints import before_clients, value_at
 from benchmark.verdicts.statistics import Summary, summary
 
-Records: TypeAlias = Mapping[str, Mapping[int, RunRecord]]  # cell_key -> seed -> record
 Status: TypeAlias = Literal["done", "partial", "missing", "diverged"]
-ACCURACY = "test/accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +140,8 @@ def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[
 
 
 def _ends_and_start(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
-    starts = {run.seed: before_clients(run, ACCURACY) for run in seeds_of(records, cell)}
-    ends = _ends(item, records, cell).items()
-    return {seed: (ended, start) for seed, ended in ends if (start := starts[seed]) is not None}
+    runs, ends = records.get(cell.cell_key, {}), _ends(item, records, cell).items()
+    return {seed: (ended, start) for seed, ended in ends if (start := before_clients(runs[seed], ACCURACY)) is not None}
 
 
 def _ends(item: Item, records: Records, cell: Cell) -> dict[int, float]:
@@ -174,8 +173,3 @@ def seeds_awaited(runs: Mapping[int, RunRecord], pilots: int) -> list[int]:
         return finished
     absent = [seed for seed in range(pilots) if seed not in finished]
     return sorted([*finished, *absent[: max(0, pilots - len(finished))]])
-
-
-def seeds_of(records: Records, cell: Cell) -> Sequence[RunRecord]:
-    """The cell's records by seed."""
-    return [record for _, record in sorted(records.get(cell.cell_key, {}).items())]

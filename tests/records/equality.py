@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from benchmark.experiment import Experiment
-from benchmark.records.record import read_rounds, run_folder, run_name
+from benchmark.records.record import run_folder, run_name
 from benchmark.records.state import RunState, load
+from tests.conftest import record_of
 
 FINISHED = {"experiment.json", "manifest.json", "rounds.jsonl", "result.json", "weights"}  # a finished run's folder
 
@@ -23,7 +24,8 @@ def untimed(folder: Path) -> list[str]:
 
 def _rounds(folder: Path) -> list[dict[str, Any]]:
     return [
-        {name: value for name, value in line.items() if not name.startswith("time/")} for line in read_rounds(folder)
+        {name: value for name, value in line.items() if not name.startswith("time/")}
+        for line in record_of(folder).rounds
     ]
 
 

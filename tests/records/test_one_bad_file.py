@@ -2,11 +2,13 @@
 names the file, and does its work on all others."""
 
 import contextlib
+import errno
 import io
 import json
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +131,25 @@ def test_a_run_that_may_not_be_read_is_named(results, another_user):
         assert ended == code and any("seed=0" in line and "Permission denied" in line for line in lines), lines
         if len(words) == 1:
             assert any(f"{'0' * 16}: Permission denied" in line for line in lines), lines
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_run_that_a_disk_does_not_give_is_named(results, monkeypatch, number):
+    lost, read = run_folder(results, TINY), Path.read_bytes
+
+    def reading(path: Path) -> bytes:
+        if path.parent == lost:
+            raise OSError(number, os.strerror(number))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    for words, code in ((["status"], 0), (["status", "ssfl/tab2"], 0), (["plan", "ssfl/tab2"], 0), (["verify"], 66)):
+        words += ["--profile", "demo"] if len(words) == 2 else []
+        ended, lines = lines_of(*words, "--results", results)
+        assert ended == code and any("seed=0" in line and os.strerror(number) in line for line in lines), lines
+    site = results.parent / "site"
+    assert lines_of("report", "--profile", "demo", "--results", results, "--site", site)[0] == 0
+    assert f"seed=0: [Errno {number}]" in (site / "index.html").read_text()
 
 
 def test_report_shows_the_others(results):

@@ -14,7 +14,7 @@ from benchmark.errors import DataError
 from benchmark.experiment import Evaluation
 from benchmark.records.collect import all_records, read_records
 from benchmark.records.copies import pack, read_copy, reference_path, unpack, write_reference
-from benchmark.records.record import RunRecord, read_rounds, read_run, run_digest, run_folder
+from benchmark.records.record import RunRecord, read_run, run_digest, run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 
@@ -43,7 +43,8 @@ def folder_of(results: Path, seed: int = 0) -> Path:
 def test_a_record_is_what_was_written(results):
     records = read_records(results, [KEY, "0" * 16], with_reference=True)
     assert list(records[KEY]) == [0, 1, 2] and records["0" * 16] == {}
-    record, rounds = records[KEY][0], read_rounds(folder_of(results))
+    record, lines = records[KEY][0], (folder_of(results) / "rounds.jsonl").read_text().splitlines()
+    rounds = tuple(map(json.loads, lines))
     assert record.status == "done" and record.wandb_url is None and not record.edited
     assert len(record.rounds) == 3 and tuple(record.rounds) == rounds
     assert record.rounds[-1] == rounds[-1] and record.rounds[1:] == rounds[1:]

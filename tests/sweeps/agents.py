@@ -5,11 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmark.records.record import read_rounds
 from benchmark.records.wandb_mirror import measured
 from sweeps.grid import Grid
 from sweeps.sweep_file import written
-from tests.conftest import ROOT
+from tests.conftest import ROOT, record_of
 from tests.records.wandb_server import ENTITY, PROJECT, Server
 
 SWEEP = f"{ENTITY}/{PROJECT}/s1"
@@ -39,7 +38,7 @@ def called(words: list[str], env: dict[str, str], seconds: float = 120) -> subpr
 
 def metrics_of(folder: Path) -> list[dict[str, float]]:
     """What W&B should have: the recorded rounds."""
-    lines = read_rounds(folder)
+    lines = record_of(folder).rounds
     return [{"round": line["round"], **{k: v for k, v in line.items() if measured(k)}} for line in lines]
 
 
