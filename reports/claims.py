@@ -172,17 +172,6 @@ class ClaimRow:
         return f"{text} Pilot seeds are not judged." if seeds == "pilot seed" else text
 
     @property
-    def brief(self) -> str:
-        """ "**holds** at K = 10, C = 2 and 10 on MNIST: +4.98 points, ..."."""
-        start = f"**{self.verdict}** {self.scope}"
-        if self.so_far:
-            return f"{start}. {' '.join(self.so_far)}"
-        if self.is_counted:
-            return f"{start}: {metric_name(self.claim.metric)} {self.estimate}, counted."
-        lines = (line for line in self.all_seeds if "no run of" not in line)
-        return f"{start}: {' '.join([f'{self.measured}.', *lines])}"
-
-    @property
     def context(self) -> list[str]:
         """What else a reader of the verdict has to know, a sentence each."""
         return [*self.all_seeds, *self.against, *self.so_far]
