@@ -16,7 +16,7 @@ from reports.interval_figures import claims_pictures
 from reports.item_figures import caption_of
 from reports.paper_table import is_printed, ladder_table, method_of, notes_of
 from reports.properties import property_tables
-from reports.provenance import provenance, remarks
+from reports.provenance import remarks
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data
 from reports.tables import Column, Entry, Row, Table
@@ -167,6 +167,5 @@ def item_values(reported: Reported) -> dict[str, Any]:
         "forests": claims_pictures(reported.judged),
         "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
         "caption": caption_of(item),
-        "provenance": provenance(reported.runs),
         "n_runs": len(reported.runs),
     }
