@@ -185,7 +185,7 @@ def _controls(item: str, file: Mapping[str, Any], cells: Iterable[Cell]) -> Iter
 def _only_shown(file: Mapping[str, Any], line: Line) -> Shown:
     """A line that nothing is trained for."""
     keys = _place_keys(file, line)
-    setting = {key: WORDS.get(line[key], line[key]) for key in ("method", *keys)}
+    setting: dict[str, Any] = {key: WORDS.get(line[key], line[key]) for key in ("method", *keys)}
     data = line.get("data", "")
     label = (
         _own_label(line, str(WORDS.get(data, data))) if "label" in line else "/".join(str(line[key]) for key in keys)
