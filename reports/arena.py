@@ -24,7 +24,6 @@ from benchmark.verdicts.results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import Summary, summary
 from reports.formatting import cell_address, count, megabytes, percent, points, sentence, thousands
 from reports.paper_table import is_printed, item_rows, mean_entry, method_of, notes_of
-from reports.properties import item_properties
 from reports.reported import KEPT, Reported
 from reports.tables import Column, Entry, Row, Table, pivoted
 
@@ -227,9 +226,8 @@ def not_ranked_text(arena: Arena) -> str:
 
 def arena_tables(reported: Reported) -> list[Table]:
     """A table for each value of the setting that varies, with the data and the notes of all."""
-    columns = arenas(reported)
-    rows, notes = arena_rows(reported, columns), notes_of(reported)
-    return [_table(reported.item, arena, rows, notes) for arena in columns]
+    rows, notes = arena_rows(reported), notes_of(reported)
+    return [_table(reported.item, arena, rows, notes) for arena in arenas(reported)]
 
 
 def _table(item: Item, arena: Arena, data: Sequence[Mapping[str, Any]], notes: tuple[str, ...]) -> Table:
@@ -330,9 +328,12 @@ def _end_entry(result: CellResult) -> Entry:
     return mean_entry(result.summary, below=(f"n={result.n}",))
 
 
-def arena_rows(reported: Reported, columns: Sequence[Arena]) -> list[dict[str, Any]]:
-    """A row a cell: the fields of every table's CSV, its score on each basis, and costs. All accuracies fractions."""
-    compared = {method.result.cell.label: (arena, method) for arena in columns for method in arena.compared}
+def arena_rows(reported: Reported) -> list[dict[str, Any]]:
+    """A row a cell: the fields of every table's CSV, its score on each basis, and costs of a whole run.
+
+    All accuracies are fractions; None where there is no such value.
+    """
+    compared = {method.result.cell.label: (arena, method) for arena in arenas(reported) for method in arena.compared}
     return [row | _scores(*compared.get(row["label"], (None, None))) for row in item_rows(reported)]
 
 
@@ -348,23 +349,3 @@ def _scores(arena: Arena | None, method: Compared | None) -> dict[str, Any]:
         values[f"run_{basis}"] = method.costs[basis] if method else None
         values[f"budget_{basis}"] = arena.budget.get(basis) if arena else None
     return values
-
-
-def arena_object(reported: Reported) -> dict[str, Any]:
-    """What `fssl reproduce --json` says under "arena": the rows of the table's CSV, and what methods hand over.
-
-    Accuracies are fractions, costs those of a whole run; null where there is no such value.
-    """
-    columns = arenas(reported)
-    rows = arena_rows(reported, columns)
-    names = dict.fromkeys(name for row in rows for name in row)
-    properties = {
-        method: {name: entry.line for name, entry in entries.items()}
-        for method, entries in item_properties(reported).items()
-    }
-    return {
-        "varies": columns[0].key if columns else "",
-        "columns": [{"value": a.value, "seeds": list(a.seeds), "rounds": a.rounds, **a.budget} for a in columns],
-        "methods": [{name: row.get(name) for name in names} for row in rows],
-        "properties": properties,
-    }

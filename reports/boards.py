@@ -63,20 +63,13 @@ def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
     }
 
 
-def variant_rows(every: Sequence[Reported], paper: str = "") -> dict[str, list[ClaimRow]]:
-    """The decided claims of VARIANTS, by how their items are built. They count for no paper."""
-    rows: dict[str, list[ClaimRow]] = {}
+def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[ClaimRow]]:
+    """What is listed of a paper, or of all: its claims by kind, and those of withdrawn settings apart."""
+    apart: dict[str, list[ClaimRow]] = {}
     for row in furthest(every).values():
         variant = catalogue.variant_of(row.item.name) if row.item.name in catalogue.VARIANTS else None
         if variant and row.judged.is_decided and not row.claim.withdrawn and paper in ("", row.paper):
-            rows.setdefault(variant.title, []).append(row)
-    return rows
-
-
-def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[ClaimRow]]:
-    """What is listed of a paper, or of all: its claims by kind, and those of withdrawn settings apart."""
-    variants = variant_rows(every, paper)
-    apart = {f"claims of a withdrawn setting, counted for no paper ({title})": rows for title, rows in variants.items()}
+            apart.setdefault(f"claims of a withdrawn setting, counted for no paper ({variant.title})", []).append(row)
     return kinds(board(every, paper)) | apart
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from benchmark.papers.item import Cell, Item
 from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import Records
-from reports.arena import arena_object, arena_tables, arenas, is_arena
+from reports.arena import arena_rows, arena_tables, arenas, is_arena
 from reports.claims import claim_values, claims_table, rows_of
 from reports.figures import Picture
 from reports.formatting import slug
@@ -33,7 +33,7 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
 
     A cell without a finished run has mean and std null and status "missing"; one with a diverged run has status
     "diverged", and its mean, if any, is that of the runs that ended. "metrics" has each further metric of the item. An
-    item that compares methods with each other has the comparison under "arena".
+    item that compares methods with each other has the rows of its CSV under "arena".
     """
     reported = Reported(item, records)
     first, *others = metrics_of(item)
@@ -52,7 +52,7 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "claims": [claim_values(row) for row in rows_of(reported)],
         "notes": list(notes_of(reported)),
         "report": report,
-        **({"arena": arena_object(reported)} if is_arena(item) else {}),
+        **({"arena": arena_rows(reported)} if is_arena(item) else {}),
     }
 
 

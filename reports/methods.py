@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -13,7 +12,6 @@ from benchmark.papers.item import Cell
 from benchmark.papers.own import OWN
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult
-from reports.articles import article
 from reports.formatting import cell_address, megabytes, sentence, slug
 from reports.paper_table import LABELS, mean_entry
 from reports.properties import PRIVACY, properties_of
@@ -21,9 +19,7 @@ from reports.reported import Reported
 from reports.tables import Column, Entry, Row, Table, table_of
 
 HOLDERS = {"server": "The server", "client": "A client", "central": "The one holder"}
-PRINTED_AT = re.compile(r"\b(?:19|20)\d\d\b|\barXiv\b")
 Results: TypeAlias = Sequence[tuple[Reported, CellResult]]  # of a method's cells
-ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
 def method_page(kind: str) -> str:
@@ -38,7 +34,7 @@ def kind_of(cell: Cell) -> str:
 
 @functools.cache
 def described(kind: str) -> Mapping[str, Any]:
-    """What the method's file says: name, what it is, citation, how it works, departures.
+    """What the method's file says: name, what it is, and all else in its own words.
 
     Empty texts for a method that cannot be imported here, or not be made without its fields.
     """
@@ -46,22 +42,16 @@ def described(kind: str) -> Mapping[str, Any]:
         cls = method_class(kind)
         needs = cls().needs
     except (ConfigError, TypeError):
-        return {"name": kind, "what": "", "citation": "", "arxiv": "", "box": "", "departures": "", "needs": []}
+        return {"name": kind, "what": "", "words": "", "needs": []}
     doc = inspect.getdoc(inspect.getmodule(cls)) or ""
     if sum(other.__module__ == cls.__module__ for other in METHODS.values()) > 1:  # a file of several methods
         doc = f"{inspect.getdoc(cls)}\n\n{doc}"
     head, *parts = doc.split("\n\n")
     name, _, what = " ".join(head.split()).partition(": ")
-    citation = parts.pop(0) if parts and PRINTED_AT.search(parts[0]) else ""
-    arxiv = ARXIV.search(citation)
-    departures = [part.removeprefix("Departures").lstrip(": \n") for part in parts if part.startswith("Departures")]
     return {
         "name": name if what else kind,
         "what": what or name,
-        "citation": " ".join(citation.split()),
-        "arxiv": arxiv[1] if arxiv else "",
-        "box": "\n\n".join(part for part in parts if not part.startswith(("Departures", "Legend"))),
-        "departures": article("\n\n".join(departures)) if departures else "",
+        "words": "\n\n".join(part for part in parts if not part.startswith("Legend")),
         "needs": [setting for setting in LABELS if setting in needs],
     }
 

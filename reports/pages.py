@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from benchmark.data.datasets import public_name
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import UNTRAINED
 from benchmark.papers.own import OWN
-from reports.arena import arena_tables, arenas, is_arena, not_ranked_text, order_text
+from reports.arena import is_arena
 from reports.boards import SENTENCES, kinds, shown_kinds, state_text
 from reports.claims import claims_table, rows_of
 from reports.findings import findings
@@ -18,7 +17,7 @@ from reports.interval_figures import claims_pictures
 from reports.item_figures import caption_of
 from reports.paper_table import is_printed, ladder_table, method_of, notes_of
 from reports.properties import property_tables
-from reports.provenance import provenance, remarks
+from reports.provenance import remarks
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data
 from reports.tables import Column, Entry, Row, Table
@@ -141,24 +140,14 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
 
 
 def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
-    """A paper's page, or the arena's: items, claims, and of an arena the first ranking of each item."""
-    rankings = [(reported, _ranking(reported)) for reported in mine if is_arena(reported.item)]
+    """A paper's page, or the arena's: items and claims."""
     return {
         "name": name,
         "about": PAPERS.get(name),
         "items": items_table(mine),
         "boards": boards(mine, name),
-        "rankings": rankings,
         "not_run": [item for item in items_of(name) if item not in {reported.item.name for reported in mine}],
     }
-
-
-def _ranking(reported: Reported) -> Table:
-    """The arena's first table, without costs, and how far it is a ranking."""
-    table, first = arena_tables(reported)[0], arenas(reported)[0]
-    order = f"{order_text(first, reported.item.seeds)} {not_ranked_text(first)}".rstrip()
-    rows = tuple(replace(row, entries=row.entries[:2]) for row in table.rows)
-    return replace(table, caption=order, columns=table.columns[:2], rows=rows)
 
 
 def item_values(reported: Reported) -> dict[str, Any]:
@@ -181,6 +170,5 @@ def item_values(reported: Reported) -> dict[str, Any]:
         "forests": claims_pictures(reported.judged),
         "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
         "caption": caption_of(item),
-        "provenance": provenance(reported.runs),
         "n_runs": len(reported.runs),
     }

@@ -27,15 +27,6 @@ def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[
     return flattened
 
 
-def provenance(runs: Iterable[RunRecord]) -> list[Fact]:
-    """Every entry of the runs' manifests.
-
-    Where runs differ, it says how many have each value. Partitions differ with the seed: the cells' pages have them.
-    """
-    entries = dict(enumerate(map(files_of_run, runs)))
-    return [fact for fact in facts(entries, lambda numbers: count(len(numbers), "run")) if fact[0] != "data partition"]
-
-
 def files_of_run(run: RunRecord) -> dict[str, str]:
     """What the run's manifest says, by full names: hashes, packages, code, machine; and the selection rule. Attempts
     are left out, as is what says nothing."""

@@ -56,48 +56,29 @@ def shifted_crops(images_NCHW: Tensor, padding: int, mode: str) -> Callable[[Ten
     buffer[blank:] = 0
     padded_NCHX, mirrored_NCHX = buffer[:blank].view(2, count, channels, height, padded_width).unbind(0)
     padded_NCHX[..., padding : padding + width] = images_NCHW
-    _FILL_SIDES[mode](padded_NCHX, images_NCHW, padding)
+    if mode == "reflect":  # columns, without repeating the edge
+        padded_NCHX[..., :padding] = images_NCHW[..., 1 : padding + 1].flip(-1)
+        padded_NCHX[..., padding + width :] = images_NCHW[..., width - 1 - padding : width - 1].flip(-1)
+    else:
+        padded_NCHX[..., :padding] = padded_NCHX[..., padding + width :] = 0
     mirrored_NCHX.copy_(padded_NCHX.flip(-1))  # padding is symmetric, so this is the mirrored image, padded
     windows_XW = buffer.as_strided((buffer.numel() - width + 1, width), (1, 1))
     device = images_NCHW.device
     plane_NC1 = torch.arange(count * channels, device=device).view(count, channels, 1)
     line_H = torch.arange(height, device=device)
-    source = _SOURCE_LINE[mode]
 
     def crop(flip_N: Tensor, top_N: Tensor, left_N: Tensor) -> Tensor:
-        line_N1H, inside_N1H = source(line_H + (top_N - padding).view(-1, 1, 1), height)
+        line_N1H = line_H + (top_N - padding).view(-1, 1, 1)
+        inside_N1H = (line_N1H >= 0) & (line_N1H < height)
+        if mode == "reflect":  # into 0 .. H-1 (-1 -> 1, H -> H-2)
+            line_N1H = (height - 1) - ((height - 1) - line_N1H.abs()).abs()
         mirrored_N11 = flip_N.view(-1, 1, 1) * (count * channels)
         start_NCH = ((mirrored_N11 + plane_NC1) * height + line_N1H) * padded_width + left_N.view(-1, 1, 1)
-        start_NCH = torch.where(inside_N1H, start_NCH, blank)
+        if mode == "zero":
+            start_NCH = torch.where(inside_N1H, start_NCH, blank)
         return windows_XW.index_select(0, start_NCH.flatten()).view(count, channels, height, width)
 
     return crop
-
-
-def _fill_reflected(padded_NCHX: Tensor, images_NCHW: Tensor, padding: int) -> None:
-    """Mirror `padding` columns (fewer than W) at both sides, without repeating the edge."""
-    width = images_NCHW.shape[-1]
-    padded_NCHX[..., :padding] = images_NCHW[..., 1 : padding + 1].flip(-1)
-    padded_NCHX[..., padding + width :] = images_NCHW[..., width - 1 - padding : width - 1].flip(-1)
-
-
-def _fill_zero(padded_NCHX: Tensor, images_NCHW: Tensor, padding: int) -> None:
-    padded_NCHX[..., :padding] = 0
-    padded_NCHX[..., padding + images_NCHW.shape[-1] :] = 0
-
-
-def _reflected_line(line: Tensor, height: int) -> tuple[Tensor, Tensor]:
-    """Line numbers mirrored into 0 .. H-1 (-1 -> 1, H -> H-2), all of them inside."""
-    return (height - 1) - ((height - 1) - line.abs()).abs(), torch.ones_like(line, dtype=torch.bool)
-
-
-def _plain_line(line: Tensor, height: int) -> tuple[Tensor, Tensor]:
-    """Line numbers unchanged, and which of them are within the image."""
-    return line, (line >= 0) & (line < height)
-
-
-_FILL_SIDES = {"reflect": _fill_reflected, "zero": _fill_zero}
-_SOURCE_LINE = {"reflect": _reflected_line, "zero": _plain_line}
 
 
 def affine_index(matrix_N6: Tensor, height: int, width: int) -> Tensor:

@@ -28,47 +28,39 @@ from benchmark.methods.protocol import SERVER, Job, Limit, Outcome, Tree, Weight
 from benchmark.methods.shared import is_statistic
 
 
+def norms_of(flat: Tensor) -> dict[str, float]:
+    """What the numerators add up, and the denominators take of the sum."""
+    l2_squared, l1 = float(flat @ flat), float(torch.linalg.vector_norm(flat, ord=1))
+    return {"l2/squared": l2_squared, "l2/plain": l2_squared**0.5, "l1/squared": l1**2, "l1/plain": l1}
+
+
 class StreamingDiversity:
     """The four quotients of a growing set of vectors, float64. Vectors come as named tensors."""
 
     def __init__(self) -> None:
-        self._sum: Tensor | None = None
-        self.count = 0
-        self._l2 = self._l2_squared = self._l1 = self._l1_squared = 0.0
+        self.count, self._sum, self._norms = 0, torch.zeros(()), dict[str, float]()
 
     def add(self, vector: Mapping[str, Tensor]) -> None:
         flat = torch.cat([part.flatten() for part in vector.values()]).double()
-        l2_squared, l1 = float(flat @ flat), float(torch.linalg.vector_norm(flat, ord=1))
-        self.count += 1
-        self._l2_squared += l2_squared
-        self._l2 += l2_squared**0.5
-        self._l1 += l1
-        self._l1_squared += l1**2
-        self._sum = flat if self._sum is None else self._sum.add_(flat)
+        self._add(1, flat, norms_of(flat))
 
     def joined(self, other: "StreamingDiversity") -> "StreamingDiversity":
         """Both sets of vectors in one; neither is changed."""
         both = StreamingDiversity()
-        both.count = self.count + other.count
-        both._l2_squared, both._l2 = self._l2_squared + other._l2_squared, self._l2 + other._l2
-        both._l1, both._l1_squared = self._l1 + other._l1, self._l1_squared + other._l1_squared
-        sums = [part for part in (self._sum, other._sum) if part is not None]
-        both._sum = sums[0] + sums[1] if len(sums) == 2 else sums[0] if sums else None
+        for part in filter(lambda part: part.count, (self, other)):
+            both._add(part.count, part._sum, part._norms)
         return both
+
+    def _add(self, count: int, vector: Tensor, norms: Mapping[str, float]) -> None:
+        # The first sum is the vector itself, and later ones are new: no set changes another's.
+        self._sum = self._sum + vector if self.count else vector
+        self._norms = {name: self._norms.get(name, 0.0) + norm for name, norm in norms.items()}
+        self.count += count
 
     def quotients(self) -> dict[str, float]:
         """{"l2/squared": ...}; empty where the sum is zero (no update, or updates that cancel exactly)."""
-        if self._sum is None:
-            return {}
-        l2_squared, l1 = float(self._sum @ self._sum), float(torch.linalg.vector_norm(self._sum, ord=1))
-        if l2_squared == 0.0:
-            return {}
-        return {
-            "l2/squared": self._l2_squared / l2_squared,
-            "l2/plain": self._l2 / l2_squared**0.5,
-            "l1/squared": self._l1_squared / l1**2,
-            "l1/plain": self._l1 / l1,
-        }
+        whole = norms_of(self._sum) if self.count else {}
+        return {name: self._norms[name] / norm for name, norm in whole.items() if whole["l2/squared"]}
 
 
 class CohortDiversity:

@@ -158,12 +158,11 @@ def by_images(beta: float, environment: Experiment) -> float:
     return beta * ((known(data.name).train - data.N_s - data.N_validation) / environment.federation.K) / 7326
 
 
-def by_prior(beta: float, environment: Experiment) -> float:
-    """FedSwitch's beta, "the amount of expected imbalance", as a multiple of the clients' true imbalance."""
-    return beta * prior_of(environment)
-
-
-BETAS: Mapping[str, Callable[[float, Experiment], float]] = {"images": by_images, "prior": by_prior}
+# FedSwitch's beta, "the amount of expected imbalance", is a multiple of the clients' true imbalance.
+BETAS: Mapping[str, Callable[[float, Experiment], float]] = {
+    "images": by_images,
+    "prior": lambda beta, environment: beta * prior_of(environment),
+}
 
 
 def environment_of(name: str, profile: str) -> Environment:

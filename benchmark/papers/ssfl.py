@@ -91,10 +91,11 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
     # A tenth of the epochs lies between two measurements, as released (train_parallel.py: epoch_interval). EMNIST's
     # runs are those of Table 2, which shows none; FixMatch has no cohort.
     measured = setting.method != "FixMatch" and (setting.measured or setting.data != "emnist_balanced")
+    dropout = 0.25 if setting.network == "emnist_cnn" else 0.0  # EMNIST_model.py:9-24; no other network has any
     return Experiment(
         data=data_of(setting, rule),
         partition=ClassSkew(R=setting.R),
-        model=Model(network=setting.network, norm=setting.norm, dropout=dropout(setting.network)),
+        model=Model(network=setting.network, norm=setting.norm, dropout=dropout),
         method=method_of(setting, rule),
         federation=Federation(K=setting.K, C=setting.C, T=T, rounds=rounds),
         optimizer=optimizer_of(setting, rule),
@@ -130,11 +131,6 @@ def augmentation(rule: Rule) -> Augmentation:
     14 is twelve where shear and shift along x and y count once, and is taken for both rules.
     """
     return Augmentation(weak=Weak(), strong=RandAugment(pool="ssfl", cutout=0.5 if rule == "released_code" else 0.0))
-
-
-def dropout(network: str) -> float:
-    """.25 in the EMNIST network (EMNIST_model.py:9-24); no other network has dropout."""
-    return 0.25 if network == "emnist_cnn" else 0.0
 
 
 def optimizer(
@@ -199,14 +195,11 @@ def ssfl(averaging: FedAvg | Grouping, objective: CRL | SelfTraining | Supervise
     return SSFL(objective=objective, averaging=averaging, batch_size=BATCH_SIZE, server_batch_size=BATCH_SIZE)
 
 
-def averaged(experiment: Experiment, averaging: FedAvg | Grouping) -> Experiment:
-    return replace(experiment, method=replace(experiment.method, averaging=averaging))
-
-
 def control_of(grouping: Experiment) -> Experiment:
     """FedAvg that gives the server the weight it has inside a group, 1/(C/S + 1): the control that the paper lacks."""
     C, S = grouping.federation.C, grouping.method.averaging.S
-    return averaged(grouping, FedAvg(server_weight=1 / (C / S + 1)))
+    method = replace(grouping.method, averaging=FedAvg(server_weight=1 / (C / S + 1)))
+    return replace(grouping, method=method)
 
 
 def method_of(setting: Setting, rule: Rule = "released_code") -> Any:
@@ -282,10 +275,12 @@ def scale(setting: Setting, profile: str) -> Scale:
         evaluation=evaluation,
     )
     if setting.cohort:
-        return replace(chosen, C=_share_of(chosen.K or 1, setting.C))
+        return replace(chosen, C=max(2, round(setting.C / 47 * (chosen.K or 1))))  # as of Table 2's 47; two at least
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]  # Table 3 has its own length
-    K, C = cohort_of(setting, stand_in)
+    # Two clients in a cohort at least; where all clients take part, they still do.
+    C = min(max(min(2, setting.C), round(setting.C * stand_in.share)), stand_in.largest_cohort)
+    K = C if setting.C == setting.K else min(round(setting.K * stand_in.share), stand_in.most_clients)
 
     def rounds_of(rounds: int) -> int:
         return rounds * T_OF_STAND_INS // T
@@ -301,17 +296,6 @@ def scale(setting: Setting, profile: str) -> Scale:
             gradient_diversity_every=rounds_of(evaluation.gradient_diversity_every),
         ),
     )
-
-
-def _share_of(K: int, C: int) -> int:
-    """The cohort among K clients that is C of Table 2's 47, and at least two."""
-    return max(2, round(C / 47 * K))
-
-
-def cohort_of(setting: Setting, stand_in: StandIn) -> tuple[int, int]:
-    """K and C: two clients in a cohort at least; where all clients take part, they still do."""
-    C = min(max(min(2, setting.C), round(setting.C * stand_in.share)), stand_in.largest_cohort)
-    return (C if setting.C == setting.K else min(round(setting.K * stand_in.share), stand_in.most_clients)), C
 
 
 def _labels(setting: Setting, stand_in: StandIn) -> dict[str, Any]:

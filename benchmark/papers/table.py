@@ -48,11 +48,12 @@ def item(paper: Paper, name: str, profile: str) -> Item:
     if paper.bounded and file["metrics"][0] == ACCURACY and "cells_of" not in file:  # else bounded in the other item
         cells = (*cells, *bounds(cells))
     claims = claims_of(file, {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line})
+    stand_ins = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
     shown = tuple(_only_shown(file, line) for line in lines if "not_yet" in line)
     check_labels(full_name, claims, [entry.label for entry in (*cells, *shown)])
     return Item(
         name=full_name,
-        title=file["title"] + _stand_ins_in_words(entries),
+        title=file["title"] + (f" (stand-in: {', '.join(stand_ins)})" if stand_ins else ""),
         profile=profile,
         cells=cells,
         shown=shown,
@@ -132,7 +133,7 @@ class Entry:
 
     def word(self, key: str) -> Any:
         """A value of the line as people read it; of the data, the stand-in's title."""
-        return self.stand_in.title if key == "data" and self.stand_in else _word(self.line[key])
+        return self.stand_in.title if key == "data" and self.stand_in else WORDS.get(self.line[key], self.line[key])
 
     @cached_property
     def label(self) -> str:
@@ -146,20 +147,18 @@ class Entry:
     def cell(self) -> Cell:
         computed = {**COMPUTED, **self.paper.computed}
         setting = {key: self.factors.get(key, self.word(key)) for key in self.printed_factors}
+        role: Literal["published", "quoted", "partition"] = "quoted" if self.line.get("also_quoted") else "published"
+        if self.file.get("figure", {}).get("kind") == "class_counts":
+            role = "partition"
         return Cell(
             label=self.label,
             setting={"method": self.line["method"], **setting},
             experiment=self.experiment,
             published=_printed(self.file, self.line),
             computed={name: computed[name](self.experiment) for name in self.file.get("computed", ())},
-            role=self._role(),
+            role=role,
             note="; ".join(self._notes()),
         )
-
-    def _role(self) -> Literal["published", "quoted", "partition"]:
-        if self.file.get("figure", {}).get("kind") == "class_counts":
-            return "partition"
-        return "quoted" if self.line.get("also_quoted") else "published"
 
     def _notes(self) -> Iterator[str]:
         if self.line.get("note"):
@@ -186,15 +185,12 @@ def _controls(item: str, file: Mapping[str, Any], cells: Iterable[Cell]) -> Iter
 def _only_shown(file: Mapping[str, Any], line: Line) -> Shown:
     """A line that nothing is trained for."""
     keys = _place_keys(file, line)
-    setting = {key: _word(line[key]) for key in ("method", *keys)}
+    setting: dict[str, Any] = {key: WORDS.get(line[key], line[key]) for key in ("method", *keys)}
+    data = line.get("data", "")
     label = (
-        _own_label(line, _word(line.get("data", ""))) if "label" in line else "/".join(str(line[key]) for key in keys)
+        _own_label(line, str(WORDS.get(data, data))) if "label" in line else "/".join(str(line[key]) for key in keys)
     )
     return Shown(label=label, setting=setting, published=_printed(file, line), note=line["not_yet"])
-
-
-def _word(value: Any) -> Any:
-    return WORDS.get(value, value)
 
 
 def _place_keys(file: Mapping[str, Any], line: Line) -> list[str]:
@@ -216,11 +212,6 @@ def _printed(file: Mapping[str, Any], line: Line) -> dict[str, Printed]:
         values = {first: line["value"], **values}
     spread = {first: line.get("spread")}
     return {metric: Printed(value=v, spread=spread.get(metric), runs=file["seeds"]) for metric, v in values.items()}
-
-
-def _stand_ins_in_words(entries: Iterable[Entry]) -> str:
-    titles = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
-    return f" (stand-in: {', '.join(titles)})" if titles else ""
 
 
 def _notes(paper: Paper, name: str, file: Mapping[str, Any], entries: Sequence[Entry]) -> Iterator[str]:

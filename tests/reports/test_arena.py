@@ -12,7 +12,7 @@ from benchmark.papers.item import Cell, Item
 from benchmark.verdicts.results import Records
 from reports.arena import (
     Arena,
-    arena_object,
+    arena_rows,
     arena_tables,
     arenas,
     at_budget,
@@ -143,13 +143,15 @@ def test_what_is_typically_no_better_than_labels_alone_is_not_ranked(ends_of_c: 
 
 def test_json_has_every_place_in_fractions() -> None:
     item, records = small()
-    found = arena_object(Reported(item, records))
-    assert found["varies"] == "hyperparameters"
-    assert found["columns"][0] == {"value": "own", "seeds": [0, 1, 2], "rounds": 2, "steps": 20.0, "bytes": 1e6}
-    first = found["methods"][0]
-    assert (first["label"], first["rounds_to_best"], first["run_steps"], first["run_bytes"]) == (
+    found = arena_rows(Reported(item, records))
+    first = found[0]
+    costs = first["budget_steps"], first["budget_bytes"], first["run_steps"], first["run_bytes"]
+    assert (first["label"], first["rounds_n"], first["rounds_to_best"], *costs) == (
         "A/own",
+        3,
         None,
+        20.0,
+        1e6,
         20.0,
         2e6,
     )
