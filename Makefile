@@ -37,6 +37,8 @@ test-all: $(DEV) ## all tests, also the slow ones: agents and clusters that are 
 soak: $(DEV) ## kills of every method under every engine, each resumed, also at the default interval (about an hour)
 	$(BIN)/python -m tests.soak.kills $(ARGS)
 	$(BIN)/python -m tests.soak.kills --default-interval --kills-each 2 $(ARGS)
+	$(BIN)/python -m tests.soak.chaos
+	$(BIN)/python -m tests.soak.chaos --default-interval
 
 # --strict: a package that cannot be looked up is an error, too. pip-audit comes unlocked and stays in a folder of its
 # own; nothing that it audits is installed.

@@ -17,7 +17,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
@@ -68,6 +68,23 @@ def nearest(word: object, known: Iterable[str]) -> str:
     if close and (len(names) > 4 or len(names) == 1):
         return f"did you mean {close[0]!r}?"
     return choose(names)
+
+
+def full_name(word: str, cls: Any, start: str = "") -> str:
+    """A hint for an unknown name: the fields of `cls` whose dotted names end with the word. Empty where none does."""
+    names = dict.fromkeys(name for name in field_names(cls) if name.endswith(f".{SYMBOLS.get(word, word)}"))
+    found = " or ".join(f"'{start}{name}'" for name in names)
+    return f"did you mean {found}?" if found else ""
+
+
+def field_names(cls: Any, path: str = "") -> Iterator[str]:
+    """Dotted names of a dataclass's fields and of those within them, of every kind that a field may be."""
+    for f in dataclasses.fields(cls):
+        hint, name = _hints(cls)[f.name], _join(path, f.name)
+        kinds = [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
+        for kind in (*kinds, *f.metadata.get("kinds", ())):
+            yield from field_names(kind, name)
+        yield name
 
 
 def choose(names: Iterable[str]) -> str:
@@ -238,7 +255,8 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
                 )
             continue
         if key not in fields:
-            raise ConfigError(f"unknown key {_join(path, key)} = {quoted(raw)}; {nearest(key, fields)}")
+            hint = full_name(str(key), cls) or nearest(key, fields)
+            raise ConfigError(f"unknown key {_join(path, key)} = {quoted(raw)}; {hint}")
         names = {former: now for now, former in fields[key].metadata.get("former", {}).items()}
         raw = names.get(raw, raw) if isinstance(raw, str) else raw
         if isinstance(raw, Mapping) and "kind" not in raw and dataclasses.is_dataclass(fields[key].default):

@@ -6,7 +6,7 @@ approximation are.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from typing import Any, Literal
 from benchmark.config import Checked, Count, ShareBetween, Whole, added, choose, from_plain, to_plain, values_before
 from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import canonical_name, public_name
+from benchmark.data.folder import number_of_classes
 from benchmark.data.partition import ClassSkew, Partition
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import METHODS, check_known, method_name, read_method
@@ -120,7 +121,7 @@ class Experiment(Checked):
     data: Data = Data()
     partition: Partition = ClassSkew(R=0.4)
     model: Model = Model(network="tiny_cnn", norm="gn", norm_groups=4)
-    method: Any = field(default=SSFL(), metadata={"read": read_method})
+    method: Any = field(default=SSFL(), metadata={"read": read_method, "kinds": tuple(METHODS.values())})
     federation: Federation = Federation()
     optimizer: SGD = SGD()
     evaluation: Evaluation = Evaluation()
@@ -159,6 +160,15 @@ class Experiment(Checked):
         experiment = replace(self, seed=seed)
         experiment.__dict__["cell_key"] = self.cell_key
         return experiment
+
+
+def label_folder(data: dict[str, Any], given: Collection[str]) -> None:
+    """Set ten labels a class at the server in an experiment's JSON, where its data are a folder of the user's images.
+
+    `given`: dotted names of what she set; with "data.N_s" among them, or without "data.name", nothing is changed.
+    """
+    if "data.name" in given and "data.N_s" not in given and (classes := number_of_classes(str(data["data"]["name"]))):
+        data["data"]["N_s"] = 10 * classes
 
 
 def to_json(experiment: Experiment, *, hashed: bool = False) -> dict[str, Any]:

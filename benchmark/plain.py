@@ -1,4 +1,4 @@
-"""Reads JSON, YAML and TOML, each key once.
+"""What people write: JSON, YAML and TOML, each key once, and paths with a `~`.
 
 A key that stands twice is refused in all of them: most readers keep the last one and drop the first. A byte-order mark
 is passed over. YAML is read safely: no tag builds an object.
@@ -8,11 +8,21 @@ import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
+from benchmark.errors import ConfigError
+
 MERGE = "tag:yaml.org,2002:merge"
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with the home folder in place of `~`. Raises ConfigError for a user who has none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{path}: this user has no home folder; name the folder without ~") from None
 
 
 def read_fields(path: Path) -> Any:
@@ -28,7 +38,11 @@ def read_fields(path: Path) -> Any:
 
 def from_json_text(text: str | bytes) -> Any:
     """The value of a JSON text. Raises ValueError (GivenTwice for a key that stands twice) and RecursionError."""
-    return json.loads(text, object_pairs_hook=_object)
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -4,10 +4,8 @@ An entry of departures names a switch as "(ssfl/departures: momentum)": a pair o
 the other way.
 """
 
-import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -15,12 +13,10 @@ from markupsafe import Markup
 
 from benchmark.verdicts.statistics import paired, summary
 from reports.formatting import cell_address
-from reports.provenance import flat
 from reports.rendering import render
 from reports.reported import Reported
 
 PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")  # what is not Markdown is text
-LONG = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e-?\d+)?(?![\w.])")  # a number with more digits than a reader needs
 NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
 
 
@@ -29,25 +25,6 @@ def article(text: str) -> Markup:
     html = PARSER.render(re.sub(r"\A\s*# .*\n", "", text))
     html = html.replace("<table>", '<div class="scroll" tabindex="0" role="region"><table>')
     return Markup(html.replace("</table>", "</table></div>"))
-
-
-def performance(written: Path, benchmarks: Path) -> dict[str, Any]:
-    """What is written, and each measurement. Both may be absent."""
-    return {
-        "written": article(written.read_text()) if written.is_file() else "",
-        "measured": [_measured(path) for path in sorted(benchmarks.glob("*.json"))],
-    }
-
-
-def _measured(path: Path) -> dict[str, Any]:
-    """Its values, and by name the works of engines that were timed; of a file that cannot be read, why."""
-    try:
-        values = json.loads(path.read_text())
-        works, facts = values.pop("ratios", {}), flat(values, joint=" ")
-    except (OSError, ValueError, AttributeError) as error:
-        works, facts = {}, {"cannot be read": str(error)}
-    short = {name: LONG.sub(lambda number: f"{float(number[0]):.4g}", text) for name, text in facts.items()}
-    return {"name": path.stem, "works": works, "facts": [(name, [(text, "")]) for name, text in short.items()]}
 
 
 def departures(text: str, mine: Sequence[Reported]) -> Markup:

@@ -19,7 +19,7 @@ from benchmark.records.fall import fall_in_words
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result
 from benchmark.verdicts.statistics import summary
-from reports.figures import Picture, draw
+from reports.figures import Picture, canvas, styled
 from reports.formatting import (
     NONE,
     axis_title,
@@ -31,7 +31,7 @@ from reports.formatting import (
     slug,
     thousands,
 )
-from reports.item_figures import DIVERSITY, curve_panel, joins
+from reports.item_figures import DIVERSITY, curves, joins
 from reports.methods import exchange_table, kind_of, method_page
 from reports.paper_table import SELECTED_ON_TEST, method_of, setting_text
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, remarks, seeds_text, started
@@ -106,6 +106,7 @@ def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
     return gzip.compress(csv_text(frame).encode(), compresslevel=6, mtime=0)
 
 
+@styled
 def cell_pictures(result: CellResult) -> list[Picture]:
     """A picture for each measured metric: every run thin, their mean and its band over it."""
     method = method_of(result.cell)
@@ -120,8 +121,9 @@ def cell_pictures(result: CellResult) -> list[Picture]:
     for metric, y_title, lines in panels:
         if any(not series.runs.empty for series in lines.values()):
             styles = {line: replace(look, dash=place) for place, line in enumerate(lines)}
-            panel = curve_panel(metric, lines, styles, y_title=y_title, joins=joins([result.cell]))
-            pictures.append(draw([[panel]], styles, width=4.2, height=2.1, left=0.72))
+            figure, [[ax]] = canvas(1, 1, styles, width=4.2, height=2.1, left=0.72)
+            curves(ax, metric, lines, styles, y_title=y_title, joins=joins([result.cell]))
+            pictures.append(Picture(figure=figure))
     return pictures
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median
 from typing import Any
 
 from benchmark.data.datasets import public_name
@@ -12,8 +11,6 @@ from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.columns import WORDS
 from benchmark.papers.item import CONFIRMING, Claim, Item
-from benchmark.verdicts.derived import to_target
-from benchmark.verdicts.endpoints import value_at
 from benchmark.verdicts.evidence import contrasts
 from benchmark.verdicts.judge import DECIDED, Estimate, Judged, share_text
 from benchmark.verdicts.signed_ranks import typical
@@ -65,7 +62,6 @@ RULES = {  # what has to be seen for a claim to hold
 }
 RANGE = "least and largest difference"
 STATUSES = (*DECIDED, "undecided", "pilots only", "not run")  # of a claim on a board
-BELOW_END = 0.01  # of accuracy: below the end by so much is a target that runs of the cell come to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -431,34 +427,12 @@ def seeds_table(row: ClaimRow) -> Table | None:
     return table_of("seeds", f"{metric_name(metric)}, {row.endpoint}", heads, rows)
 
 
-def target_table(reported: Reported, claim: Claim) -> Table | None:
-    """Beside a claim on speed: a row a cell, its rounds and bytes to a point below the lowest of the cells' ends."""
-    if claim.endpoint != "speed":
-        return None
-    runs = {label: result.runs for label, result in reported.results.items() if label in claim.labels}
-    ends = [
-        [value for run in every if (value := value_at(run, claim.metric, "end")) is not None] for every in runs.values()
-    ]
-    if not all(ends):
-        return None
-    target = min(map(median, ends)) - BELOW_END
-    rows = []
-    for label, every in runs.items():
-        came = sorted(reached for run in every if (reached := to_target(run, claim.metric, target)) is not None)
-        middle = came[len(every) // 2] if len(every) // 2 < len(came) else None
-        texts = (str(middle[0]), f"{middle[1] / 1e6:.1f} MB") if middle else (NONE, NONE)
-        rows.append((label, *texts, f"{len(came)} of {len(every)}"))
-    caption = f"To {shown(claim.metric, target)} %, the middle run of each cell: a point below the lowest of their ends"
-    return table_of("target", caption, ["Cell", "Rounds", "Sent both ways", "Runs that came there"], rows)
-
-
 def claim_page_values(row: ClaimRow) -> dict[str, Any]:
     """What the claim's template shows."""
     results = row.reported.results.items()
-    tables = {"Values": seeds_table(row), "Rounds and bytes to a target": target_table(row.reported, row.claim)}
     return {
         "one": row,
         "item": row.item,
-        "tables": {title: table for title, table in tables.items() if table},
+        "seeds": seeds_table(row),
         "pages": {label: cell_address(result) for label, result in results},
     }

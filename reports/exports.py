@@ -98,7 +98,6 @@ def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
     """Everything of one item into `folder`, named after it: ssfl-fig3-laptop-figure.pdf. Raises CannotWrite."""
     reported = Reported(item, records)
     start = "-".join(slug(part) for part in (*item.name.split("/"), item.profile))
-    folder.mkdir(parents=True, exist_ok=True)
     files = item_files(reported, tables_of(reported), item_pictures(reported))
     paths = []
     for name, content in files.items():

@@ -1,8 +1,7 @@
-"""All drawings, by matplotlib: panels of marks, which are points of a line with their style.
+"""Pictures by matplotlib, as SVG, PDF and PNG.
 
-A picture is drawn once. Its SVG takes its colours from CSS variables, so that one file serves light and dark pages,
-and has an id for each part of a line, so that the page's script can hide it; `data` has what the script reads values
-from. PNG and PDF are matplotlib's own. The same records always give the same bytes.
+The SVG takes its colours from CSS variables, so that one file serves light and dark pages. The page's script reads
+values off the lines that have a name (`plot`). The same records always give the same bytes.
 """
 
 import functools
@@ -11,13 +10,11 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
-import numpy as np
-import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -58,17 +55,35 @@ UNDATED: Mapping[str, Any] = {
     "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
     "png": dict.fromkeys(("Software",)),
 }
-ERROR_TICKS = (0, 50, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9)  # of an axis of accuracy by the logarithm of the error
 RIGHT, BETWEEN_ROWS, BELOW = 0.18, 0.42, 0.52  # inches around panels
 LETTER = 0.07  # inches that a letter is wide
+styled = matplotlib.rc_context(STYLE)  # around whatever draws
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A drawn figure. `data`: for each panel its position, its axes, and its lines' points."""
+    """A drawn figure."""
 
     figure: Figure
-    data: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def data(self) -> list[dict[str, Any]]:
+        """For the page's script: where each panel lies in the drawing, its x axis, and its named lines' points."""
+        width, height = self.figure.get_size_inches() * 72
+        panels = []
+        for ax in self.figure.axes:
+            box = ax.get_position()
+            place = (box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height)
+            lines = [line for line in ax.get_lines() if not str(line.get_label()).startswith("_")]
+            panels.append(
+                {
+                    "box": [round(v, 1) for v in place],
+                    "x": [*map(float, ax.get_xlim()), ax.get_xscale() == "log"],
+                    "what": ax.get_xlabel() or self.figure.axes[-1].get_xlabel(),
+                    "lines": [{"name": line.get_label(), "points": _points(line)} for line in lines],
+                }
+            )
+        return [panel for panel in panels if panel["lines"]]
 
     def svg(self) -> str:
         """A file of its own, which follows the reader's light or dark setting."""
@@ -90,18 +105,14 @@ class Picture:
         body = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{ident}-", self._body)
         head = Markup('<svg class="drawn" role="img" tabindex="0" aria-label="{}" data-figure="{}"')
         drawn = head.format(self.label, ident) + Markup(body.removeprefix("<svg"))
-        if not self.data:
+        data = self.data
+        if not data:
             return drawn
-        return drawn + Markup('<script type="application/json" id="{}-data">{}</script>').format(
-            ident, as_json(self.data)
-        )
+        return drawn + Markup('<script type="application/json" id="{}-data">{}</script>').format(ident, as_json(data))
 
     @functools.cached_property
     def _body(self) -> str:
         """The SVG element, for the file and for the page."""
-        parts = self.figure.findobj(lambda artist: (artist.get_gid() or "").startswith("line-"))
-        for number, part in enumerate(parts):  # a line has parts of one name in several panels
-            part.set_gid(f"{part.get_gid()}-{number}")
         text = self._saved("svg", facecolor="none").decode()
         text = text[text.index("<svg") :].replace("'DejaVu Sans'", "var(--sans)")
         # a hundredth of a point is finer than any screen: half of the bytes
@@ -115,11 +126,11 @@ class Picture:
     def png(self) -> bytes:
         return self._saved("png", dpi=160, facecolor="white")
 
+    @styled
     def _saved(self, kind: str, **options: Any) -> bytes:
         """Without a date or a program's name."""
         file = io.BytesIO()
-        with matplotlib.rc_context(STYLE):
-            self.figure.savefig(file, format=kind, metadata=UNDATED[kind], **options)
+        self.figure.savefig(file, format=kind, metadata=UNDATED[kind], **options)
         return file.getvalue()
 
 
@@ -129,119 +140,67 @@ def as_json(value: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mark:
-    """Points that are drawn alike."""
-
-    x: Sequence[float]
-    y: Sequence[float]
-    style: Mapping[str, Any]  # of matplotlib's `plot`
-    low: Sequence[float] = ()  # with `high` an interval a point, as bars
-    high: Sequence[float] = ()
-    fill: float = 0.0  # opacity of the interval as a band
-    width: float = 1.1  # of the bars
-    of: str | None = None  # the name in the legend; a click on it hides the mark
-    name: str = ""  # under which the page's script tells its values; empty: it does not
-
-    def draw(self, ax: Axes, number: int | None, clip: bool) -> None:
-        gid: Any = {} if number is None else {"gid": f"line-{number}"}
-        if len(self.low):
-            low, high = (np.clip(edge, 0, 100) if clip else edge for edge in (self.low, self.high))
-            if self.fill:
-                ax.fill_between(self.x, low, high, color=self.style["color"], alpha=self.fill, lw=0, **gid)
-            else:
-                ax.vlines(self.x, low, high, color=self.style["color"], linewidth=self.width, **gid)
-        ax.plot(self.x, self.y, **self.style, **gid)
-
-    @property
-    def points(self) -> list[list[float | None]]:
-        """For the page's script: [x, y] or [x, y, low, high]. Null for what is not finite."""
-        columns = (self.x, self.y, *((self.low, self.high) if len(self.low) else ()))
-        return [
-            [float(x), *(float(f"{value:.5g}") if math.isfinite(value) else None for value in values)]
-            for x, *values in zip(*columns, strict=True)
-        ]
+def _points(line: Line2D) -> list[list[float | None]]:
+    """[x, y] or [x, y, low, high]; null for what is not finite."""
+    columns = (*line.get_data(orig=True), *getattr(line, "interval", ()))
+    return [
+        [float(x), *(float(f"{value:.5g}") if math.isfinite(value) else None for value in values)]
+        for x, *values in zip(*columns, strict=True)
+    ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Panel:
-    """Marks on one pair of axes."""
+def plot(
+    ax: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    name: str = "_",
+    *,
+    low: Sequence[float] = (),
+    high: Sequence[float] = (),
+    fill: float = 0.0,
+    **style: Any,
+) -> None:
+    """A line or points; with `low` and `high` an interval a point, as bars or, with opacity `fill`, as a band.
 
-    marks: Sequence[Mark]
-    x_title: str
-    y_title: str = ""
-    title: str = ""
-    empty: str = ""  # what stands there without a mark
-    clip: bool = False  # intervals end at 0 and 100 %
-    finish: Callable[[Axes], object] = lambda ax: None  # what else is to be done to the axes
+    `name`: under which the page's script tells its values; "_": it does not.
+    """
+    if fill:
+        ax.fill_between(x, low, high, color=style["color"], alpha=fill, lw=0)
+    elif len(low):
+        ax.vlines(x, low, high, color=style["color"], linewidth=1.1)
+    (line,) = ax.plot(x, y, label=name, **style)
+    if len(low):
+        line.interval = low, high  # type: ignore[attr-defined]  # for `_points`
 
 
-def draw(
-    rows: Sequence[Sequence[Panel]],
+def titled(ax: Axes, x: str, y: str = "", title: str = "", *, empty: str = "", margins: Any = (0.02, 0.05)) -> None:
+    """Titles of the axes, at the end of drawing on them. `empty`: what stands there without a line."""
+    if ax.has_data():
+        ax.margins(*margins)
+    else:
+        ax.text(0.5, 0.5, empty, transform=ax.transAxes, ha="center", va="center", color=MUTED)
+    height = ax.get_position().height * ax.figure.get_figure(root=True).get_size_inches()[1]
+    ax.set_xlabel(x, labelpad=2)
+    ax.set_ylabel("\n".join(textwrap.wrap(y, int(height / LETTER))), labelpad=2)
+    ax.set_title(title)
+
+
+def canvas(
+    rows: int,
+    columns: int,
     looks: Mapping[str, Look],
     *,
     width: float,
     height: float,
     left: float = 0.6,
     gap: float = 0.18,
-    margins: tuple[float, float] = (0.02, 0.05),
-    **sharing: Any,
-) -> Picture:
-    """Panels in rows under one legend. `width`, `height` of a panel, room at its `left`, and `gap`: inches."""
-    numbers, data = {name: number for number, name in enumerate(looks)}, []
-    with matplotlib.rc_context(STYLE):
-        titles = any(panel.title for panel in rows[0])
-        figure, axes = _canvas(len(rows), len(rows[0]), looks, width, height, left, gap, titles, **sharing)
-        for of_row, row in zip(rows, axes, strict=True):
-            for panel, ax in zip(of_row, row, strict=False):
-                for mark in panel.marks:
-                    mark.draw(ax, None if mark.of is None else numbers[mark.of], panel.clip)
-                if not panel.marks and panel.empty:
-                    ax.text(0.5, 0.5, panel.empty, transform=ax.transAxes, ha="center", va="center", color=MUTED)
-                if panel.marks:
-                    ax.margins(*margins)
-                panel.finish(ax)
-                ax.set_xlabel(panel.x_title, labelpad=2)
-                ax.set_ylabel("\n".join(textwrap.wrap(panel.y_title, int(height / LETTER))), labelpad=2)
-                ax.set_title(panel.title)
-                if sharing:
-                    ax.label_outer()  # titles of axes once a row and column
-            for ax in row[len(of_row) :]:
-                ax.set_visible(False)
-        for of_row, row in zip(rows, axes, strict=True):
-            data += [_panel_data(panel, ax, numbers) for panel, ax in zip(of_row, row, strict=False)]
-    return Picture(figure=figure, data=[panel for panel in data if panel["lines"]])
-
-
-def _panel_data(panel: Panel, ax: Axes, numbers: Mapping[str, int]) -> Mapping[str, Any]:
-    """For the page's script: where the panel lies in the drawing, its x axis, and its marks' points."""
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    width, height = figure.get_size_inches() * 72
-    box = ax.get_position()
-    place = [box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height]
-    return {
-        "box": [round(v, 1) for v in place],
-        "x": [*map(float, ax.get_xlim()), ax.get_xscale() == "log"],
-        "what": panel.x_title,
-        "lines": [
-            {"k": numbers[mark.of or ""], "name": mark.name, "points": mark.points} for mark in panel.marks if mark.name
-        ],
-    }
-
-
-def _canvas(
-    rows: int,
-    columns: int,
-    looks: Mapping[str, Look],
-    width: float,
-    height: float,
-    left: float,
-    gap: float,
-    titles: bool,
+    titles: bool = False,
     **sharing: Any,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of equal panels with a legend above them. `width` and `height` of a panel, all sizes in inches."""
+    """A figure of equal panels under one legend. `width`, `height` of a panel, room at its `left`, and `gap`: inches.
+
+    `titles`: whether panels have some.
+    """
     names = [name for name in looks if name]
     total_width = left + columns * width + (columns - 1) * gap + RIGHT
     longest = max(map(len, names), default=0)
@@ -259,52 +218,8 @@ def _canvas(
     }
     axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw=margins, **sharing).tolist()
     if names:
-        anchor = ((left - 0.06) / total_width, 1.0)
-        _legend(figure, looks, loc="upper left", bbox_to_anchor=anchor, ncols=per_line)
+        keys = [Line2D([], [], **looks[name].line, lw=1.6, marker=looks[name].points, ms=4) for name in names]
+        place: Any = {"loc": "upper left", "bbox_to_anchor": ((left - 0.06) / total_width, 1.0), "ncols": per_line}
+        shape: Any = {"frameon": False, "handlelength": 2.2, "columnspacing": 1.4, "labelspacing": 0.5}
+        figure.legend(keys, names, **place, **shape, borderpad=0.2, borderaxespad=0.2)
     return figure, axes
-
-
-def _legend(figure: Figure, looks: Mapping[str, Look], **place: Any) -> None:
-    """A key and a name for each line, with ids by the line's number."""
-    numbers = {number: name for number, name in enumerate(looks) if name}
-    keys = [
-        Line2D([], [], **looks[name].line, linewidth=1.6, marker=looks[name].points, markersize=4)
-        for name in numbers.values()
-    ]
-    shape: Any = {"frameon": False, "handlelength": 2.2, "columnspacing": 1.4, "labelspacing": 0.5}
-    legend = figure.legend(keys, list(numbers.values()), **place, **shape, borderpad=0.2, borderaxespad=0.2)
-    for number, key, text in zip(numbers, legend.legend_handles, legend.get_texts(), strict=True):
-        assert key is not None
-        key.set_gid(f"legend-{number}-key")
-        text.set_gid(f"legend-{number}-name")
-
-
-def scatter(
-    dots: pd.DataFrame,
-    looks: Mapping[str, Look],
-    *,
-    x_title: str,
-    y_title: str,
-    title: str = "",
-    behind: Iterable[pd.DataFrame] = (),
-    log_error: bool = False,
-) -> Picture:
-    """Dots by kind: a row a dot, with columns kind, name, x and y.
-
-    `behind`: lines through rows of x and y; `log_error`: y is an accuracy in percent, by the logarithm of its error.
-    """
-    grey: Any = {"color": GRID, "linewidth": 1.0, "zorder": 1}
-    marks = [Mark(x=line["x"], y=line["y"], style=grey) for line in behind]
-    for kind, name, x, y in dots[["kind", "name", "x", "y"]].itertuples(index=False):
-        look = looks[kind]
-        style: Any = {"color": look.hex, "marker": look.points, "markersize": 5.5, "alpha": 0.8, "markeredgewidth": 0}
-        marks.append(Mark(x=[x], y=[y], style=style, of=kind, name=name))
-
-    def finish(ax: Axes) -> None:
-        if log_error:
-            ax.set_yscale("function", functions=(lambda y: -np.log10(100.1 - y), lambda v: 100.1 - 10**-v))
-            low, high = ax.get_ylim()
-            ax.set_yticks([tick for tick in ERROR_TICKS if low <= tick <= high])
-
-    panel = Panel(marks=marks, x_title=x_title, y_title=y_title, title=title, finish=finish)
-    return draw([[panel]], looks, width=5.0, height=2.6, margins=(0.07, 0.07))

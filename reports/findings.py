@@ -12,14 +12,14 @@ from benchmark.papers import catalogue
 from benchmark.papers.published import check_keys
 from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import ACCURACY
-from reports.boards import board, counts, declared_claims, furthest, kinds, shown_kinds, state_text, variant_rows
+from reports.boards import board, counts, declared_claims, furthest, kinds, shown_kinds, state_text
 from reports.claims import STATUSES, ClaimRow, without_runs
 from reports.formatting import count, points, shown
 from reports.rendering import render
 from reports.reported import PAPERS, Reported
 
 MAIN = Path(__file__).with_name("findings.toml")
-MOST_FINDINGS, MOST_IN_README = 8, 5
+MOST_FINDINGS = 8
 
 
 def main_sentences() -> Mapping[str, list[tuple[ClaimRow, str]]]:
@@ -34,7 +34,7 @@ def main_sentences() -> Mapping[str, list[tuple[ClaimRow, str]]]:
     return main
 
 
-def findings(every: Sequence[Reported], most: int = MOST_FINDINGS) -> list[ClaimRow]:
+def findings(every: Sequence[Reported]) -> list[ClaimRow]:
     """The main sentences of each paper of which something is known.
 
     They come in the order of findings.toml, whatever the verdict; of a paper without any, its claims in their own
@@ -51,18 +51,16 @@ def findings(every: Sequence[Reported], most: int = MOST_FINDINGS) -> list[Claim
         named = [known[row.key] for row, _ in main.get(paper, ()) if row.key in known]
         others = [row for row in known.values() if row.paper == paper and not row.claim.withdrawn]
         by_paper.append(named or sorted(others, key=lambda row: not row.claim.main))
-    return [row for turn in zip_longest(*by_paper) for row in turn if row is not None][:most]
+    return [row for turn in zip_longest(*by_paper) for row in turn if row is not None][:MOST_FINDINGS]
 
 
 def papers_table(every: Sequence[Reported]) -> str:
-    """For the README, as Markdown: of each paper its claims by status and the profiles it ran at; then findings."""
+    """For the README, as Markdown: of each paper its claims by status and the profiles it ran at."""
     return render(
         "board.md",
         statuses=STATUSES,
         kinds={kind: counts(rows, every) for kind, rows in kinds(board(every)).items()},
         state=state_text(every),
-        variants=variant_rows(every),
-        findings=findings(every, MOST_IN_README),
     )
 
 

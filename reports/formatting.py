@@ -2,8 +2,10 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from benchmark.papers.item import Cell, Claim, Item
 from benchmark.verdicts.results import CellResult
@@ -13,40 +15,8 @@ from benchmark.verdicts.units import is_fraction as is_fraction
 from benchmark.verdicts.units import number as number
 
 NONE = "\u2013"
-METRICS = {  # what it is called, and its unit; fractions are shown in percent
-    "test/accuracy": ("Test accuracy", ""),
-    "test/loss": ("Test loss", ""),
-    "test/auroc": ("Area under ROC", ""),
-    "test/precision": ("Macro precision", ""),
-    "test/recall": ("Macro recall", ""),
-    "pseudo/kept": ("Pseudo-labels kept", ""),
-    "pseudo/accuracy": ("Accuracy of kept pseudo-labels", ""),
-    "pseudo/kl_uniform": ("KL of pseudo-labels from uniform", "nats"),
-    "pseudo/kl_kept": ("KL of kept pseudo-labels from uniform", "nats"),
-    "pseudo/kl_true": ("KL of true labels from uniform", "nats"),
-    "pseudo/kl_ratio": ("KL of pseudo-labels over KL of true labels", ""),
-    "pseudo/kl_log_ratio": ("Logarithm of KL of pseudo-labels over KL of true labels", ""),
-    "pseudo/kl_gap": ("KL of true labels less KL of pseudo-labels", "nats"),
-    "aggregation/labelled_share": ("Weight of labelled clients", ""),
-    "aggregation/labelled_weight": ("Mean weight of labelled clients", ""),
-    "exchange/privacy": ("Privacy", ""),
-    "exchange/statelessness": ("Statelessness", ""),
-    "exchange/smoothing": ("EMA smoothing", ""),
-    "classes a client": ("Classes a client", "classes"),
-    "pseudo/class_balance": ("Class balance of kept pseudo-labels", ""),
-    "diversity/members": ("Clients in the diversity", ""),
-    "comm/bytes_up": ("Bytes up", ""),
-    "comm/bytes_down": ("Bytes down", ""),
-    "comm/bytes_kept": ("Bytes kept at clients", ""),
-    "comm/millions": ("Numbers sent in a round, in millions", ""),
-    "comm/sat_out": ("Clients that sat out", ""),
-    "comm/dropped": ("Updates dropped", ""),
-    "time/round_seconds": ("Seconds a round", "s"),
-    "time/cpu_seconds": ("CPU seconds a round", "s"),
-    "server/loss": ("Loss at the server", ""),
-    "client/loss": ("Loss at the clients", ""),
-    "local_steps": ("Local steps", ""),
-}
+# What it is called, and its unit.
+METRICS: Mapping[str, Sequence[str]] = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text())
 
 
 def metric_name(metric: str) -> str:

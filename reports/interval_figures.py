@@ -1,4 +1,4 @@
-"""Pictures of intervals: what a claim's looks say, all claims of an item, an arena's methods; every seed is a dot.
+"""Pictures of intervals: claims, and an arena's methods; every seed is a dot.
 
 They are apart from the tables of claims and arenas, so that a terminal's table is printed without matplotlib.
 """
@@ -10,14 +10,12 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from benchmark.papers.item import Claim, Item
-from benchmark.verdicts.judge import Judged, looked_at, readings_at
+from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import CellResult
-from benchmark.verdicts.rule import LOOKS
-from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import summary
 from reports.arena import Arena, methods
-from reports.figures import Mark, Panel, Picture, draw
-from reports.formatting import count, is_fraction, metric_name, unit_text
+from reports.figures import Picture, canvas, styled, titled
+from reports.formatting import is_fraction, metric_name, unit_text
 from reports.paper_table import method_of
 from reports.style import GRID, INK, Look, looks
 
@@ -34,83 +32,39 @@ class IntervalRow:
     look: Look = Look(colour=0)
     hollow: bool = False
 
-    def marks(self, place: int, scale: float) -> list[Mark]:
+    def draw(self, ax: Axes, place: int, scale: float) -> None:
         """Margin, interval, every run and the mean, at a height."""
-        colour, margin = self.look.hex, self.margin or 0.0
-        face = "none" if self.hollow else colour
-        dots = {"color": colour, "markerfacecolor": face, "marker": "o", "markersize": 4, "alpha": 0.7, "linewidth": 0}
-        tick = {"color": INK, "marker": "|", "markersize": 10, "markeredgewidth": 1.6}
-        drawn: list[tuple[Sequence[float], dict[str, Any]]] = [
-            ((-margin, margin) if margin else (), {"color": GRID, "linewidth": 14, "alpha": 0.6}),
-            (self.interval or (), {"color": colour, "linewidth": 2.2, "alpha": 0.55}),
-            (self.dots, dots),
-            (() if self.mean is None else (self.mean,), tick),
-        ]
-        return [
-            Mark(x=[scale * x for x in xs], y=[place] * len(xs), style={**style, "solid_capstyle": "butt"})
-            for xs, style in drawn
-            if len(xs)
-        ]
+        colour, face = self.look.hex, "none" if self.hollow else self.look.hex
+
+        def level(xs: Sequence[float], **style: Any) -> None:
+            ax.plot([scale * x for x in xs], [place] * len(xs), solid_capstyle="butt", **style)
+
+        if self.margin:
+            level((-self.margin, self.margin), color=GRID, linewidth=14, alpha=0.6)
+        if self.interval:
+            level(self.interval, color=colour, linewidth=2.2, alpha=0.55)
+        level(self.dots, color=colour, markerfacecolor=face, marker="o", markersize=4, alpha=0.7, linewidth=0)
+        if self.mean is not None:
+            level((self.mean,), color=INK, marker="|", markersize=10, markeredgewidth=1.6)
 
 
-def intervals(
-    rows: Sequence[IntervalRow],
-    x_title: str,
-    *,
-    percent: bool,
-    names: float,
-    zero: bool = True,
-    width: float = 5.2,
-) -> Picture:
+@styled
+def intervals(rows: Sequence[IntervalRow], x_title: str, *, percent: bool, names: float, zero: bool = True) -> Picture:
     """A row each, on one axis.
 
-    `percent`: the axis is in percent, the rows are fractions. `names`, `width`: inches of the names, and of the axis.
+    `percent`: the axis is in percent, the rows are fractions. `names`: inches of the names.
     """
-
-    def finish(ax: Axes) -> None:
-        if zero:
-            ax.axvline(0, color=INK, linewidth=0.8)
-        ax.set_yticks(range(len(rows)), [row.name for row in rows])
-        ax.set_ylim(len(rows) - 0.4, -0.6)
-        ax.grid(visible=False, axis="y")
-        ax.spines["left"].set_visible(False)
-
-    marks = [mark for place, row in enumerate(rows) for mark in row.marks(place, 100.0 if percent else 1.0)]
-    panel = Panel(marks=marks, x_title=x_title, finish=finish)
-    return draw([[panel]], {}, width=width, height=0.24 * len(rows) + 0.1, left=names, margins=(0.05, 0.05))
-
-
-def forest(judged: Judged, *, seeds: bool) -> Picture | None:
-    """What pilots and each look say, with every seed as a dot, and (`seeds`) a row a seed.
-
-    Of several contrasts: the one that decides the verdict. None without a seed, and for what is counted.
-    """
-    claim, evidence = judged.claim, judged.evidence
-    if evidence is None or claim.endpoint == "arithmetic" or not (evidence.pilots or evidence.confirming):
-        return None
-    pilots, confirming = evidence.pilots, evidence.confirming
-    contrasts = range(len(evidence.differences))
-    least = min(contrasts, key=lambda k: typical(evidence.differences_at(confirming or pilots, k)))
-    contrast = looked_at(evidence, judged.error).contrast if judged.looks else least
-    differences = evidence.differences[contrast]
-
-    def row(name: str, of: Sequence[int], interval: tuple[float, float] | None = None) -> IntervalRow:
-        values = [differences[seed] for seed in of]
-        mean, hollow = typical(values) if len(values) > 1 else None, bool(of) and of[0] in pilots
-        return IntervalRow(name=name, mean=mean, interval=interval, dots=values, margin=claim.least, hollow=hollow)
-
-    rows = [row(f"{count(len(pilots), 'pilot')}, not judged", pilots)] if pilots else []
-    for look, n in enumerate(LOOKS[: judged.looks]):
-        interval = readings_at(evidence, judged.error, look)[contrast].interval
-        rows.append(row(f"look {look + 1}: {n} seeds", confirming[:n], interval))
-    if judged.over_all:
-        rows.append(row(f"all {len(confirming)} seeds", confirming, judged.over_all.interval))
-    if confirming and not judged.looks:
-        rows.append(row(f"{count(len(confirming), 'seed')} of {LOOKS[0]}", confirming))
-    if seeds:
-        rows += [row(f"seed {seed}", [seed]) for seed in (*pilots, *confirming)]
-    width = 5.2 if seeds else 2.8
-    return intervals(rows, _axis_title(claim), percent=is_fraction(claim.metric), names=1.7, width=width)
+    figure, [[ax]] = canvas(1, 1, {}, width=5.2, height=0.24 * len(rows) + 0.1, left=names)
+    for place, row in enumerate(rows):
+        row.draw(ax, place, 100.0 if percent else 1.0)
+    titled(ax, x_title, margins=(0.05, 0.05))
+    if zero:
+        ax.axvline(0, color=INK, linewidth=0.8)
+    ax.set_yticks(range(len(rows)), [row.name for row in rows])
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    ax.grid(visible=False, axis="y")
+    ax.spines["left"].set_visible(False)
+    return Picture(figure=figure)
 
 
 def _axis_title(claim: Claim) -> str:
@@ -118,12 +72,19 @@ def _axis_title(claim: Claim) -> str:
 
 
 def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
-    """Every claim's interval, those of one unit on one axis. None of claims without an estimate."""
+    """Every claim's interval, those of one unit on one axis. None of what is counted, or has no estimate.
+
+    A claim of one contrast has each of its seeds as a dot.
+    """
     axes: dict[tuple[str, bool], list[IntervalRow]] = {}
     for one in judged:
-        if one.estimate is not None:
-            claim = one.claim
-            row = IntervalRow(name=claim.name, mean=one.estimate, interval=one.interval, margin=claim.least)
+        if one.estimate is not None and one.claim.endpoint != "arithmetic":
+            claim, seen, values = one.claim, one.evidence, list[float]()
+            if seen is not None and len(seen.differences) == 1:
+                values = seen.differences_at((seen.confirming or seen.pilots)[: one.n], 0)
+            row = IntervalRow(
+                name=claim.name, mean=one.estimate, interval=one.interval, dots=values, margin=claim.least
+            )
             axes.setdefault((_axis_title(claim), is_fraction(claim.metric)), []).append(row)
     return [
         intervals(rows, title, percent=percent, names=0.2 + 0.068 * max(len(row.name) for row in rows))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +15,7 @@ from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import summary
-from reports.figures import Mark, Panel, Picture, draw
+from reports.figures import Picture, canvas, plot, styled, titled
 from reports.formatting import axis_title, is_fraction, metric_name
 from reports.paper_table import method_of, setting_text
 from reports.reported import KEPT, Reported
@@ -32,13 +31,14 @@ BUSY = 5  # lines in a panel, from which on bands are faint and single seeds lef
 LOG_SPAN = 100.0  # a diversity that spans two decades has a logarithmic axis
 CAPTIONS = {
     "curves": "x axis: round. Line: mean over seeds; band: 95 % interval (five or more seeds); thin lines: single "
-    "runs. A dotted line ending in a cross is a run that diverged. Click on a name to hide its line.",
+    "runs. A dotted line ending in a cross is a run that diverged.",
     "against": "Mean over seeds with its 95 % interval (five or more seeds); every run is a dot. "
     "No line joins means of different seeds.",
     "class_counts": "Images of each class at each client, seed 0. From the data sets on this machine.",
 }
 
 
+@styled
 def item_picture(reported: Reported) -> Picture | None:
     """The item's figure, or for a table its curves. None where no run has begun or there are too many lines."""
     item = reported.item
@@ -128,63 +128,52 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
     if not panels or max(map(len, panels.values())) > MOST_LINES:
         return None
     looks = line_looks((name for lines in panels.values() for name in lines), methods_of(item))
-    rows: list[list[Panel]] = []
-    for metric in drawn_metrics(reported):
-        rows.append([])
+    metrics = drawn_metrics(reported)
+    size: Any = {"width": 5.6, "height": 2.2} if len(panels) == 1 else {"width": 2.7, "height": 1.8}
+    sharing: Any = {"sharex": "col", "sharey": "row"}
+    figure, axes = canvas(len(metrics), len(panels), looks, **size, left=0.72, titles=any(panels), **sharing)
+    for metric, of_row in zip(metrics, axes, strict=True):
         known = {
             title: {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
             for title, cells in panels.items()
         }
-        log = _spans_decades(metric, [one for lines in known.values() for one in lines.values()])
-        for title, lines in known.items():
-            cells = panels[title]
-            first = not rows[1:] and not rows[0]
-            panel = curve_panel(metric, lines, looks, joins=joins(cells.values()), named=first, log=log)
-            truth = drawing.truth.get(metric)
-            true = {name: series_of(results[cell.label], truth) for name, cell in cells.items()} if truth else {}
-            marks = [*panel.marks, *(_true_mark(name, one, looks[name], metric) for name, one in true.items())]
-            rows[-1].append(replace(panel, marks=marks, title="" if rows[1:] else title))
-    size: Any = {"width": 5.6, "height": 2.2} if len(panels) == 1 else {"width": 2.7, "height": 1.8}
-    picture = draw(rows, looks, **size, left=0.72, sharex="col", sharey="row")
-    left, *others = picture.figure.axes
+        if _spans_decades(metric, [one for lines in known.values() for one in lines.values()]):
+            of_row[0].set_yscale("log")
+        for ax, (title, cells) in zip(of_row, panels.items(), strict=True):
+            if truth := drawing.truth.get(metric):
+                for name, cell in cells.items():
+                    _plot_truth(ax, series_of(results[cell.label], truth), looks[name], metric)
+            of_panel: Any = {"title": title if of_row is axes[0] else "", "named": ax is axes[0][0]}
+            curves(ax, metric, known[title], looks, joins=joins(cells.values()), **of_panel)
+            ax.label_outer()  # titles of axes once a row and column
+    left, *others = figure.axes
     for ax in others:  # a column without data has the first one's rounds
         if not any(one.has_data() for one in ax.get_shared_x_axes().get_siblings(ax)):
             ax.set_xlim(left.get_xlim())
-    return picture
+    return Picture(figure=figure)
 
 
-def curve_panel(
+def curves(
+    ax: Axes,
     metric: str,
     lines: Mapping[str, Series],
     looks: Mapping[str, Look],
     *,
     y_title: str = "",
+    title: str = "",
     joins: int | None = None,
     named: bool = True,
-    log: bool = False,
-) -> Panel:
+) -> None:
     """Lines by name: mean and 95 % band where three runs finished, and each run. `joins`: when clients take part."""
-    names, marks = list(looks), list[Mark]()
+    names = list(looks)
     for name, series in lines.items():
-        marks += _curve_marks(series, name, looks[name], names.index(name), _scale(metric), busy=len(lines) > BUSY)
-
-    def finish(ax: Axes) -> None:
-        ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        if log:
-            ax.set_yscale("log")
-        if joins and marks:
-            ax.axvline(joins, color=MUTED, linewidth=0.8, linestyle=(0, (1.5, 2.0)))
-            place: Any = {"xycoords": ("data", "axes fraction"), "xytext": (3, 3), "textcoords": "offset points"}
-            ax.annotate("clients join" if named else "", (joins, 0), **place, fontsize=7.5, color=MUTED)
-
-    return Panel(
-        marks=marks,
-        x_title="Round",
-        y_title=y_title or axis_title(metric),
-        empty="not measured",
-        clip=is_fraction(metric),
-        finish=finish,
-    )
+        _plot_curve(ax, series, name, looks[name], names.index(name), metric, busy=len(lines) > BUSY)
+    ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    titled(ax, "Round", y_title or axis_title(metric), title, empty="not measured")
+    if joins and ax.get_lines():
+        ax.axvline(joins, color=MUTED, linewidth=0.8, linestyle=(0, (1.5, 2.0)))
+        place: Any = {"xycoords": ("data", "axes fraction"), "xytext": (3, 3), "textcoords": "offset points"}
+        ax.annotate("clients join" if named else "", (joins, 0), **place, fontsize=7.5, color=MUTED)
 
 
 def _scale(metric: str) -> float:
@@ -192,25 +181,30 @@ def _scale(metric: str) -> float:
     return 100.0 if is_fraction(metric) else 1.0
 
 
-def _curve_marks(series: Series, name: str, look: Look, number: int, scale: float, *, busy: bool) -> Iterator[Mark]:
+def _edges(metric: str, low: Any, high: Any) -> dict[str, Any]:
+    """An interval on the axis; those of fractions end at 0 and 100 %."""
+    low, high = (np.clip(edge, 0, 100) if is_fraction(metric) else edge for edge in (low, high))
+    return {"low": low, "high": high}
+
+
+def _plot_curve(ax: Axes, series: Series, name: str, look: Look, number: int, metric: str, *, busy: bool) -> None:
     """Mean with its band, and each run: thin under a mean, else as a line, dotted to a cross where it diverged."""
-    band = scale * series.band[["mean", "low", "high"]]
+    band = _scale(metric) * series.band[["mean", "low", "high"]]
     if not band.empty:
         style = {**look.line, "linewidth": 1.6, "markersize": 3.2, **_marked(look, len(band), number)}
-        columns: Any = {"x": band.index, "y": band["mean"], "low": band["low"], "high": band["high"]}
-        yield Mark(**columns, style=style, fill=0.07 if busy else 0.16, of=name, name=name or "mean")
+        edges = _edges(metric, band["low"], band["high"])
+        plot(ax, band.index, band["mean"], name or "mean", **edges, fill=0.07 if busy else 0.16, **style)
     for seed in series.runs:
-        run = scale * series.runs[seed].dropna()
-        x, y = run.index.to_numpy(), run.to_numpy()
-        of: Any = {"of": name, "name": f"{name}, seed {seed}".lstrip(", ")}
+        run = _scale(metric) * series.runs[seed].dropna()
+        x, y, label = run.index.to_numpy(), run.to_numpy(), f"{name}, seed {seed}".lstrip(", ")
         if seed in series.diverged:
-            yield Mark(x=x, y=y, style={"color": look.hex, "linewidth": 0.9, "linestyle": ":"}, **of)
-            yield Mark(x=x[-1:], y=y[-1:], style={"color": look.hex, "marker": "x", "markersize": 5}, of=name)
+            plot(ax, x, y, label, color=look.hex, linewidth=0.9, linestyle=":")
+            plot(ax, x[-1:], y[-1:], color=look.hex, marker="x", markersize=5)
         elif seed not in series.finished or band.empty:
             style = {**look.line, "linewidth": 1.2, "markersize": 3.0, **_marked(look, len(x), number)}
-            yield Mark(x=x, y=y, style=style, **of)
+            plot(ax, x, y, label, **style)
         elif not busy:
-            yield Mark(x=x, y=y, style={"color": look.hex, "linewidth": 0.7, "alpha": 0.45}, **of)
+            plot(ax, x, y, label, color=look.hex, linewidth=0.7, alpha=0.45)
 
 
 def _marked(look: Look, points: int, number: int) -> dict[str, Any]:
@@ -219,10 +213,10 @@ def _marked(look: Look, points: int, number: int) -> dict[str, Any]:
     return {"marker": look.points, "markevery": list(range((number * step) // 4 % step, points, step))}
 
 
-def _true_mark(name: str, series: Series, look: Look, metric: str) -> Mark:
+def _plot_truth(ax: Axes, series: Series, look: Look, metric: str) -> None:
     """The line's true value, dotted."""
     mean = _scale(metric) * (series.runs[series.finished].mean(axis=1) if series.band.empty else series.band["mean"])
-    return Mark(x=mean.index, y=mean, style={"color": look.hex, "linestyle": ":"}, of=name)
+    plot(ax, mean.index, mean, color=look.hex, linestyle=":")
 
 
 def _spans_decades(metric: str, every: Iterable[Series]) -> bool:
@@ -258,49 +252,41 @@ def _against(reported: Reported, drawing: Drawing) -> Picture | None:
     if not runs:
         return None
     looks = line_looks((name for lines in runs.values() for name in lines), methods_of(item))
-    panels = [_against_panel(title, metric, lines, looks, drawing) for (title, metric), lines in runs.items()]
-    return draw([panels], looks, width=3.2, height=2.4, gap=0.6, margins=(0.08, 0.1))
+    figure, [axes] = canvas(1, len(runs), looks, width=3.2, height=2.4, gap=0.6, titles=any(t for t, _ in runs))
+    for ax, ((title, metric), lines_of) in zip(axes, runs.items(), strict=True):
+        _plot_against(ax, metric, lines_of, looks, drawing)
+        titled(ax, drawing.x, axis_title(metric), title, empty="not run", margins=(0.08, 0.1))
+    return Picture(figure=figure)
 
 
-def _against_panel(
-    title: str, metric: str, lines: Mapping[str, Mapping[Any, pd.Series]], looks: Mapping[str, Look], drawing: Drawing
-) -> Panel:
+def _plot_against(
+    ax: Axes, metric: str, lines: Mapping[str, Mapping[Any, pd.Series]], looks: Mapping[str, Look], drawing: Drawing
+) -> None:
     """Words on the x axis keep their order, and are not joined by lines."""
     values = list(dict.fromkeys(x for line in lines.values() for x in line))
     words = [x for x in values if isinstance(x, str)]
-    marks = []
     for number, (name, look) in enumerate(looks.items()):
-        by_x = lines.get(name, {})
+        by_x = lines.get(name)
+        if not by_x:
+            continue
         runs = _scale(metric) * pd.DataFrame([by_x[x] for x in (by_x if words else sorted(by_x))])
         places = [words.index(x) + 0.09 * (number - (len(looks) - 1) / 2) for x in runs.index] if words else runs.index
         joined = {} if not words and not runs.isna().any(axis=None) else {"linestyle": "none"}
         style = {**look.line, **joined, "marker": look.points, "markersize": 4.5, "linewidth": 1.4}
-        marks.append(Mark(x=places, y=runs.mean(axis=1), style=style, of=name))
-        dots = {"color": look.hex, "marker": ".", "markersize": 3, "alpha": 0.5, "linestyle": "none"}
+        plot(ax, places, runs.mean(axis=1), **style)
+        dots: Any = {"color": look.hex, "marker": ".", "markersize": 3, "alpha": 0.5, "linestyle": "none"}
         for x, (_, row) in zip(places, runs.iterrows(), strict=True):
             seen = summary(row.dropna())
-            edges: Any = {"low": seen.interval[:1], "high": seen.interval[1:]} if seen.interval else {}
-            marks.append(Mark(x=[x] * len(row), y=row, style=dots, of=name))
-            marks.append(Mark(x=[x], y=[seen.mean], **edges, style=dots, of=name, name=name))
-
-    def finish(ax: Axes) -> None:
-        if words:
-            turned: Any = {"rotation": 20, "ha": "right"} if words[3:] else {}
-            ax.set_xticks(range(len(words)), words, **turned)
-        elif drawing.log_x:
-            ax.set_xscale("log")
-            ax.xaxis.set_minor_locator(NullLocator())
-            ax.set_xticks(sorted(values), [f"{x:g}".removeprefix("0") for x in sorted(values)])  # .05 .1
-
-    return Panel(
-        marks=marks if values else [],
-        x_title=drawing.x,
-        y_title=axis_title(metric),
-        title=title,
-        empty="not run",
-        clip=is_fraction(metric),
-        finish=finish,
-    )
+            edges = _edges(metric, seen.interval[:1], seen.interval[1:]) if seen.interval else {}
+            plot(ax, [x] * len(row), row, **dots)
+            plot(ax, [x], [seen.mean], name, **edges, **dots)
+    if words:
+        turned: Any = {"rotation": 20, "ha": "right"} if words[3:] else {}
+        ax.set_xticks(range(len(words)), words, **turned)
+    elif drawing.log_x:
+        ax.set_xscale("log")
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_xticks(sorted(values), [f"{x:g}".removeprefix("0") for x in sorted(values)])  # .05 .1
 
 
 def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
@@ -319,30 +305,22 @@ def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
     if not counts:
         return None
     looks = series_looks(name for frame in counts.values() for name in frame.columns)
-    panels = []
-    for title, frame in counts.items():
-        tops, clients = frame.cumsum(axis=1), len(frame)
-        marks = [
-            Mark(
-                x=frame.index,
-                y=tops[name],
-                low=tops[name] - frame[name],
-                high=tops[name],
-                width=0.8 * BAR_PANEL * 72 / clients,
-                style={"color": looks[name].hex, "linestyle": "none"},
-                of=name,
-            )
-            for name in frame
-        ]
-        panels.append(Panel(marks=marks, x_title="Client", y_title="Images", title=title, finish=_finish_bars))
-    rows = [panels[start : start + 3] for start in range(0, len(panels), 3)]
-    return draw(rows, looks, width=BAR_PANEL, height=2.0, gap=0.6, margins=(0.05, 0.05))
-
-
-def _finish_bars(ax: Axes) -> None:
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.grid(visible=False)
-    ax.set_ylim(bottom=0)
+    columns = min(3, len(counts))
+    size: Any = {"width": BAR_PANEL, "height": 2.0, "gap": 0.6}
+    figure, axes = canvas(-(-len(counts) // columns), columns, looks, **size, titles=True)
+    panels = [ax for row in axes for ax in row]
+    for ax, (title, frame) in zip(panels, counts.items(), strict=False):
+        tops = frame.cumsum(axis=1)
+        for name in frame:
+            bar: Any = {"color": looks[name].hex, "linewidth": 0.8 * BAR_PANEL * 72 / len(frame)}
+            ax.vlines(frame.index, tops[name] - frame[name], tops[name], **bar)
+        titled(ax, "Client", "Images", title, margins=(0.05, 0.05))
+        ax.set_ylim(bottom=0)
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        ax.grid(visible=False)
+    for ax in panels[len(counts) :]:
+        ax.set_visible(False)
+    return Picture(figure=figure)
 
 
 def figure_csv(reported: Reported) -> pd.DataFrame:

@@ -10,14 +10,15 @@ from benchmark.data.datasets import public_name
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import METHODS, method_class, method_name
 from benchmark.papers.item import Cell
+from benchmark.papers.own import OWN
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult
 from reports.articles import article
-from reports.formatting import NONE, cell_address, megabytes, sentence, slug
+from reports.formatting import cell_address, megabytes, sentence, slug
 from reports.paper_table import LABELS, mean_entry
 from reports.properties import PRIVACY, properties_of
 from reports.reported import Reported
-from reports.tables import Column, Entry, Row, Table, pivoted, table_of
+from reports.tables import Column, Entry, Row, Table, table_of
 
 HOLDERS = {"server": "The server", "client": "A client", "central": "The one holder"}
 PRINTED_AT = re.compile(r"\b(?:19|20)\d\d\b|\barXiv\b")
@@ -86,7 +87,7 @@ def method_values(kind: str, cells: Results) -> dict[str, Any]:
         "properties": properties_of(runs) or {},
         "privacy": PRIVACY,
         "results": _results_table(cells),
-        "papers": list(dict.fromkeys(reported.paper for reported, _ in cells)),
+        "papers": list(dict.fromkeys(reported.paper for reported, _ in cells if reported.paper != OWN)),
         "command": f"fssl run --method {kind}",
     }
 
@@ -109,31 +110,6 @@ def _results_table(cells: Results) -> Table:
         caption="Test accuracy in percent: mean ± standard deviation over seeds",
         columns=(*heads, Column(name="Accuracy (%)")),
         rows=tuple(rows),
-    )
-
-
-def overview(methods: Mapping[str, Results]) -> Table:
-    """Methods by label settings and data sets: finished runs. Links from the site's root."""
-    runs: dict[tuple[str, str], dict[str, int]] = {}
-    for kind, cells in methods.items():
-        for _, result in cells:
-            data = result.cell.experiment.data
-            by_kind = runs.setdefault((data.label_setting, public_name(data.name)), {})
-            by_kind[kind] = by_kind.get(kind, 0) + result.n
-    named = {kind: Entry(text=described(kind)["name"], href=method_page(kind)) for kind in methods}
-    columns = {Column(name="Method", left=True): named}
-    for setting, data_set in sorted(runs, key=lambda place: ([*LABELS, place[0]].index(place[0]), place[1])):
-        can = {
-            kind: Entry(text="can" if setting in described(kind)["needs"] else NONE, look="missing", sort=0.0)
-            for kind in methods
-        }
-        done = {kind: Entry(text=str(n), sort=float(n)) for kind, n in runs[setting, data_set].items()}
-        columns[Column(name=data_set, group=LABELS.get(setting, setting))] = can | done
-    return Table(
-        name="methods",
-        caption="Finished runs of each method, by who has labels and by data set. “can”: the method can use such "
-        "labels, and has not been run with them. A dash: it cannot use them",
-        **pivoted({kind: Row() for kind in methods}, columns),
     )
 
 

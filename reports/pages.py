@@ -3,26 +3,21 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 from benchmark.data.datasets import public_name
-from benchmark.errors import ConfigError
-from benchmark.experiment import to_json
 from benchmark.papers.catalogue import ITEMS, VARIANTS
-from benchmark.papers.item import Item
 from benchmark.papers.own import OWN
-from benchmark.papers.published import read_published
 from reports.arena import arena_tables, arenas, is_arena, not_ranked_text, order_text
 from reports.boards import SENTENCES, kinds, shown_kinds, state_text
 from reports.claims import claims_table, rows_of
 from reports.findings import findings
 from reports.formatting import NONE, count, points
-from reports.interval_figures import claims_pictures, forest
+from reports.interval_figures import claims_pictures
 from reports.item_figures import caption_of
 from reports.paper_table import is_printed, ladder_table, method_of, notes_of
 from reports.properties import property_tables
-from reports.provenance import flat, provenance, remarks
+from reports.provenance import provenance, remarks
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data
 from reports.tables import Column, Entry, Row, Table
@@ -33,12 +28,6 @@ PROFILES = {
     "gpu": "Full data and network, fewer local steps.",
     "paper": "The published setting.",
 }
-
-
-def analysis_of(paper: str) -> Any:
-    """The module of the paper's own questions; None where it has none."""
-    module = PAPERS.get(paper, {}).get("analysis")
-    return import_module(module) if module else None
 
 
 def items_of(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
@@ -110,8 +99,8 @@ def items_table(shown: Sequence[Reported]) -> Table:
 def front_values(every: Sequence[Reported]) -> dict[str, Any]:
     """The findings, the boards of claims, and what is done of each paper."""
     return {
-        "findings": findings(every),
-        "forest": forest,
+        "findings": (shown := findings(every)),
+        "forests": claims_pictures([row.judged for row in shown]),
         "state": state_text(every),
         "decided": any(judged.is_decided for reported in every for judged in reported.judged),
         "boards": boards(every),
@@ -189,30 +178,6 @@ def item_values(reported: Reported) -> dict[str, Any]:
         "forests": claims_pictures(reported.judged),
         "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
         "caption": caption_of(item),
-        "ambiguities": ambiguities(item),
-        "open_questions": open_questions(item),
         "provenance": provenance(reported.runs),
         "n_runs": len(reported.runs),
     }
-
-
-def ambiguities(item: Item) -> dict[str, str]:
-    """Setting in which the paper and its released code differ -> which of them the cells take."""
-    taken: dict[str, Counter[str]] = {}
-    for cell in item.cells:
-        for name, value in flat(to_json(cell.experiment)).items():
-            if value in ("paper", "released_code") and name != "profile":
-                taken.setdefault(name, Counter())[f"the {value.replace('_', ' ')}"] += 1
-    return {
-        name: ", ".join(f"{side} ({count(n, 'cell')})" if len(counts) > 1 else side for side, n in counts.items())
-        for name, counts in sorted(taken.items())
-    }
-
-
-def open_questions(item: Item) -> list[str]:
-    """Notes of the published file that the item does not repeat."""
-    try:
-        published = read_published(item.name)
-    except ConfigError:
-        return []
-    return [str(note) for note in published.get("notes", ()) if note not in item.notes]

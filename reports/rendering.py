@@ -2,11 +2,14 @@
 
 import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
+from benchmark import __version__
 from benchmark.verdicts.judge import share_text
 from reports import formatting
 from reports.paper_table import LABELS
@@ -41,6 +44,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {
+        "suite": _citation(),
         "labels": LABELS,
         "marks": MARKS,
         "count": formatting.count,
@@ -53,6 +57,12 @@ def _environment() -> Environment:
         **{function.__name__: function for function in FILTERS},
     }
     return environment
+
+
+def _citation() -> Mapping[str, Any]:
+    """What CITATION.cff says; without a checkout, nothing."""
+    path = Path(__file__).parents[1] / "CITATION.cff"
+    return {"version": __version__, **(yaml.safe_load(path.read_text()) if path.is_file() else {})}
 
 
 def css_class(text: str) -> str:

@@ -12,7 +12,7 @@ from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import ACCURACY, CellResult, Records, Results, cell_result, counted
 from reports.formatting import item_page
 
-# What the site says of a paper before any run, and the module of its own questions.
+# What the site says of a paper before any run.
 PAPERS: Mapping[str, Mapping[str, str]] = tomllib.loads((Path(__file__).parent / "papers.toml").read_text())
 KEPT, KEPT_ACCURACY = "pseudo/kept", "pseudo/accuracy"
 

@@ -1,59 +1,22 @@
-"""Records as pandas frames: all runs, curves, a cell's mean and band."""
+"""Records as pandas frames: curves, a cell's mean and band."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from benchmark.papers.item import UNTRAINED, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import is_derived, value_of
 from benchmark.verdicts.results import ACCURACY as ACCURACY
 from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, t_factor
 from reports.formatting import csv_safe
-from reports.reported import Reported
 
-RUN_COLUMNS = ("item", "profile", "label", "cell_key", "seed", "metric", "value", "n_rounds", "status")
 CURVE_COLUMNS = ("cell_key", "seed", "status", "round", "metric", "value")
 MOST_POINTS = 300  # a line of more points is drawn as means of consecutive rounds
 MEAN_SEEDS = 3  # finished runs that a mean line needs
-
-
-def runs_frame(every: Iterable[Reported]) -> pd.DataFrame:
-    """A row for each run and metric, in a fixed order.
-
-    Values are in the record's unit, accuracies are fractions. A run that has not ended, or a wanted seed that was
-    never started (status "missing"), has one row without metric and value: what is absent is counted as well.
-    """
-    rows = [
-        row for reported in every for result in reported.results.values() for row in _run_rows(reported.item, result)
-    ]
-    frame = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
-    return frame.sort_values(list(RUN_COLUMNS[:6]), kind="stable", ignore_index=True)
-
-
-def _run_rows(item: Item, result: CellResult) -> Iterator[tuple[object, ...]]:
-    cell, runs = result.cell, {run.seed: run for run in result.runs}
-    awaited = range(item.seeds if cell.role not in UNTRAINED else 0)
-    for seed in sorted(set(awaited) | set(runs)):
-        start = (item.name, item.profile, cell.label, cell.cell_key, seed)
-        record = runs.get(seed)
-        if record is None:
-            yield *start, "", math.nan, 0, "missing"
-            continue
-        last = record.result.get("last", {})
-        numbers = {name: value for name, value in last.items() if is_number(value) and name != "round"}
-        made = {
-            name: value for name in item.metrics if is_derived(name) and (value := value_of(record, name)) is not None
-        }
-        for name, value in (numbers | made).items():
-            chosen = value_of(record, name)
-            yield *start, name, float(value if chosen is None else chosen), len(record.rounds), record.status
-        if not numbers:
-            yield *start, "", math.nan, len(record.rounds), record.status
 
 
 def is_number(value: object) -> bool:

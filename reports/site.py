@@ -4,7 +4,6 @@ A pure function of items and records: no clock, no machine, no random name, so t
 bytes. Pages open from a file. They load the site's style sheet and script, and nothing else: their policy forbids it.
 """
 
-import gzip
 import json
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -15,28 +14,27 @@ from benchmark.papers.item import Cell, Item
 from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import Records
 from reports.arena import compared_table
-from reports.articles import article, departures, performance
+from reports.articles import article, departures
 from reports.cells import Places, cell_values, config_json, places_of, rounds_csv, runs_of
 from reports.claims import claim_page_values, rows_of
 from reports.exports import item_files, item_pictures, tables_of
 from reports.findings import findings_page
 from reports.formatting import cell_page, slug
-from reports.interval_figures import forest
-from reports.methods import by_kind, method_page, method_values, methods_table, overview
-from reports.pages import analysis_of, front_values, item_values, paper_values
+from reports.interval_figures import claims_pictures
+from reports.methods import by_kind, method_page, method_values, methods_table
+from reports.pages import front_values, item_values, paper_values
 from reports.processes import run_all
 from reports.provenance import made_from
 from reports.rendering import TEMPLATES, render
 from reports.reported import PAPERS, Reported, connect
-from reports.results import csv_text, runs_frame
+from reports.ssfl_analysis import page as ssfl_analysis
 from reports.style import DARK, PALETTE
 from reports.tables import csv_of
 from reports.tuning import study_pages
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results"  # of this checkout: speed and studies
+STUDIES = HERE.parent / "results" / "studies"  # of this checkout
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
-SUMMARY = "summary.csv.gz"  # every run and metric of the items that have a page: `pandas.read_csv` reads it
 ARENA = "arena"  # has a page as papers have
 Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
 
@@ -47,7 +45,6 @@ def build(
     *,
     only: Collection[tuple[str, str]] | None = None,
     troubles: Sequence[str] = (),
-    benchmarks: Path | None = None,
     studies: Path | None = None,
     written: Path = HERE,
 ) -> Path:
@@ -65,21 +62,20 @@ def build(
     site = {
         "site.css": render("site.css", light=PALETTE, dark=DARK).encode(),
         "site.js": (TEMPLATES / "site.js").read_bytes(),
-        SUMMARY: gzip.compress(csv_text(runs_frame(every)).encode(), mtime=0),
         ".nojekyll": b"",  # GitHub Pages serves the folder as it is
     }
     for name in dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every))):
         site |= _paper(name, [reported for reported in every if reported.paper == name], written)
-    tuned, unread = study_pages(studies or RESULTS / "studies")
+    tuned, unread = study_pages(studies or STUDIES)
     for name, (values, files) in tuned.items():
         folder = f"tune/{slug(name)}"
         site |= _page(f"{folder}/index.html", "tuning.html", **values)
         site |= {f"{folder}/{file}": content for file, content in files.items()}
-    speed = performance(written / "performance.md", benchmarks or RESULTS / "benchmarks")
     site |= _methods(every)
     site |= _page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
     site |= _page("glossary.html", "glossary.html")
-    site |= _page("performance.html", "performance.html", **speed)
+    speed = written / "performance.md"
+    site |= _page("performance.html", "performance.html", written=article(speed.read_text()) if speed.is_file() else "")
     site |= _page(
         "index.html",
         "index.html",
@@ -118,17 +114,15 @@ def _item(reported: Reported) -> Files:
     """The item's page and files, and the pages of its claims."""
     folder, tables, pictures = reported.page.removesuffix("index.html"), tables_of(reported), item_pictures(reported)
     files = {folder + name: content for name, content in item_files(reported, tables, pictures).items()}
-    analysis = analysis_of(reported.paper)
     files |= _page(
         reported.page,
         "item.html",
         **item_values(reported),
         tables=tables,
         drawn={name: picture.inline(name) for name, picture in pictures.items()},
-        section=analysis.item_section(reported) if analysis else None,
     )
     for row in rows_of(reported):
-        files |= _page(row.page, "claim.html", **claim_page_values(row), picture=forest(row.judged, seeds=True))
+        files |= _page(row.page, "claim.html", **claim_page_values(row), pictures=claims_pictures([row.judged]))
     return files
 
 
@@ -144,8 +138,8 @@ def _cell(cell: Cell, places: Places) -> Files:
 
 def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
     """Its page, its departures, and its own analysis."""
-    folder, module, files = slug(name), analysis_of(name), Files()
-    if analysis := module.page(mine) if module else None:
+    folder, files = slug(name), Files()
+    if analysis := ssfl_analysis(mine) if name == "ssfl" else None:
         files |= _page(f"{folder}/explained/index.html", "analysis.html", paper=name, **analysis)
         for section in analysis["sections"]:
             for table in section["tables"]:
@@ -155,6 +149,8 @@ def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
     values = paper_values(name, mine)
     made = made_from(run for reported in mine for run in reported.runs)
     files |= _page(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)
+    if not values["about"] and name != ARENA:
+        return files  # the user's own
     source = written / folder / "departures.md"
     text = departures(source.read_text(), mine) if source.is_file() else None
     short = values["about"]["short"] if values["about"] else name
@@ -164,7 +160,7 @@ def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
 def _methods(every: Sequence[Reported]) -> Files:
     methods = by_kind(every)
     files = _page("methods/index.html", "methods.html", methods=methods_table(methods))
-    files |= _page("compare.html", "compare.html", overview=overview(methods), compared=compared_table(every))
+    files |= _page("compare.html", "compare.html", compared=compared_table(every))
     for kind, cells in methods.items():
         files |= _page(method_page(kind), "method.html", **method_values(kind, cells))
     return files

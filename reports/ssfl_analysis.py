@@ -17,13 +17,11 @@ import pandas as pd
 
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg
-from benchmark.papers.item import Item
 from benchmark.verdicts.results import ACCURACY
-from reports.figures import Picture, scatter
+from reports.figures import Picture, canvas, plot, styled, titled
 from reports.formatting import NONE, count, percent, points
-from reports.paper_table import setting_text
 from reports.reported import Reported
-from reports.style import looks
+from reports.style import GRID, looks
 from reports.tables import Entry, Table, table_of
 
 AVERAGING = ("FedAvg", "Control", "Grouping")  # how the server averages
@@ -191,29 +189,10 @@ def gains_table(gains: pd.DataFrame) -> Table:
     return table_of("gains", TEXTS["gains"], ("Setting", *GAINS.values()), rows)
 
 
-def item_section(reported: Reported) -> dict[str, Any] | None:
-    """For an item's own page. None where it does not compare the three ways of averaging."""
-    item = reported.item
-    runs = runs_of([reported] if _compares_averaging(item) else [])
-    gains = gains_over(runs[~runs["collapsed"]])
-    if gains.empty:
-        return None
-    settings = {
-        f"{item.name}: {cell.label}": setting_text({k: v for k, v in cell.setting.items() if k != "method"}) or "all"
-        for cell in item.cells
-    }
-    text = f"{gains_text(gains)} {collapsed_text(runs)}".rstrip()
-    return {"title": "What explains the gain", "text": text, "table": gains_table(gains.replace({"cell": settings}))}
-
-
-def _compares_averaging(item: Item) -> bool:
-    """The departures' cells differ in more than the averaging, and have a page of their own."""
-    return not item.methods_are_rows and not item.name.endswith("/departures")
-
-
 def page(items: Sequence[Reported]) -> dict[str, Any] | None:
     """The page over all of the paper's items, a section a profile. None without a record."""
-    own = [reported for reported in items if _compares_averaging(reported.item)]
+    # The departures' cells differ in more than the averaging, and have a page of their own.
+    own = [one for one in items if not one.item.methods_are_rows and not one.item.name.endswith("/departures")]
     profiles = dict.fromkeys(reported.item.profile for reported in own)
     runs = {profile: runs_of(one for one in own if one.item.profile == profile) for profile in profiles}
     sections = [_section(profile, frame) for profile, frame in runs.items() if not frame.empty]
@@ -262,18 +241,18 @@ def _cells_table(cells: pd.DataFrame) -> Table:
     return table_of("cells", TEXTS["cells"], heads, shown.itertuples(index=False), words=2, data=data)
 
 
+@styled
 def _scatter(cells: pd.DataFrame, correlation: float, gains: pd.DataFrame) -> Picture | None:
     """None with fewer than three cells."""
     if len(cells) < 3:
         return None
-    dots = cells.rename(columns={"averaging": "kind", "cell": "name", UPDATES: "x"}).assign(y=100 * cells["accuracy"])
-    pairs = (dots[dots["name"].isin(pair)] for pair in zip(gains["cell"], gains["control"], strict=True))
-    return scatter(
-        dots,
-        looks(AVERAGING),
-        behind=[pair for pair in pairs if len(pair) == 2],
-        title=f"Rank correlation: {_signed(correlation)}",
-        x_title=MEASURES[UPDATES].capitalize(),
-        y_title="Accuracy, % (log of the error)",
-        log_error=True,
-    )
+    styles = looks(AVERAGING)
+    figure, [[ax]] = canvas(1, 1, styles, width=5.0, height=2.6, titles=True)
+    for pair in zip(gains["cell"], gains["control"], strict=True):
+        both = cells[cells["cell"].isin(pair)]
+        plot(ax, both[UPDATES], 100 * both["accuracy"], color=GRID, linewidth=1.0, zorder=1)
+    for kind, name, x, y in cells[["averaging", "cell", UPDATES, "accuracy"]].itertuples(index=False):
+        look: Any = {"color": styles[kind].hex, "marker": styles[kind].points, "alpha": 0.8, "markeredgewidth": 0}
+        plot(ax, [x], [100 * y], name, **look, markersize=5.5)
+    titled(ax, MEASURES[UPDATES].capitalize(), "Accuracy, %", f"Rank correlation: {_signed(correlation)}")
+    return Picture(figure=figure)

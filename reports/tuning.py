@@ -1,4 +1,4 @@
-"""A tuning study's page: what was searched and why, a table of all trials, and a figure of their course.
+"""A tuning study's page: what was searched and why, and a table of all trials.
 
 Built from the study's JSON file under results/studies alone: it needs neither Optuna nor the study's storage.
 """
@@ -7,23 +7,11 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-import pandas as pd
-
 from benchmark.verdicts.statistics import paired
-from reports.figures import Picture, scatter
 from reports.formatting import NONE, count, percent, points
-from reports.style import Look
 from reports.tables import Column, Entry, Row, Table, csv_of
-
-KINDS = {
-    "trial": Look(colour=8),
-    "pruned": Look(colour=8, marker=6),
-    "default": Look(colour=0, marker=1),
-    "best": Look(colour=1, marker=3),
-}
 
 
 def study_pages(folder: Path) -> tuple[dict[str, tuple[dict[str, Any], dict[str, bytes]]], list[str]]:
@@ -46,7 +34,6 @@ def study_values(study: Mapping[str, Any]) -> dict[str, Any]:
         "study": study,
         "counts": counts_text(study),
         "best_text": best_text(study),
-        "history": _history(study),
         "trials": _trials(study),
         "command": f"fssl tune {study['study']} --profile {study['profile']} --seeds {len(study['seeds'])} "
         f"--trials {study['wanted']}",
@@ -68,26 +55,6 @@ def best_text(study: Mapping[str, Any]) -> str:
     if study["best"] == study["default"]:
         return "No trial was better than the default."
     return f"The best has {points(difference.mean)} points over the default, over {count(difference.n, 'common seed')}."
-
-
-def _history(study: Mapping[str, Any]) -> Picture:
-    """Each trial's mean over the seeds that it ran, and the best complete trial so far."""
-    kinds = {study["default"]: "default", study["best"]: "best"}
-    rows = [
-        {
-            "kind": kinds.get(trial["number"], "trial" if trial["state"] == "complete" else "pruned"),
-            "name": f"trial {trial['number']}",
-            "x": trial["number"],
-            "y": 100 * (fmean(trial["scores"]) if trial["value"] is None else trial["value"]),
-            "complete": trial["state"] == "complete",
-        }
-        for trial in study["trials"]
-        if trial["scores"]
-    ]
-    trials = pd.DataFrame(rows, columns=["kind", "name", "x", "y", "complete"])
-    complete = trials[trials["complete"].astype(bool)]
-    best = complete.assign(y=complete["y"].cummax())
-    return scatter(trials, KINDS, x_title="Trial", y_title="Held-out accuracy, %", behind=[best])
 
 
 def _trials(study: Mapping[str, Any]) -> Table:

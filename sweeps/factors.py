@@ -12,9 +12,9 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from benchmark.config import nearest, override
+from benchmark.config import full_name, nearest, override
 from benchmark.errors import ConfigError
-from benchmark.experiment import Experiment, from_json, to_json
+from benchmark.experiment import Experiment, from_json, label_folder, to_json
 from benchmark.papers.arena import UNTUNED
 from benchmark.papers.catalogue import cell_named
 from benchmark.papers.scale import PROFILES
@@ -73,7 +73,7 @@ def check(name: str, value: Any) -> None:
             raise ConfigError(f"{name}: {value!r} is not the value of one field")
         return
     if name not in NAMES:
-        raise ConfigError(f"unknown factor {name!r}; {nearest(name, NAMES)}")
+        raise ConfigError(f"unknown factor {name!r}; {full_name(name, Experiment) or nearest(name, NAMES)}")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ConfigError(f"{name}: {value!r} is neither a number nor a name")
     if name in FIELDS and isinstance(value, str):
@@ -114,6 +114,7 @@ def _with_fields(plain: dict[str, Any], values: Mapping[str, Any]) -> Experiment
     """A kind before its fields, wherever it stands."""
     for name in sorted(values, key=lambda name: name.removesuffix(".kind").count(".")):
         override(plain, name, values[name] if isinstance(values[name], str) else repr(values[name]))
+    label_folder(plain, values.keys())
     return from_json(plain)
 
 

@@ -2,7 +2,7 @@
 # Eight workers on a Slurm cluster, each at the runs that nobody else is at; `fssl status` tells how far they are.
 #
 #     sbatch sweeps/slurm.sh ssfl/tab2 --profile laptop
-#     sbatch --gpus-per-task=1 sweeps/slurm.sh ssfl/tab2 --profile gpu --jobs 1
+#     sbatch --gpus-per-task=1 sweeps/slurm.sh ssfl/tab2 --profile gpu
 #
 # Submitted from the checkout, which all nodes see with its .venv and its results. A worker that is told to stop, because
 # its time is over or others need the node, saves its runs and ends with 76: then it is queued again.
@@ -18,7 +18,11 @@ set -uo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}" || exit 1
 . .venv/bin/activate || exit 1
 
-fssl work --jobs "${SLURM_CPUS_PER_TASK:-1}" "$@" &
+jobs=(--jobs "${SLURM_CPUS_PER_TASK:-1}")
+if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
+    jobs=() # one run on each GPU
+fi
+fssl work "${jobs[@]}" "$@" &
 worker=$!
 trap 'kill -TERM "$worker"' TERM
 wait "$worker"

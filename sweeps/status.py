@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Literal, get_args
 
 from benchmark.data.content import look_again
+from benchmark.data.datasets import public_name
 from benchmark.errors import FsslError, one_line
 from benchmark.records.claim import PATIENCE, is_held, why_dead
 from benchmark.records.collect import runs_in
@@ -24,7 +25,7 @@ def in_words(seconds: float) -> str:
     if round(seconds) < 100:
         return f"{seconds:.0f} s"
     number, unit = (seconds / 60, "min") if round(seconds / 60) < 100 else (seconds / 3600, "h")
-    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.1f}".removesuffix(".0") + f" {unit}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +83,12 @@ def status_of(
     *,
     name: str,
     rounds: int,
-    finished: RunRecord | None = None,
+    record: RunRecord | None = None,
     patience: float = PATIENCE,
 ) -> RunStatus:
     """The run in `folder`, which need not exist (`record.run_folder`); `rounds` as its experiment has them.
 
-    `finished`: its record, where that is known to be finished; it may be a committed copy. All rounds count as equal
-    work: `RunStatus.weighed`.
+    `record`: where it was read before; it may be a committed copy. All rounds count as equal work: `RunStatus.weighed`.
     """
     status = RunStatus(
         cell_key=folder.parent.name,
@@ -99,7 +99,7 @@ def status_of(
         work=float(rounds),
     )
     try:
-        record = finished or read_run(folder)
+        record = record or read_run(folder)
         if record is None:
             return _unfinished(status, (), folder, patience)
         status = replace(status, attempt=len(record.manifest.get("attempts", ())))
@@ -162,8 +162,11 @@ def _seed_named(folder: Path) -> str:
     return folder.name.removeprefix("seed=").partition("@")[0]
 
 
-def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
-    """Every run that was ever begun under this folder of results: of a cell and a seed, that on what is at hand."""
+def on_disk(results: Path, patience: float = PATIENCE, profile: str | None = None) -> list[RunStatus]:
+    """Every run that was ever begun under this folder of results: of a cell and a seed, that on what is at hand.
+
+    `profile`: only runs of it, and what cannot be read.
+    """
     look_again()
     runs: dict[Path, RunStatus] = {}
     troubles: list[str] = []
@@ -178,10 +181,14 @@ def on_disk(results: Path, patience: float = PATIENCE) -> list[RunStatus]:
             trouble = one_line(error)
             runs[folder] = RunStatus(cell_key=key, seed=int(seed), name=key, rounds=0, state="damaged", trouble=trouble)
             continue
-        if record is not None:  # else it is being begun at this moment
+        if record is not None and profile in (None, record.experiment.get("profile")):  # None: it begins at this moment
+            experiment = record.experiment
+            name = f"{experiment['method']['kind']} on {public_name(experiment['data']['name'])}, {key}"
             here = at_hand_for(record.experiment, record.seed)
-            folder = seed_folder(folder.parent, here)
-            runs[folder] = where_apart(status_of(folder, name=key, rounds=rounds, patience=patience), folder, here)
+            right = seed_folder(folder.parent, here)
+            known = record if right == folder else None
+            status = status_of(right, name=name, rounds=rounds, record=known, patience=patience)
+            runs[right] = where_apart(status, right, here)
     unread = (RunStatus(cell_key="", seed=0, name="", rounds=0, state="damaged", trouble=text) for text in troubles)
     return [*runs.values(), *unread]
 

@@ -69,6 +69,14 @@ def test_a_record_and_a_sweep_file_are_read_by_the_same_rule(tmp_path, capsys):
     assert "study.toml" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_what_json_has_no_word_for_is_no_json(tmp_path, word):
+    """Python reads these three; no record that this suite writes has them."""
+    (tmp_path / "manifest.json").write_text(f'{{"hardware": {{"cores": {word}}}}}')
+    with pytest.raises(DataError, match=f"manifest.json: is damaged .{word} is not JSON"):
+        read_json(tmp_path / "manifest.json")
+
+
 def test_merge_keys_of_yaml_go_on_working(tmp_path):
     """The example of YAML's own merge specification: own keys take precedence over merged ones."""
     text = "base: &base {K: 5, C: 2}\nmore: &more {T: 3}\nfederation:\n  <<: [*base, *more]\n  C: 4\n"

@@ -1,6 +1,7 @@
 """Homes that cannot be written, terminals without an alphabet, numbers that no tensor holds."""
 
 import os
+import pwd
 import subprocess
 import sys
 from dataclasses import replace
@@ -30,6 +31,26 @@ def test_a_home_that_cannot_be_written_is_not_spoken_of(tmp_path):
     done = fssl(tmp_path, "run", *SMALL, "--results=results", HOME="/proc")
     assert done.returncode == 0 and "done after 1 rounds" in done.stdout
     assert "/proc" not in done.stderr and "atplotlib" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["list", "data"], 0),
+        (["doctor"], 0),
+        (["data", "partition", "--data=mnist", "--K=5", "--iid"], 66),
+        (["status", "--results=~/x"], 65),
+        (["run", *SMALL, "--data=folder:~/x"], 65),
+    ],
+)
+def test_a_user_without_a_home(words, code, tmp_path, monkeypatch, capsys):
+    """As in a container whose user is a number that no file of names has."""
+    for name in ("HOME", "FSSL_DATA", "FSSL_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == code and not any(tmp_path.iterdir())
+    assert code == 0 or capsys.readouterr().err.startswith("fssl: ")
 
 
 def test_names_that_a_terminal_cannot_show_are_written_by_number(tmp_path):

@@ -30,7 +30,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     kind.add_argument("--fedmatch", action="store_true", help="FedMatch's ten types of clients, for ten classes")
     partition.add_argument("--rule", choices=sorted(RULES), help="which Dirichlet (default: plain)")
     partition.add_argument("--repeats", action="store_true", help="let --shards give a client one class twice")
-    partition.add_argument("--N_s", type=int, help="labelled images at the server (default: 10 a class)")
+    partition.add_argument("--N_s", "--data.N_s", type=int, help="labelled images at the server (default: 10 a class)")
     partition.add_argument("--N_validation", type=int, default=0, help="further ones held out there")
     partition.add_argument("--labels_per_client", type=int, default=0, help="labelled images of each class at a client")
     share = "of the rarest class: how many of each class are labelled, dealt out apart"
@@ -39,7 +39,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     partition.add_argument("--sizes", choices=["paper", "equal"], help="client sizes under class skew (default: paper)")
     partition.add_argument("--seed", type=int, default=0)
     partition.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
-    partition.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.svg or .png)")
+    partition.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.svg, .pdf or .png)")
     add_places(partition)
     partition.set_defaults(act=act_partition)
 

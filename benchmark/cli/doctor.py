@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmark.cli.main import add_places
 from benchmark.errors import FsslError
+from benchmark.plain import expanded
 from benchmark.records.provenance import PACKAGES
 
 PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest supported
@@ -84,7 +85,7 @@ def data(options: argparse.Namespace) -> str:
     from benchmark.data.datasets import DATASETS, at_hand
 
     given = options.data_root or os.environ.get("FSSL_DATA")
-    if given and not Path(given).expanduser().is_dir():
+    if given and not expanded(given).is_dir():
         raise FsslError(f"{given} is not a folder; --data-root or $FSSL_DATA has to name one")
     here = [name for name in DATASETS if at_hand(name, options.data_root)]
     missing = [name for name in DATASETS if name not in here]

@@ -24,6 +24,8 @@ from sweeps.launcher import Workers, launch
 from sweeps.plan import Plan
 from sweeps.processes import LocalWorkers
 
+SHOWN = 3  # items of a launch that are named
+
 
 def add_launch(command: argparse.ArgumentParser) -> None:
     """Where runs are trained, and how many at a time. Call `check_launch` before anything else."""
@@ -80,13 +82,17 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
 
     console = Console(stderr=True)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
-    title = ", ".join(f"{item.name} ({item.profile})" for item in planned.items) or "sweep"
+    names = [f"{item.name} ({item.profile})" for item in planned.items] or ["sweep"]
+    title = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more items" if len(names) > SHOWN else "")
     done = len(planned.runs) - len(planned.missing)
     later = f", {len(planned.waiting)} more when the trials among them are done" if planned.waiting else ""
     started = time.monotonic()
     with workers_for(options, runs) as workers:
         size = min(workers.size, len(runs))
         console.print(f"{title}: {len(runs)} runs to train, {done} done, {size} side by side{later}")
+        if len(names) > SHOWN:
+            words = f"{' '.join(options.items)} --profile {options.profile}"
+            console.print(f"`fssl plan {words}` says how long they take; Ctrl-C loses nothing", soft_wrap=True)
         with Display(console) as display:
             progress = LaunchProgress(display, runs, options.results, labels, options.takeover_after)
             end = launch(workers, runs, options.results, watch=progress.watch, patience=options.takeover_after)

@@ -7,6 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from benchmark.cli.main import add_places
 from benchmark.data.datasets import DATASETS, find
 from benchmark.methods.catalogue import METHODS
@@ -37,13 +41,14 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
+    modules = [method.__module__ for method in METHODS.values()]  # one that has several methods is no one's summary
     lists = {
         "items": lambda: all_items(options.results, options.profile),
         "methods": lambda: [
             {
                 "method": name,
                 "labels": ", ".join(sorted(method().needs)),
-                "what": _summary(sys.modules[method.__module__]),
+                "what": _summary(method if modules.count(method.__module__) > 1 else sys.modules[method.__module__]),
             }
             for name, method in METHODS.items()
         ],
@@ -107,15 +112,17 @@ def _summary(documented: object) -> str:
 
 
 def show(kind: str, rows: list[Row]) -> None:
-    """Print one line a row. A long line is neither cut nor folded, so that other programs can read it."""
-    lines = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    signs = [">" if isinstance(value, int | float | None) else "<" for value in rows[0].values()]
-    for line in lines:
-        print(
-            "  ".join(f"{text:{sign}{width}}" for text, sign, width in zip(line, signs, widths, strict=True)).rstrip()
-        )
-    print(f"{YOURS[kind]}\n" if kind in YOURS else "")
+    """Print a table as wide as the terminal. Elsewhere one line a row, however long, for other programs."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, (name, value) in enumerate(rows[0].items()):
+        number = isinstance(value, int | float | None)
+        table.add_column(name, justify="right" if number else "left", no_wrap=number or not place, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_text(value)) for value in row.values()))
+    console = Console() if sys.stdout.isatty() else Console(width=100_000)
+    with console.capture() as drawn:
+        console.print(table)
+    print(*(line.rstrip() for line in drawn.get().splitlines()), YOURS.get(kind, ""), "", sep="\n")
 
 
 def _text(value: Any) -> str:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmark import __version__
-from benchmark.config import nearest
-from benchmark.errors import ConfigError, FsslError, Stopped
+from benchmark.config import full_name, nearest
+from benchmark.errors import ConfigError, DataError, FsslError, Stopped
+from benchmark.plain import expanded
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed package, the folder that contains it
 HOME = ROOT if (ROOT / "pyproject.toml").is_file() else Path()  # records and pages go here; else the working folder
@@ -47,16 +48,18 @@ class Parser(argparse.ArgumentParser):
             name = action.option_strings[-1].lstrip("-") if action.option_strings else str(action.metavar).lower()
             raise ConfigError(f"unknown {name} {value!r}; {nearest(value, map(str, action.choices))}")
 
-    def refuse(self, words: Sequence[str], fields: Sequence[str] = ()) -> None:
-        """Raise ConfigError for the first word, all of them unknown. `fields`: further names that may be set."""
+    def refuse(self, words: Sequence[str], experiment: Any = None) -> None:
+        """Raise ConfigError for the first word, all of them unknown. `experiment`: whose fields may be set, too."""
         for word in words:
             if not word.startswith("-"):
                 raise ConfigError(f"{word!r} is not understood; see `{self.prog} --help`")
             option = word.partition("=")[0]
-            known = [*self._option_string_actions, *(f"--{name}" for name in fields)]
+            fields = () if experiment is None else dataclasses.fields(experiment)
+            known = [*self._option_string_actions, *(f"--{field.name}" for field in fields)]
             close = difflib.get_close_matches(option, known, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]!r}?" if close else f"see `{self.prog} --help`"
-            raise ConfigError(f"unknown option {option!r}; {hint}")
+            full = "" if experiment is None else full_name(option.lstrip("-"), experiment, "--")
+            raise ConfigError(f"unknown option {option!r}; {full or hint}")
 
 
 # Importing torch takes seconds: only the module of the command in use is imported.
@@ -76,6 +79,8 @@ VERBS = {
     "doctor": ("doctor", "check versions, device, data and the results folder"),
     "verify": ("verify", "check that the records are complete and unchanged"),
 }
+
+READING = ("status", "report", "list", "verify", "wandb-rebuild")  # commands that need a folder of results
 
 # Withdrawn commands and options, as they were typed -> what to type instead.
 WITHDRAWN = {
@@ -111,7 +116,7 @@ def parser(verb: str | None = None) -> Parser:
 
 def folder(text: str) -> Path:
     """The type of an option that names a folder or file; in `--results=~/x` no shell has replaced the `~`."""
-    return Path(text).expanduser()
+    return expanded(text)
 
 
 def add_places(command: argparse.ArgumentParser) -> None:
@@ -197,6 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _check_fields(options)
         else:
             options.parser.refuse(options.rest)
+        if words[0] in READING and options.results != DEFAULT_RESULTS and not os.path.isdir(options.results):
+            raise DataError(f"--results: {options.results} is not there; check its name, or make the folder first")
         for name in getattr(options, "methods", ()):
             from benchmark.methods.catalogue import method_class
 
@@ -242,11 +249,11 @@ def _check_fields(options: argparse.Namespace) -> None:
     """Raise ConfigError for a word that neither is an option nor sets a field of the experiment (--a.b=c)."""
     from benchmark.experiment import Experiment
 
-    fields = [field.name for field in dataclasses.fields(Experiment)]
+    fields = {field.name for field in dataclasses.fields(Experiment)}
     for word in options.rest:
         head = word.removeprefix("--").partition("=")[0]
-        if word.startswith("--") and "." not in head and head not in (*fields, "_wandb"):
-            options.parser.refuse([word], fields)
+        if word.startswith("--") and "." not in head and head not in fields | {"_wandb"}:
+            options.parser.refuse([word], Experiment)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,23 @@ from benchmark.data.datasets import public_name
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import from_record
 from benchmark.methods.catalogue import method_name
-from benchmark.papers.catalogue import cell_named
+from benchmark.papers.catalogue import cell_named, items
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.own import OWN, own_item
 from benchmark.records.record import Records
-from benchmark.verdicts.families import noted_own, own_files
+from benchmark.verdicts.families import note_own, noted_own, own_files
+from sweeps.factors import DEFAULT_PROFILE
+from sweeps.grid import Grid
 from sweeps.plan import plan, restricted
 
 Shown = tuple[Item, Records]
+
+
+def note_cells(grid: Grid, results: Path) -> None:
+    """Write down the claims of the user's items whose cells a sweep names, before its runs begin."""
+    files = {str(cell).partition(":")[0] for cell in grid.get("cell", ()) if ".toml:" in str(cell)}
+    for profile in grid.get("profile", [DEFAULT_PROFILE]) if files else ():
+        note_own(items(sorted(files), profile), results)
 
 
 def with_own(results: Path, known: Sequence[Shown], read: Callable[..., Records], troubles: list[str]) -> list[Shown]:
@@ -30,12 +39,12 @@ def _own(results: Path, read: Callable[..., Records], troubles: list[str]) -> It
     for path in own_files(results):
         try:
             noted = noted_own(path)
-            item = own_item(noted["path"], noted["file"], noted["profile"], cell_named, trusted=False)
+            item = own_item(Path(noted["path"]).name, noted["file"], noted["profile"], cell_named, trusted=False)
         except DataError as error:
             troubles.append(f"{error}")
             continue
         except ConfigError as error:
-            troubles.append(f"{path}: {error}; `fssl report {noted['path']}` shows it")
+            troubles.append(f"{path}: {error}; `fssl report FOLDER/{Path(noted['path']).name}` shows it")
             continue
         planned = plan([item], results, read=read)
         if any(planned.records.values()):

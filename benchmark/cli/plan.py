@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
 from benchmark.cli.main import add_places
@@ -16,6 +18,8 @@ from benchmark.verdicts.open_claims import could_decide, looks_in_words
 from sweeps.cost import Cost, cost_of
 from sweeps.plan import plan
 from sweeps.status import in_words
+
+MANY = 100  # runs: counting more takes so long that it is said
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -39,6 +43,8 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 def act(options: argparse.Namespace) -> int:
     chosen = chosen_items(options)
     seeds, asked = seeds_of(options), devices_named(options.devices)
+    if not options.results.is_dir():
+        print(f"fssl: {options.results} is not there yet: no run of it counts", file=sys.stderr)
     parts = [(item.name, [item]) for item in chosen]
     if len(chosen) > 1:  # tables share runs: the whole is less than the sum
         parts.append((", ".join(options.items), list(chosen)))
@@ -46,6 +52,8 @@ def act(options: argparse.Namespace) -> int:
         planned = plan(part, options.results, seeds=seeds, with_reference=uses_reference(options))
         runs = (*(planned.runs if options.all else planned.missing), *planned.waiting)
         devices = asked or auto_devices(runs)
+        if len(runs) > MANY:
+            print(f"fssl: {name}: {len(runs):,} runs are counted ...", file=sys.stderr)
         side_by_side = usable_cores() if devices == (CPU,) else len(devices)
         total = sum((cost_of(run, options.results, options.data_root, devices[0]) for run in runs), Cost())
         counted = {
@@ -76,8 +84,8 @@ def _print(counted: dict[str, Any], done: int, console: Console) -> None:
         ("runs", f"{counted['runs']}{tuned} ({done} done already)"),
         ("local steps", f"{counted['local_steps']:,}"),
         ("FLOPs", f"{counted['flops']:.3g}"),
-        ("bytes up", f"{counted['bytes_up'] / 1e9:,.2f} GB"),
-        ("bytes down", f"{counted['bytes_down'] / 1e9:,.2f} GB"),
+        ("bytes up", decimal(counted["bytes_up"])),
+        ("bytes down", decimal(counted["bytes_down"])),
         ("time here", f"{in_words(3600 * counted['hours'])} on {_where(counted)}"),
         *([("claims", looks_in_words(counted["could_decide"]))] if counted["could_decide"] else []),
         *(("note", note) for note in counted["notes"]),

@@ -87,7 +87,6 @@ def _build(options: argparse.Namespace) -> Path:
         site_of(options),
         only=only,
         troubles=told(troubles, options.results),
-        benchmarks=options.results / "benchmarks",
         studies=options.results / "studies",
     )
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmark.cli.launch import add_launch, check_launch, train
 from benchmark.cli.main import ROOT, add_places, add_site, site_of
-from benchmark.cli.own_runs import with_own
+from benchmark.cli.own_runs import note_cells, with_own
 from benchmark.cli.scope import add_quoted, add_reference, add_scope, chosen_items, seeds_of, uses_reference
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
@@ -114,7 +114,10 @@ def _plan_of_work(options: argparse.Namespace) -> Callable[[], Plan]:
         return lambda: plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
     if len(files) < len(options.items) or seeds != Seeds() or options.also or options.main:
         raise ConfigError("a sweep file names all its runs; leave out ITEM, --also, --main, --seeds and --pilots")
-    runs = list(dict.fromkeys(run for path in files for run in checked(read(path), many=options.yes)))
+    grids = [read(path) for path in files]
+    runs = list(dict.fromkeys(run for grid in grids for run in checked(grid, many=options.yes)))
+    for grid in grids:
+        note_cells(grid, options.results)
     return lambda: plan_of_runs(runs, options.results, with_reference=with_reference)
 
 

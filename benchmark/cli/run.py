@@ -15,7 +15,7 @@ from benchmark.cli.main import Parser, add_places
 from benchmark.cli.scope import add_devices
 from benchmark.config import merge, override
 from benchmark.errors import ConfigError, Diverged
-from benchmark.experiment import Experiment, from_json, to_json
+from benchmark.experiment import Experiment, from_json, label_folder, to_json
 from benchmark.papers.catalogue import cell_named
 from benchmark.papers.own import DEFAULT
 from benchmark.plain import check_once, dotted_names, read_fields
@@ -71,8 +71,11 @@ def act(options: argparse.Namespace) -> int:
     if options.print_config:
         print(json.dumps({"cell_key": experiment.cell_key, **to_json(experiment)}, indent=1))
         return 0
+    from benchmark.cli.own_runs import note_cells
     from benchmark.records.record import run_folder
 
+    given = {"profile": options.profile or "demo", **_words(options)} if options.cell else _words(options)
+    note_cells({name: [value] for name, value in given.items()}, options.results)
     folder = run_folder(options.results, experiment)
     result = _train(experiment, folder, options)
     _say_what_differs(result, experiment, folder)
@@ -148,8 +151,8 @@ def _start(options: argparse.Namespace) -> Experiment | None:
 def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment | None = None) -> Experiment:
     """What to start from (default: the defaults), then a file's fields, then `--a.b=c` words. Raises ConfigError."""
     data = to_json(start or DEFAULT)
-    if config is not None:
-        merge(data, read_config(config))
+    file = {} if config is None else read_config(config)
+    merge(data, file)
     words = [("data.name" if key == "data" else key, text) for key, text in pairs(overrides)]
     try:
         check_once([f"--{key}" for key, _ in words])
@@ -159,6 +162,7 @@ def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment 
     for key, text in sorted(words, key=lambda pair: pair[0].removesuffix(".kind").count(".")):
         if key != "_wandb":  # an argument that some sweep agents add
             override(data, key, text)
+    label_folder(data, {*dotted_names(file), *(key for key, _ in words)})
     return from_json(data)
 
 

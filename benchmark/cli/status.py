@@ -12,7 +12,7 @@ from benchmark.cli.scope import add_reference, add_scope, chosen_items, seeds_of
 from benchmark.records.identity import at_hand
 from benchmark.records.record import run_folder
 from sweeps.plan import plan
-from sweeps.status import FINISHED, RunStatus, on_disk, status_of, to_json, where_apart
+from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json, where_apart
 
 WIDTH = 100  # columns where there is no terminal
 
@@ -27,7 +27,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--watch", action="store_true", help="until all is done: live on a terminal, else by lines")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     add_places(command)
-    command.set_defaults(act=act)
+    command.set_defaults(act=act, profile=None)
 
 
 def act(options: argparse.Namespace) -> int:
@@ -45,7 +45,7 @@ def act(options: argparse.Namespace) -> int:
     if options.json:
         print(to_json(runs))
         return 0
-    (console if console.is_terminal else Console(width=WIDTH)).print(view(runs))
+    (console if console.is_terminal else Console(width=WIDTH)).print(view(runs, summary(runs)))
     for trouble in dict.fromkeys(run.trouble for run in runs if run.trouble is not None):
         print(trouble)
     return 0
@@ -53,7 +53,8 @@ def act(options: argparse.Namespace) -> int:
 
 def _look(options: argparse.Namespace) -> list[RunStatus]:
     if not options.items:
-        return on_disk(options.results)
+        return on_disk(options.results, profile=options.profile)
+    options.profile = options.profile or "laptop"
     chosen = chosen_items(options)
     planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options), tell=False)
     names = {cell.cell_key: f"{item.name} {cell.label}" for item in planned.items for cell in item.cells}
@@ -63,9 +64,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
         # A committed copy counts as the record of a run that was never begun here.
         finished = planned.finished(run)
         name, rounds = names.get(run.cell_key, "trial"), run.federation.rounds
-        statuses.append(
-            where_apart(status_of(folder, name=name, rounds=rounds, finished=finished), folder, at_hand(run))
-        )
+        statuses.append(where_apart(status_of(folder, name=name, rounds=rounds, record=finished), folder, at_hand(run)))
     if any(status.state == "running" for status in statuses):
         from sweeps.cost import seconds_of_first  # loads what trains: only where there is a time left
 

@@ -63,6 +63,8 @@ def act(options: argparse.Namespace) -> int:
     for record, path in all_records(options.results, troubles):
         records.append((record, path))
         troubles += record_faults(record, path)
+    if not records and not troubles:
+        raise DataError(f"{options.results}: has no record to verify; name a folder of results: --results PATH")
     other_data, absent = data_faults(records, options.data_root)
     troubles += [*other_data, *equal_rounds(records), *troubles_of_claims(records)]
     notes = notes_of_rules(records)

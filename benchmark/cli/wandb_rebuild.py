@@ -15,8 +15,8 @@ from sweeps.plan import plan
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Sends every recorded round that W&B lacks, under the id that a sweep's agent gave the run, else under "
-        "cell_key-seed: a second call sends nothing. Without ITEMs: all runs of the results folder. With ITEMs: their "
-        "runs and committed copies."
+        "cell_key-seed: a second call sends nothing (one with --offline writes all again). Without ITEMs: all runs of "
+        "the results folder. With ITEMs: their runs and committed copies."
     )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from benchmark.config import Checked, Interval, Share, added
 from benchmark.data.image_ops import (
-    PILLOW,
     affine_index,
     all_values,
+    blend,
     by_family,
     centred,
     contrast,
@@ -105,12 +105,12 @@ class Gentle(Checked):
             return warp(group, affine_index(matrix_N6[rows], height, width))
 
         def darken(group: Tensor, rows: Tensor) -> Tensor:
-            factor_N2 = _factors(here_ND[rows, 11], self.brightness)
-            table_NV = PILLOW.blend(torch.zeros((), device=device), all_values(device), *factor_N2.split(1, dim=1))
+            factor_N1 = _factors(here_ND[rows, 11], self.brightness)
+            table_NV = blend(torch.zeros((), device=device), all_values(device), factor_N1)
             return look_up(group, table_NV[:, None].expand(-1, group.shape[1], -1))
 
         def flatten(group: Tensor, rows: Tensor) -> Tensor:
-            return contrast(group, _factors(here_ND[rows, 12], self.contrast), PILLOW)
+            return contrast(group, _factors(here_ND[rows, 12], self.contrast))
 
         out_NCHW, families = images_NCHW, zip(self._changed(here_ND), self._changed(draws_ND), strict=True)
         for function, (family_N, host_N) in zip((affine, darken, flatten), families, strict=True):
@@ -138,9 +138,8 @@ class Gentle(Checked):
 
 
 def _factors(uniform_N: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """(factor, 1 - factor) of each row, (N, 2) float32. Factors are uniform within the bounds."""
-    factor_N = bounds[0] + (bounds[1] - bounds[0]) * uniform_N
-    return torch.stack([factor_N, 1 - factor_N], dim=1)
+    """(N, 1) float32, uniform within the bounds."""
+    return (bounds[0] + (bounds[1] - bounds[0]) * uniform_N)[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)

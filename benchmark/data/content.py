@@ -18,6 +18,7 @@ import PIL
 from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, find, load
 from benchmark.data.packed import cache_folder, file_sha256, is_packed, write_cache
 from benchmark.errors import FsslError
+from benchmark.plain import expanded
 
 CACHE = "contents.json"  # {what is known of which set: [stamp of its files, value]}
 _IN_THIS_PROCESS: dict[str, Any] = {}  # as in the file
@@ -56,7 +57,7 @@ def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], 
         folder = _folder(name, root)
         if folder is None:
             return None
-        file, stamp = _cache_file(), _stamp(name, folder)
+        file, stamp = cache_folder() / CACHE, _stamp(name, folder)
         key = f"{what} of {folder.resolve()} {name if name in DATASETS else name.partition('?')[2]}".rstrip()
         for contents in (_IN_THIS_PROCESS, _read(file)):
             if key in contents and contents[key][0] == stamp:
@@ -64,9 +65,8 @@ def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], 
         value = compute(folder)
         if stamp == _stamp(name, folder):  # else it was changed meanwhile
             _IN_THIS_PROCESS[key] = [stamp, value]
-            if file is not None:
-                content = json.dumps({**_read(file), key: [stamp, value]}, indent=1).encode()
-                write_cache(file, lambda open_file: open_file.write(content), warn=False)
+            content = json.dumps({**_read(file), key: [stamp, value]}, indent=1).encode()
+            write_cache(file, lambda open_file: open_file.write(content), warn=False)
         return value
     except (FsslError, OSError, RuntimeError, ValueError):  # whoever trains on it says what is wrong
         return None
@@ -75,7 +75,7 @@ def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], 
 def _folder(name: str, root: Path | None) -> Path | None:
     if name in DATASETS:
         return find(name, root)
-    folder = Path(name.removeprefix("folder:").partition("?")[0]).expanduser()
+    folder = expanded(name.removeprefix("folder:").partition("?")[0])
     return folder if name.startswith("folder:") and folder.is_dir() else None
 
 
@@ -112,17 +112,10 @@ def _stamp(name: str, folder: Path) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-def _cache_file() -> Path | None:
-    try:
-        return cache_folder() / CACHE
-    except RuntimeError:  # this user has no home
-        return None
-
-
-def _read(path: Path | None) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     """Empty if the file is missing or has another form."""
     try:
-        contents = json.loads(path.read_bytes()) if path is not None else {}
+        contents = json.loads(path.read_bytes())
         return {key: kept for key, kept in contents.items() if isinstance(kept, list) and len(kept) == 2}
     except (OSError, ValueError, AttributeError):
         return {}

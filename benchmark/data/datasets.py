@@ -37,6 +37,7 @@ from benchmark.data.sources import (
     read_original,
 )
 from benchmark.errors import ConfigError, DataError
+from benchmark.plain import expanded
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel, 0..1 scale
 
@@ -138,7 +139,7 @@ def load(name: str, root: Path | None = None) -> DataSet:
         return _build(public_name(name), read_folder(name))
     original = known(name).original
     given = root or os.environ.get("FSSL_DATA")
-    if given and not Path(given).expanduser().is_dir():
+    if given and not expanded(given).is_dir():
         raise DataError(f"data folder {given} does not exist: --data-root or FSSL_DATA must name a folder with {name}")
     folder = find(name, root)
     if folder is None:
@@ -190,8 +191,8 @@ def canonical_name(name: str) -> str:
     try:
         if option.startswith("size=") and size.isdecimal():
             option = f"size={int(size)}"
-        return f"folder:{Path(path).expanduser().resolve()}{mark}{option}"
-    except (OSError, RuntimeError, ValueError):  # a loop of links, an unknown user's home, thousands of digits
+        return f"folder:{expanded(path).resolve()}{mark}{option}"
+    except (OSError, RuntimeError, ValueError, ConfigError):  # a loop of links, no home, thousands of digits
         return name
 
 
@@ -224,7 +225,7 @@ def at_hand(name: str, root: Path | None = None) -> bool:
 
 def _folders_searched(root: Path | None) -> list[Path]:
     given = root or os.environ.get("FSSL_DATA")
-    return [Path(given).expanduser(), cache_folder()] if given else [cache_folder()]
+    return [expanded(given), cache_folder()] if given else [cache_folder()]
 
 
 def image_shape_of(name: str, root: Path | None = None) -> tuple[tuple[int, int, int], int]:

@@ -22,6 +22,7 @@ from PIL import Image, ImageOps
 
 from benchmark.data.sources import Raw, own_split
 from benchmark.errors import ConfigError, DataError, one_line
+from benchmark.plain import expanded
 
 LARGEST = 1024  # pixels of a side that ?size= may ask for
 OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eaDir")
@@ -49,7 +50,7 @@ def read_folder(name: str) -> Raw:
     key, _, value = option.partition("=")
     if option and (key != "size" or not value.isdecimal() or not 1 <= int(value[:9]) <= LARGEST):
         raise ConfigError(f"data set {name!r}: option {option!r} must be size=PIXELS, from 1 to {LARGEST}: size=32")
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     parts, others = _parts(folder)
     listings = [_classes(part) for part in parts.values()]
     _check_classes(folder, listings)
@@ -70,6 +71,17 @@ def read_folder(name: str) -> Raw:
         raise DataError(f"{folder}: class {classes[counts_d.argmin()]} has 1 image: add a second one for the test part")
     split = own_split(*arrays[0], [max(1, round(0.2 * int(count))) for count in counts_d], "folder")
     return Raw(classes=classes, **{**split, "note": ", ".join(filter(None, (split["note"], note)))})
+
+
+def number_of_classes(name: str) -> int:
+    """Of `folder:PATH`, without a look at its images; 0 for other names and where there is no such folder."""
+    if not name.startswith("folder:"):
+        return 0
+    try:
+        parts, _ = _parts(Path(name.removeprefix("folder:").partition("?")[0]).expanduser())
+        return len(_visible_folders(next(iter(parts.values()))))
+    except (DataError, RuntimeError):  # `read_folder` says what is wrong with it
+        return 0
 
 
 @functools.cache  # once a process, however often the set is read

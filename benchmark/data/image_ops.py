@@ -1,14 +1,13 @@
 """Operations on whole uint8 batches, with parameters for each image.
 
 Nothing here draws. Geometry: crops, affine maps and cutout boxes. Pixel values: lookup tables, histograms, grey,
-blends; two `Arithmetic`s round as Pillow's C code and as torchvision's tensor code do, everything else is shared.
+blends. All round as Pillow's C code does.
 
 Shapes: N images, C channels, H height, W width, P = H * W pixels, B = (H + 2) * (W + 2) pixels with a border of one, V
 = 256 values.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -175,72 +174,19 @@ def _within(centre_N: Tensor, size: int, side: int, extra: int) -> Tensor:
     return (position >= begin_N1) & (position < begin_N1 + side + extra)
 
 
-def blend_pillow(degenerate: Tensor, image: Tensor, factor: Tensor, _rest: Tensor) -> Tensor:
+def blend(degenerate: Tensor, image: Tensor, factor: Tensor) -> Tensor:
     """degenerate + factor * (image - degenerate) in float32, cut to uint8 (Pillow, libImaging/Blend.c)."""
     first = degenerate.float()
     return (first + factor * (image.float() - first)).clamp_(0, 255).to(torch.uint8)
 
 
-def blend_torchvision(degenerate: Tensor, image: Tensor, factor: Tensor, rest: Tensor) -> Tensor:
-    """factor * image + rest * degenerate in float32, cut to uint8 (torchvision, _functional_tensor._blend)."""
-    return (factor * image.float() + rest * degenerate.float()).clamp_(0, 255).to(torch.uint8)
-
-
-def grey_pillow(images_NCHW: Tensor) -> Tensor:
+def grey(images_NCHW: Tensor) -> Tensor:
     """(N, 1, H, W) luma with 16 fractional bits, rounded (Pillow, libImaging/Convert.c, L24). Grey images are
     returned."""
     if images_NCHW.shape[1] == 1:
         return images_NCHW
     red, green, blue = images_NCHW.int().split(1, dim=1)
     return ((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16).to(torch.uint8)
-
-
-def grey_torchvision(images_NCHW: Tensor) -> Tensor:
-    """(N, 1, H, W) 0.2989 R + 0.587 G + 0.114 B in float32, cut. torchvision, rgb_to_grayscale; grey images are
-    returned."""
-    if images_NCHW.shape[1] == 1:
-        return images_NCHW
-    red, green, blue = images_NCHW.split(1, dim=1)
-    return (0.2989 * red + 0.587 * green + 0.114 * blue).to(torch.uint8)
-
-
-def mean_pillow(grey_N1HW: Tensor) -> Tensor:
-    """(N,) mean grey rounded half up (PIL.ImageEnhance.Contrast)."""
-    return (mean_torchvision(grey_N1HW) + 0.5).floor()
-
-
-def mean_torchvision(grey_N1HW: Tensor) -> Tensor:
-    """(N,) mean grey, exact up to one rounding. The sum of integers is taken in float64."""
-    pixels = grey_N1HW.shape[-2] * grey_N1HW.shape[-1]
-    return grey_N1HW.sum(dim=(1, 2, 3)).double().div(pixels).float()
-
-
-def stretch_pillow(low: Tensor, high: Tensor, value_V: Tensor) -> Tensor:
-    """int(value * scale - low * scale) in float64, with scale = 255 / (high - low) (PIL.ImageOps.autocontrast)."""
-    span = (high - low).double()
-    scale = torch.full_like(span, 255.0) / span  # 255.0 / span would be span.reciprocal() * 255: other last bits
-    return (value_V.double() * scale + -low.double() * scale).trunc()
-
-
-def stretch_torchvision(low: Tensor, high: Tensor, value_V: Tensor) -> Tensor:
-    """(value - low) * scale in float32 (torchvision, _functional_tensor.autocontrast)."""
-    return (value_V.float() - low.float()) * (255.0 / (high - low).float())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arithmetic:
-    """How a reference implementation rounds."""
-
-    blend: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (degenerate, image, factor, 1 - factor) -> uint8
-    grey: Callable[[Tensor], Tensor]  # (N, C, H, W) -> (N, 1, H, W) uint8
-    mean: Callable[[Tensor], Tensor]  # (N, 1, H, W) -> (N,) float32
-    stretch: Callable[[Tensor, Tensor, Tensor], Tensor]  # (low, high, values) -> stretched values, not yet clipped
-
-
-PILLOW = Arithmetic(blend=blend_pillow, grey=grey_pillow, mean=mean_pillow, stretch=stretch_pillow)
-TORCHVISION = Arithmetic(
-    blend=blend_torchvision, grey=grey_torchvision, mean=mean_torchvision, stretch=stretch_torchvision
-)
 
 
 def all_values(device: torch.device) -> Tensor:
@@ -253,13 +199,17 @@ def look_up(images_NCHW: Tensor, table_NCV: Tensor) -> Tensor:
     return table_NCV.gather(2, images_NCHW.flatten(2).long()).view(images_NCHW.shape)
 
 
-def autocontrast(images_NCHW: Tensor, arithmetic: Arithmetic) -> Tensor:
-    """Stretch each channel to 0 .. 255; a constant channel is left alone."""
-    low_NC1 = images_NCHW.amin(dim=(2, 3))[..., None].int()
-    high_NC1 = images_NCHW.amax(dim=(2, 3))[..., None].int()
+def autocontrast(images_NCHW: Tensor) -> Tensor:
+    """Stretch each channel to 0 .. 255; a constant channel is left alone.
+
+    int(value * scale - low * scale) in float64, with scale = 255 / (high - low) (PIL.ImageOps.autocontrast).
+    """
+    low_NC1 = images_NCHW.amin(dim=(2, 3))[..., None].double()
+    span_NC1 = images_NCHW.amax(dim=(2, 3))[..., None].double() - low_NC1
+    scale_NC1 = torch.full_like(span_NC1, 255.0) / span_NC1  # 255.0 / span would be span.reciprocal() * 255
     value_V = all_values(images_NCHW.device)
-    stretched_NCV = arithmetic.stretch(low_NC1, high_NC1, value_V).clamp(0, 255).to(torch.uint8)
-    return look_up(images_NCHW, torch.where(high_NC1 > low_NC1, stretched_NCV, value_V))
+    stretched_NCV = (value_V.double() * scale_NC1 + -low_NC1 * scale_NC1).trunc().clamp(0, 255).to(torch.uint8)
+    return look_up(images_NCHW, torch.where(span_NC1 > 0, stretched_NCV, value_V))
 
 
 def histogram(images_NCHW: Tensor) -> Tensor:
@@ -275,7 +225,7 @@ def histogram(images_NCHW: Tensor) -> Tensor:
 
 
 def equalize(images_NCHW: Tensor) -> Tensor:
-    """Flatten each channel's histogram in integers, as PIL.ImageOps.equalize and torchvision both do.
+    """Flatten each channel's histogram in integers, as PIL.ImageOps.equalize does.
 
     step = (pixels - count of the highest value present) // 255; entry v = (pixels below v + step // 2) // step,
     at most 255; a step of 0 leaves the channel alone.
@@ -289,24 +239,26 @@ def equalize(images_NCHW: Tensor) -> Tensor:
     return look_up(images_NCHW, torch.where(step_NC1 > 0, level_NCV, all_values(images_NCHW.device)))
 
 
-def contrast(images_NCHW: Tensor, factor_N2: Tensor, arithmetic: Arithmetic) -> Tensor:
-    """Blend each image with its mean grey. `factor_N2` has (factor, 1 - factor) in float32."""
-    mean_N1 = arithmetic.mean(arithmetic.grey(images_NCHW))[:, None]
-    factor_N1, rest_N1 = factor_N2.split(1, dim=1)
-    table_NV = arithmetic.blend(mean_N1, all_values(images_NCHW.device), factor_N1, rest_N1)
+def contrast(images_NCHW: Tensor, factor_N1: Tensor) -> Tensor:
+    """Blend each image with its mean grey, rounded half up (PIL.ImageEnhance.Contrast)."""
+    grey_N1HW = grey(images_NCHW)
+    pixels = grey_N1HW.shape[-2] * grey_N1HW.shape[-1]
+    # The sum of integers is taken in float64: the mean is exact up to one rounding.
+    mean_N1 = (grey_N1HW.sum(dim=(1, 2, 3)).double().div(pixels).float() + 0.5).floor()[:, None]
+    table_NV = blend(mean_N1, all_values(images_NCHW.device), factor_N1)
     return look_up(images_NCHW, table_NV[:, None].expand(-1, images_NCHW.shape[1], -1))
 
 
-def color(images_NCHW: Tensor, factor_N2: Tensor, arithmetic: Arithmetic) -> Tensor:
+def color(images_NCHW: Tensor, factor_N1: Tensor) -> Tensor:
     """Blend each image with its grey version. Grey images stay as they are."""
     if images_NCHW.shape[1] == 1:
         return images_NCHW
-    return _blend_images(arithmetic.grey(images_NCHW), images_NCHW, factor_N2, arithmetic)
+    return blend(grey(images_NCHW), images_NCHW, factor_N1[:, :, None, None])
 
 
-def sharpness(images_NCHW: Tensor, factor_N2: Tensor, arithmetic: Arithmetic) -> Tensor:
+def sharpness(images_NCHW: Tensor, factor_N1: Tensor) -> Tensor:
     """Blend each image with its smoothed version."""
-    return _blend_images(smooth(images_NCHW), images_NCHW, factor_N2, arithmetic)
+    return blend(smooth(images_NCHW), images_NCHW, factor_N1[:, :, None, None])
 
 
 def smooth(images_NCHW: Tensor) -> Tensor:
@@ -318,8 +270,3 @@ def smooth(images_NCHW: Tensor) -> Tensor:
     # 13 is odd, so no sum is half-way; (2 s + 13) / 26 lies 1/26 or more from the next integer, safe in float32.
     out[..., 1:-1, 1:-1] = ((2 * total + 13).float() / 26).to(torch.uint8)
     return out
-
-
-def _blend_images(degenerate: Tensor, images_NCHW: Tensor, factor_N2: Tensor, arithmetic: Arithmetic) -> Tensor:
-    factor, rest = factor_N2[:, :, None, None].split(1, dim=1)
-    return arithmetic.blend(degenerate, images_NCHW, factor, rest)

@@ -26,7 +26,8 @@ import numpy.typing as npt
 import PIL
 from PIL import Image
 
-from benchmark.errors import DataError
+from benchmark.errors import ConfigError, DataError
+from benchmark.plain import expanded
 
 LARGE = 256 << 20  # bytes
 MOST_PACKED = 100  # times that pixels are smaller in an archive
@@ -46,7 +47,10 @@ class Part:
 
 def cache_folder() -> Path:
     """FSSL_CACHE, else ~/.cache/fssl; it need not exist."""
-    return Path(os.environ.get("FSSL_CACHE") or Path.home() / ".cache" / "fssl").expanduser()
+    try:
+        return expanded(os.environ.get("FSSL_CACHE") or "~/.cache/fssl")
+    except ConfigError:
+        return Path(os.devnull, "fssl")  # no home, no cache: nothing is there, and nothing can be written
 
 
 def is_packed(folder: Path) -> bool:

@@ -1,13 +1,10 @@
 """RandAugment on whole uint8 batches, every draw per image.
 
 Source of the `ssfl` pool: SSFL's released dataset/randaugment.py:154-169 (pool), 216-235 (RandAugmentMC) and 47-67
-(CutoutAbs), which is FixMatch's pool on Pillow. Source of the `torchvision` pool: torchvision.transforms.RandAugment
-(Cubuk et al. 2019, arXiv:1909.13719) on tensors, nearest resampling, black fill. Source of the `semifl` pool: SemiFL's
-released datasets/randaugment.py, 15 operations on Pillow, which it runs at level 10 of 10 and without another box. At
+(CutoutAbs), which is FixMatch's pool on Pillow. Source of the `semifl` pool: SemiFL's released
+datasets/randaugment.py, 15 operations on Pillow, which it runs at level 10 of 10 and without another box. At
 32 pixels its translations by 100 leave a black image, and its box of 40 covers all below and right of a corner.
-Departures: the draws come from one torch.Generator instead of Python's and NumPy's global ones (same distributions);
-`torchvision` geometry is computed with 16 bits after the point, so a pixel whose source coordinate is within 0.002
-pixels of the border between two pixels may take the other one.
+Departure: the draws come from one torch.Generator instead of Python's and NumPy's global ones (same distributions).
 
 Shapes: N images, C channels, H height, W width, P = H * W, S slots (operations drawn per image), K entries of a pool
 (an operation at a level with a sign), D draws per image.
@@ -44,16 +41,16 @@ class Family(IntEnum):
     BOX = 9
 
 
-# Images of a family (n, C, H, W), their parameters (n, ...), the rounding -> images.
-_APPLY: Mapping[int, Callable[[Tensor, Tensor, ops.Arithmetic], Tensor]] = {
-    Family.LOOKUP: lambda images, table, _: ops.look_up(images, table[:, None].expand(-1, images.shape[1], -1)),
-    Family.AUTOCONTRAST: lambda images, _, arithmetic: ops.autocontrast(images, arithmetic),
-    Family.EQUALIZE: lambda images, _, __: ops.equalize(images),
+# Images of a family (n, C, H, W), their parameters (n, ...) -> images.
+_APPLY: Mapping[int, Callable[[Tensor, Tensor], Tensor]] = {
+    Family.LOOKUP: lambda images, table: ops.look_up(images, table[:, None].expand(-1, images.shape[1], -1)),
+    Family.AUTOCONTRAST: lambda images, _: ops.autocontrast(images),
+    Family.EQUALIZE: lambda images, _: ops.equalize(images),
     Family.CONTRAST: ops.contrast,
     Family.COLOR: ops.color,
     Family.SHARPNESS: ops.sharpness,
-    Family.AFFINE: lambda images, index, _: ops.warp(images, index),
-    Family.BILINEAR: lambda images, matrix, _: ops.warp_bilinear(images, matrix),
+    Family.AFFINE: ops.warp,
+    Family.BILINEAR: ops.warp_bilinear,
 }
 
 Parameters = Callable[[int, int, int, int], Sequence[float]]  # (level, sign +-1, H, W) -> numbers of the family
@@ -61,8 +58,8 @@ Parameters = Callable[[int, int, int, int], Sequence[float]]  # (level, sign +-1
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One member of a pool. LOOKUP takes 256 values, AFFINE and BILINEAR Pillow's 6 numbers, the blends (factor, 1 -
-    factor); BOX is painted by `RandAugment.apply`."""
+    """One member of a pool. LOOKUP takes 256 values, AFFINE and BILINEAR Pillow's 6 numbers, the blends a
+    factor; BOX is painted by `RandAugment.apply`."""
 
     name: str
     family: Family
@@ -71,39 +68,37 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Operations, the rounding of their reference, and the highest level."""
+    """Operations, and how strong they are at the highest level."""
 
     operations: tuple[Operation, ...]
-    arithmetic: ops.Arithmetic
-    highest_level: int
-    box: int = 0  # side of BOX at the highest level, in pixels
+    box: int  # side of BOX, in pixels
 
 
-Signed = Callable[[int, int], float]  # (level, sign +-1) -> how strong
+HIGHEST = 10  # level
 
 
 def _pool(
     names: str,
-    arithmetic: ops.Arithmetic,
-    highest_level: int,
     *,
-    factor: Signed,  # of a blend; 1 leaves the image alone
-    shear: Signed,  # pixels a line
+    factor: Callable[[int], float],  # of a blend; 1 leaves the image alone
     shift: Callable[[int, int, int], float],  # (level, sign, side) -> pixels
-    degrees: Signed,  # counter-clockwise about the centre
+    degrees: Callable[[int, int], float],  # (level, sign) -> counter-clockwise about the centre
     bits: Callable[[int], int],  # that posterize keeps
-    threshold: Callable[[int], float],  # from which solarize inverts
     sampling: Family = Family.AFFINE,  # of shears and shifts
     box: int = 0,  # side in pixels at the highest level
 ) -> Pool:
     """Operations by name, in the order that a draw counts them."""
 
-    def blend(level: int, sign: int, *_: int) -> Sequence[float]:
-        return (factor(level, sign), 1.0 - factor(level, sign))
+    def blend(level: int, *_: int) -> Sequence[float]:
+        return (factor(level),)
 
-    def brightness(level: int, sign: int, *_: int) -> Sequence[float]:
-        pair = torch.tensor(blend(level, sign))
-        return arithmetic.blend(torch.zeros(1), ops.all_values(torch.device("cpu")), pair[0], pair[1]).tolist()
+    def brightness(level: int, *_: int) -> Sequence[float]:
+        values = ops.all_values(torch.device("cpu"))
+        return ops.blend(torch.zeros(1), values, torch.tensor(factor(level))).tolist()
+
+    def shear(level: int, sign: int) -> float:
+        """Pixels a line."""
+        return sign * (level * 0.3 / HIGHEST)
 
     def rotation(level: int, sign: int, height: int, width: int) -> Sequence[float]:
         """Rounded to 15 digits as PIL.Image.rotate does."""
@@ -129,58 +124,30 @@ def _pool(
         "Sharpness": (Family.SHARPNESS, blend),
         "ShearX": (sampling, lambda level, sign, *_: (1, shear(level, sign), 0, 0, 1, 0)),
         "ShearY": (sampling, lambda level, sign, *_: (1, 0, 0, shear(level, sign), 1, 0)),
-        "Solarize": (Family.LOOKUP, lambda level, *_: inverted_from(threshold(level))),
+        "Solarize": (Family.LOOKUP, lambda level, *_: inverted_from(256 - int(level * 256 / HIGHEST))),
         "TranslateX": (sampling, lambda level, sign, _, width: (1, 0, shift(level, sign, width), 0, 1, 0)),
         "TranslateY": (sampling, lambda level, sign, height, _: (1, 0, 0, 0, 1, shift(level, sign, height))),
     }
     operations = tuple(Operation(name=name, family=known[name][0], parameters=known[name][1]) for name in names.split())
-    return Pool(operations=operations, arithmetic=arithmetic, highest_level=highest_level, box=box)
-
-
-BINS = 31  # levels of torchvision
-
-
-def _spread(level: int, highest: float) -> float:
-    """torchvision's magnitude of a level, in float32 as there."""
-    return float(torch.linspace(0.0, highest, BINS)[level])
+    return Pool(operations=operations, box=box)
 
 
 POOLS: Mapping[str, Pool] = {
     "ssfl": _pool(
         "AutoContrast Brightness Color Contrast Equalize Identity Posterize Rotate Sharpness ShearX ShearY Solarize "
         "TranslateX TranslateY",
-        ops.PILLOW,
-        10,
-        factor=lambda level, sign: level * 0.9 / 10 + 0.05,
-        shear=lambda level, sign: sign * (level * 0.3 / 10),
+        factor=lambda level: level * 0.9 / 10 + 0.05,
         shift=lambda level, sign, side: int(sign * (level * 0.3 / 10) * side),
         degrees=lambda level, sign: sign * int(level * 30 / 10),
         bits=lambda level: int(level * 4 / 10) + 4,
-        threshold=lambda level: 256 - int(level * 256 / 10),
-    ),
-    "torchvision": _pool(
-        "Identity ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness Posterize Solarize "
-        "AutoContrast Equalize",
-        ops.TORCHVISION,
-        BINS - 1,
-        factor=lambda level, sign: 1.0 + sign * _spread(level, 0.9),
-        shear=lambda level, sign: sign * _spread(level, 0.3),
-        shift=lambda level, sign, side: -int(sign * _spread(level, 150.0 / 331.0 * side)),
-        degrees=lambda level, sign: sign * _spread(level, 30.0),
-        bits=lambda level: int((8 - (torch.arange(BINS) / ((BINS - 1) / 4)).round().int())[level]),
-        threshold=lambda level: 255.0 - _spread(level, 255.0),
     ),
     "semifl": _pool(
         "AutoContrast Brightness Color Contrast Cutout Equalize Invert Posterize Rotate Sharpness ShearX ShearY "
         "Solarize TranslateX TranslateY",
-        ops.PILLOW,
-        10,
-        factor=lambda level, sign: level * 1.8 / 10 + 0.1,
-        shear=lambda level, sign: sign * (level * 0.3 / 10),
+        factor=lambda level: level * 1.8 / 10 + 0.1,
         shift=lambda level, sign, side: sign * (level * 100 / 10),
         degrees=lambda level, sign: sign * (level * 30 / 10),
         bits=lambda level: int(level * 4 / 10),
-        threshold=lambda level: 256 - int(level * 256 / 10),
         sampling=Family.BILINEAR,
         box=40,
     ),
@@ -236,12 +203,11 @@ class RandAugment(Checked):
     """Draw `num_ops` operations, apply each by chance, then paint a grey box.
 
     They are drawn with replacement, and applied with `probability`. Defaults: the released SSFL code
-    (RandAugmentMC(n=2, m=10): levels 1 .. 9 of 10). pool="torchvision", levels=(9, 9) of 0 .. 30, probability=1,
-    cutout=0 is torchvision.transforms.RandAugment(2, 9). pool="semifl", levels=(10, 10), cutout=0 is SemiFL's released
+    (RandAugmentMC(n=2, m=10): levels 1 .. 9 of 10). pool="semifl", levels=(10, 10), cutout=0 is SemiFL's released
     one: its probability, drawn between .2 and .8, is .5 in the mean of independent draws, and so is this.
     """
 
-    pool: Literal["ssfl", "torchvision", "semifl"] = "ssfl"
+    pool: Literal["ssfl", "semifl"] = "ssfl"
     num_ops: Annotated[int, Interval("[0, 16]")] = 2
     probability: Share = 0.5  # of applying each drawn operation
     levels: tuple[int, int] = (1, 9)  # lowest and highest, drawn uniformly per image and slot
@@ -250,9 +216,9 @@ class RandAugment(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        (lowest, highest), most = self.levels, POOLS[self.pool].highest_level
-        if not 0 <= lowest <= highest <= most:
-            raise ConfigError(f"levels: {lowest} to {highest}; choose two levels from 0 to {most}, the lower first")
+        lowest, highest = self.levels
+        if not 0 <= lowest <= highest <= HIGHEST:
+            raise ConfigError(f"levels: {lowest} to {highest}; choose two levels from 0 to {HIGHEST}, the lower first")
 
     @property
     def num_draws(self) -> int:
@@ -274,7 +240,7 @@ class RandAugment(Checked):
         for slot, (entry_N, host_N) in enumerate(zip(self._chosen(here_ND), self._chosen(draws_ND), strict=True)):
             # The centre of a box: level and sign have no effect where the pool is run at one level.
             box = partial(self._painted, centre_N2=here_ND[:, 4 * slot + 1 : 4 * slot + 3])
-            out_NCHW = apply_entries(out_NCHW, entry_N, entries, POOLS[self.pool].arithmetic, host_N, box)
+            out_NCHW = apply_entries(out_NCHW, entry_N, entries, host_N, box)
         side = int(self.cutout * width)
         if side == 0:
             return out_NCHW
@@ -293,8 +259,7 @@ class RandAugment(Checked):
 
     def _painted(self, images_NCHW: Tensor, rows: Tensor, centre_N2: Tensor) -> Tensor:
         """BOX."""
-        pool = POOLS[self.pool]
-        side = int(self.levels[1] * pool.box / pool.highest_level)
+        side = int(self.levels[1] * POOLS[self.pool].box / HIGHEST)
         return ops.paint_boxes(images_NCHW, centre_N2[rows], side, extra=1, fill=self.fill)
 
 
@@ -302,7 +267,6 @@ def apply_entries(
     images_NCHW: Tensor,
     entry_N: Tensor,
     entries: _Entries,
-    arithmetic: ops.Arithmetic,
     host_N: Tensor | None = None,
     box: ops.RowFunction | None = None,
 ) -> Tensor:
@@ -311,7 +275,7 @@ def apply_entries(
 
     def run(family: int, group: Tensor, rows: Tensor) -> Tensor:
         positions = entries.position_K[entry_N[rows]]
-        return _APPLY[family](group, entries.parameters[family].index_select(0, positions), arithmetic)
+        return _APPLY[family](group, entries.parameters[family].index_select(0, positions))
 
     functions: dict[int, ops.RowFunction] = {family: partial(run, family) for family in _APPLY}
     if box is not None:

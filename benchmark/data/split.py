@@ -113,7 +113,7 @@ def split(
     """
     all_N = as_labels(labels_N, num_classes)
     n_d = class_counts_in_use(np.bincount(all_N, minlength=num_classes), images)
-    server_d = _server_counts(n_d, N_s)
+    server_d = _server_counts(n_d, N_s, N_validation + K * max(1, num_classes * labels_per_client))
     validation_d = _validation_counts(n_d - server_d, N_validation)
     left_d = n_d - server_d - validation_d
     _check_labels_per_client(left_d, K, labels_per_client)
@@ -193,21 +193,21 @@ def _deal(all_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
     return [np.sort(np.concatenate(held)) for held in holders]
 
 
-def _server_counts(n_d: IntArray, N_s: int) -> IntArray:
-    d = len(n_d)
+def _server_counts(n_d: IntArray, N_s: int, others: int) -> IntArray:
+    """(d,) labelled images of each class. `others`: how many images clients and validation need at least."""
+    d, scarce = len(n_d), int(n_d.argmin())
     if N_s < 0:
         raise ConfigError(f"N_s={N_s} must be 0 (no labels at the server) or a multiple of the {d} classes")
     if N_s % d:
-        below = N_s // d * d
-        nearest = f"{below} or {below + d}" if below else f"{d} (one image a class)"
-        raise ConfigError(f"N_s={N_s} is not a multiple of the {d} classes: take {nearest}")
-    scarce = int(n_d.argmin())
-    if N_s // d > n_d[scarce]:
-        raise ConfigError(
-            f"N_s={N_s} asks for {N_s // d} images of each class, class {scarce} has {n_d[scarce]}: "
-            f"N_s can be at most {int(n_d[scarce]) * d}"
-        )
-    return np.full(d, N_s // d, dtype=np.int64)
+        wrong = f"is not a multiple of the {d} classes"
+    elif N_s // d > n_d[scarce]:
+        wrong = f"asks for {N_s // d} images of each class, class {scarce} has {n_d[scarce]}"
+    else:
+        return np.full(d, N_s // d, dtype=np.int64)
+    most = max(min(int(n_d[scarce]), (int(n_d.sum()) - others) // d), 0) * d
+    below = N_s // d * d
+    possible = " or ".join(str(number) for number in (below, below + d) if 0 < number <= most)
+    raise ConfigError(f"N_s={N_s} {wrong}: take --data.N_s={possible or f'{most}, the most that is possible'}")
 
 
 def _validation_counts(n_d: IntArray, N_validation: int) -> IntArray:

@@ -72,15 +72,19 @@ METHODS: Mapping[str, type[Any]] = {
     "uda": UDA,
 }
 
+SETTINGS = {  # names of methods in papers and grids that are a setting of one of the above
+    **{"crl": "ssfl", "fedavg": "ssfl", "grouping": "ssfl --method.averaging grouping"},
+    **{"supervised": "supervised_fl", "central_fixmatch": "fixmatch"},
+}
+
 
 def method_class(name: str) -> type:
     """The class of that name. Raises ConfigError that names the nearest right one, or what is wrong with a module."""
     if name in METHODS:
         return METHODS[name]
     if ":" not in name:
-        raise ConfigError(
-            f"method.kind: {quoted(name)} is not a method; {nearest(name, METHODS)}, or module:Class for your own"
-        )
+        hint = f"type --method {SETTINGS[name]}" if name in SETTINGS else nearest(name, METHODS)
+        raise ConfigError(f"method.kind: {quoted(name)} is not a method; {hint}, or module:Class for your own")
     module, _, attribute = name.partition(":")
     try:
         cls = getattr(importlib.import_module(module), attribute)

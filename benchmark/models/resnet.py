@@ -88,7 +88,7 @@ class ResNet18(Classifier):
 
 
 class ResNet8(ResNet18):
-    """The same with three stages of one block (16, 32, 64 channels)."""
+    """ResNet-18 with three stages of one block (16, 32, 64 channels)."""
 
     norm_channels = (16, 32, 64)
     blocks_per_stage = 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmark.config import merge, quoted
 from benchmark.errors import ConfigError
-from benchmark.experiment import Data, Experiment, Federation, from_json, to_json
+from benchmark.experiment import Data, Experiment, Federation, from_json, label_folder, to_json
 from benchmark.methods.catalogue import check_known
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.papers.item import ACCURACY, Cell, Item
@@ -106,11 +106,15 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
     """What the last `from` names, with the fields of all parts in their order."""
     starts = [part["from"] for part in parts if "from" in part]
     plain = to_json(cell_named(starts[-1], profile) if starts else DEFAULT)
+    given: set[str] = set()
     for part in parts:
-        check_once([WORDS.get(name, name) for name in dotted_names(part)])
+        names = [WORDS.get(name, name) for name in dotted_names(part)]
+        check_once(names)
+        given.update(names)
         merge(plain, {_full(key, value): value for key, value in part.items() if key != "from"})
     if not trusted:
         _check_known(plain)
+    label_folder(plain, given)
     return from_json(plain)
 
 

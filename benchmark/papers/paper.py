@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from benchmark.experiment import Experiment, to_json
+from benchmark.experiment import Experiment
 from benchmark.papers.columns import Factor
 from benchmark.papers.item import CONFIRMING, Cell, Item
 from benchmark.papers.scale import FULL_SIZE, PROFILES, Scale
@@ -44,6 +44,8 @@ def printed_variant(experiment: Callable[[Any], Experiment]) -> Variant:
         note="By the print, where the released code contradicts it. The code of the printed numbers was another.",
         experiment=experiment,
         profiles=FULL_SIZE,
+        named_by="As released where that contradicts the print: the departures name every field. {name} is by the "
+        "print (--rule paper).",
         family=AS_PRINTED,
     )
 
@@ -73,43 +75,14 @@ class Paper:
         """The keys of a line that make its setting."""
         return {f.name for f in fields(self.setting)}
 
-    @property
-    def printed(self) -> Callable[[Any], Experiment] | None:
-        """A setting by the print alone, where `experiment` follows released code that contradicts it."""
-        return next((variant.experiment for variant in self.variants if variant.suffix == AS_PRINTED), None)
-
     def built_by(self, variant: Variant) -> "Paper":
         return replace(self, experiment=variant.experiment, variants=(), confirms_from=variant.confirms_from)
 
-    def notes_on_variants(self, item: str) -> Iterator[str]:
-        return (v.named_by.format(name=f"{item}{v.suffix}") for v in self.variants if v.named_by)
+    def notes_on_variants(self, item: str, profile: str) -> Iterator[str]:
+        variants = (v for v in self.variants if v.named_by and profile in v.profiles)
+        is_built = (v for v in variants if v.switches or not item.endswith("/departures"))
+        return (v.named_by.format(name=f"{item}{v.suffix}") for v in is_built)
 
     def setting_of(self, line: Line) -> Any:
         """The line's setting, without its value, row and notes."""
         return self.setting(**{key: value for key, value in line.items() if key in self.keys})
-
-
-def differences(paper: Paper, lines: Iterable[Line]) -> dict[str, list[tuple[Any, Any]]]:
-    """Fields that the print and the released code set differently: dotted name -> pairs (released, printed).
-
-    Empty for a paper with one rule.
-    """
-    pairs: dict[str, list[tuple[Any, Any]]] = {}
-    if paper.printed is None:
-        return pairs
-    for line in lines:
-        setting = paper.setting_of(line)
-        released, printed = _flat(to_json(paper.experiment(setting))), _flat(to_json(paper.printed(setting)))
-        for name in (*released, *(name for name in printed if name not in released)):
-            pair = released.get(name), printed.get(name)
-            if pair[0] != pair[1] and pair not in pairs.setdefault(name, []):
-                pairs[name].append(pair)
-    return {name: of_field for name, of_field in pairs.items() if of_field}
-
-
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Nested dicts as one, by dotted names."""
-    if not isinstance(value, dict):
-        return {name: value}
-    parts = [_flat(part, f"{name}.{key}" if name else key) for key, part in value.items()]
-    return {key: leaf for part in parts for key, leaf in part.items()}

@@ -75,7 +75,7 @@ def departures(paper: Paper, profile: str) -> Item:
             "No claim judges these differences, so they have no interval.",
             *notes,
             SELECTIONS["last"],
-            *paper.notes_on_variants(f"{paper.name}/departures"),
+            *paper.notes_on_variants(f"{paper.name}/departures", profile),
         ),
         confirms_from=paper.confirms_from,
     )

@@ -16,7 +16,7 @@ from benchmark.methods.central import Central
 from benchmark.papers.bounds import bounds
 from benchmark.papers.columns import COMPUTED, FACTORS, WORDS, Factor
 from benchmark.papers.item import ACCURACY, Cell, Claim, Item, Printed, Shown
-from benchmark.papers.paper import Line, Paper, differences
+from benchmark.papers.paper import Line, Paper
 from benchmark.papers.published import claims_of, drawing_of, read_published
 from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth, with_field
 
@@ -230,20 +230,8 @@ def _notes(paper: Paper, name: str, file: Mapping[str, Any], entries: Sequence[E
         yield from dict.fromkeys(note for stand_in in stand_ins for note in stand_in.notes)
     else:
         yield from file["notes"]
-        yield from _notes_on_rules(paper, [entry.line for entry in entries])
     yield from dict.fromkeys(SELECTIONS[entry.experiment.evaluation.selection] for entry in entries)
-    yield from paper.notes_on_variants(name)
-
-
-def _notes_on_rules(paper: Paper, lines: Iterable[Line]) -> Iterator[str]:
-    """What follows the released code where that contradicts the print."""
-    fields = [
-        f"{name} " + ", ".join(f"{released} (printed: {printed})" for released, printed in pairs)
-        for name, pairs in differences(paper, lines).items()
-        if not name.startswith("evaluation.")
-    ]
-    if fields:
-        yield f"As released where it contradicts the print: {'; '.join(fields)}. --rule paper runs the print."
+    yield from paper.notes_on_variants(name, entries[0].profile)
 
 
 def _check_keys(paper: Paper, file: Mapping[str, Any], lines: Iterable[Line]) -> None:

@@ -3,9 +3,9 @@
     claim    {"token": a random name of this attempt, "machine": ..., "pid": ..., "started": ...}
 
 It is made by O_EXCL. Its file time, moved by its holder, is the heartbeat. Where the holder is gone from this machine,
-or silent for `PATIENCE` seconds, another process takes the claim over by an atomic replace. The holder looks for its
-own token before each save and before it publishes, and ends with 75 where it is gone: taken over, or the folder was
-removed or renamed.
+or silent for `PATIENCE` seconds, another process takes the claim over by an atomic replace; of a silent one it waits
+for a beat first, since a clock that jumps makes each beat before it look old. The holder looks for its own token before
+each save and before it publishes, and ends with 75 where it is gone: taken over, or the folder was removed or renamed.
 
 A run is done once as a rule. Where a process was held for dead and wakes, the same numbers are computed twice, and one
 result stands: runs are deterministic, so that this wastes time and harms nothing.
@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.errors import DataError, RunningElsewhere
-from benchmark.records.files import TEMPORARY, bytes_of, cannot_write, read_json, write_atomically
+from benchmark.records.files import TEMPORARY, cannot_write, read_json, write_atomically
 from benchmark.records.processes import is_gone, this_process
 
 NAME = "claim"
 BEAT = 10.0  # seconds between heartbeats
 PATIENCE = 120.0  # seconds without a heartbeat; network file systems hold file times back for 60 s
 SECONDS_TO_SETTLE = 0.2  # two processes may take a claim over in the same moment: the second one has it
-WAIT = "wait for it or stop it"
+AT_IT, SILENT = "another process is at this run; wait for it or stop it", "no heartbeat"
 
 
 class ClaimLost(RunningElsewhere):
@@ -62,15 +62,14 @@ def read(folder: Path) -> dict[str, Any] | None:
         return {}
 
 
-def holder_of(folder: Path, patience: float = PATIENCE) -> str | None:
-    """Who is at the run, in words; None where it is free."""
-    if _older_version(folder, patience):
-        return "a process of an older version is at this run, or was until a moment ago"
-    return "another process is at this run" if read(folder) is not None and not why_dead(folder, patience) else None
-
-
 def is_held(folder: Path, patience: float = PATIENCE) -> bool:
-    return holder_of(folder, patience) is not None
+    return read(folder) is not None and not why_dead(folder, patience)
+
+
+def refuse_if_held(folder: Path, patience: float) -> None:
+    """Raises RunningElsewhere where another process is at the run."""
+    if is_held(folder, patience):
+        raise RunningElsewhere(f"{folder}: {AT_IT}")
 
 
 def why_dead(folder: Path, patience: float = PATIENCE) -> str | None:
@@ -80,7 +79,7 @@ def why_dead(folder: Path, patience: float = PATIENCE) -> str | None:
         return None
     if is_gone(content):
         return "its process is gone"
-    return None if _beats(folder / NAME, patience) else "no heartbeat"
+    return None if _beats(folder / NAME, patience) else SILENT
 
 
 @contextlib.contextmanager
@@ -92,7 +91,7 @@ def claimed(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> 
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        claim = _take(folder, patience)
+        claim = _take(folder, patience, min(patience, 1.5 * beat))
     except OSError as error:
         raise cannot_write(folder, error) from None
     ended = threading.Event()
@@ -111,11 +110,13 @@ def claimed(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> 
                 (folder / NAME).unlink()
 
 
-def _take(folder: Path, patience: float) -> Claim:
-    """Raises RunningElsewhere, ClaimLost, OSError."""
-    if holder := holder_of(folder, patience):
-        raise RunningElsewhere(f"{folder}: {holder}; {WAIT}")
-    claim = Claim(folder, secrets.token_hex(8), why_dead(folder, patience))
+def _take(folder: Path, patience: float, watched: float) -> Claim:
+    """`watched`: seconds in which a live holder beats. Raises RunningElsewhere, ClaimLost, OSError."""
+    refuse_if_held(folder, patience)
+    why = why_dead(folder, patience)
+    if why == SILENT and _is_touched(folder / NAME, watched):
+        raise RunningElsewhere(f"{folder}: {AT_IT}")
+    claim = Claim(folder, secrets.token_hex(8), why)
     content = json.dumps({"token": claim.token, **this_process()}).encode()
     if claim.after is None:
         _create(folder, content)
@@ -132,19 +133,10 @@ def _create(folder: Path, content: bytes) -> None:
         with open(folder / NAME, "xb") as file:
             file.write(content)
     except FileExistsError:
-        raise RunningElsewhere(f"{folder}: another process is at this run; {WAIT}") from None
+        raise RunningElsewhere(f"{folder}: {AT_IT}") from None
     except OSError:  # a full disk takes a name, but no content
         (folder / NAME).unlink(missing_ok=True)
         raise
-
-
-def _older_version(folder: Path, patience: float) -> bool:
-    """Older versions have numbered files under `leases`, and beat the newest one in the same way."""
-    with contextlib.suppress(OSError):
-        for path in (folder / "leases").glob("[0-9]*"):
-            if b'"process"' in (bytes_of(path) or b"") and _beats(path, patience):
-                return True
-    return False
 
 
 def _beats(path: Path, patience: float) -> bool:
@@ -164,6 +156,25 @@ def _beats(path: Path, patience: float) -> bool:
     except OSError:  # nothing can be written here, and so nothing be taken over
         now = time.time()
     return abs(now - beat) < patience
+
+
+def _is_touched(path: Path, seconds: float) -> bool:
+    """Whether another process touches the file within so many seconds."""
+    first, until = _touched(path), time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(min(0.2, seconds))
+        if _touched(path) != first:
+            return True
+    return False
+
+
+def _touched(path: Path) -> int | None:
+    """When it was touched last; opening it asks the server of a network folder."""
+    try:
+        with open(path) as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return None
 
 
 def _keep_beating(claim: Claim, seconds: float, ended: threading.Event) -> None:

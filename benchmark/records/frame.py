@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from benchmark.errors import DataError
+from benchmark.plain import expanded
 from benchmark.records.collect import read_records
 from benchmark.records.record import RunRecord
 
@@ -29,7 +30,7 @@ def load(results: str | Path) -> pd.DataFrame:
     was not measured. Accuracies are fractions. A committed copy has the metrics of its evaluated rounds. Records that
     cannot be read are left out, each with a line on standard error. Raises DataError for a folder without records.
     """
-    folder, troubles = Path(results).expanduser(), list[str]()
+    folder, troubles = expanded(results), list[str]()
     keys = {path.name for name in ("runs", "reference") for path in folder.glob(f"{name}/*") if path.is_dir()}
     records = read_records(folder, sorted(keys), with_reference=True, troubles=troubles)
     for trouble in troubles:

@@ -20,7 +20,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import load_ahead
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.records import state
-from benchmark.records.claim import PATIENCE, ClaimLost, claimed, holder_of
+from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
 from benchmark.records.cputime import CpuClock
 from benchmark.records.identity import at_hand, why_apart
 from benchmark.records.provenance import manifest
@@ -62,8 +62,7 @@ def run(
     finished = _finished(folder)
     if finished is not None:
         return finished
-    if holder := holder_of(folder, patience):  # before time goes into data; `claimed` is what decides
-        raise RunningElsewhere(f"{folder}: {holder}; wait for it or stop it")
+    refuse_if_held(folder, patience)  # before time goes into data; `claimed` is what decides
     stop, clock = stopping.StopOnSignal(), CpuClock()
     try:
         with stop.listening():

@@ -55,7 +55,10 @@ def save(folder: Path, run_state: RunState, run: str, check: Callable[[], object
         "exchange": run_state.exchange,
     }
     with replacing(folder / NAME, check) as file:
-        torch.save(content, file)
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch's own, over that of a full disk
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def load(folder: Path, run: str) -> RunState | None:

@@ -95,19 +95,25 @@ class OwnFamily:
 
 
 def note_own(items: Iterable[Item], results: Path) -> None:
-    """Write down what claims the items of one's own have, for the runs that are to judge them, and their files."""
+    """Write down what claims the items of one's own have, for the runs that are to judge them, and their files.
+
+    Raises ConfigError where another file of that name has an item here already.
+    """
     for item in items:
         if item.typed:
-            family = family_items(item)
+            file, family = Path(item.typed).resolve(), family_items(item)
             place = results / OWN_FOLDER / f"{item.family.replace('/', '-').replace(' ', '-')}.json"
+            before = Path(noted_own(place)["path"]).resolve() if place.is_file() else file
+            if before != file and before.is_file():
+                raise ConfigError(f"{item.typed}: is not {before}, which has that name here; rename one of them")
             noted = {
                 "name": item.family,
                 "keys": sorted(family.keys),
                 "main": family.declared.main,
                 "others": family.declared.others,
                 "profile": item.profile,
-                "path": item.typed,
-                "file": Path(item.typed).read_text("utf-8-sig"),
+                "path": str(file),
+                "file": file.read_text("utf-8-sig"),
             }
             write_atomically(place, json.dumps(noted, indent=1).encode())
 

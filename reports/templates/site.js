@@ -72,8 +72,6 @@ function line(row) {
 
 // A figure's panels come as data: where they lie in the drawing, their axes, and their lines' points.
 function figure(svg, panels) {
-  const ident = svg.dataset.figure;
-  const hidden = new Set();
   const place = ([low, high, log], v) => (log ? Math.log(v / low) / Math.log(high / low) : (v - low) / (high - low));
   const stops = panels.map((panel) => {
     const xs = panel.lines.flatMap((one) => one.points.map((point) => point[0]));
@@ -85,7 +83,7 @@ function figure(svg, panels) {
     const panel = panels[number];
     at = { panel: number, stop: Math.max(0, Math.min(stops[number].length - 1, stop)) };
     const x = stops[number][at.stop];
-    const rows = panel.lines.filter((one) => !hidden.has(one.k)).flatMap((one) => {
+    const rows = panel.lines.flatMap((one) => {
       const point = one.points.find((p) => p[0] === x && p[1] !== null);
       return point ? [{ name: one.name, point }] : [];
     });
@@ -123,19 +121,6 @@ function figure(svg, panels) {
   });
   svg.addEventListener("pointerleave", hide);
   svg.addEventListener("blur", hide);
-  function toggle(number) {
-    if (!hidden.delete(number)) hidden.add(number);
-    const off = hidden.has(number);
-    for (const part of svg.querySelectorAll(`[id^="${ident}-line-${number}-"]`)) part.style.display = off ? "none" : "";
-    for (const part of svg.querySelectorAll(`[id^="${ident}-legend-${number}-"]`)) part.style.opacity = off ? ".35" : "";
-  }
-  for (const key of svg.querySelectorAll(`[id^="${ident}-legend-"]`)) {
-    key.style.cursor = "pointer";
-    key.addEventListener("click", () => toggle(Number(key.id.slice(`${ident}-legend-`.length).split("-")[0])));
-  }
-  svg.addEventListener("keydown", (event) => {
-    if (/^[1-9]$/.test(event.key) && svg.querySelector(`[id^="${ident}-legend-${event.key - 1}-"]`)) toggle(event.key - 1);
-  });
 }
 
 document.addEventListener("DOMContentLoaded", () => {

@@ -84,6 +84,19 @@ def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, says):
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize("command", ["status", "report", "list", "verify", "wandb-rebuild"])
+def test_results_that_are_not_there_are_not_read(capsys, tmp_path, command):
+    """A mistyped name is no folder without records; nor is one with none whole."""
+    code, out, err = fssl(capsys, *command.split(), "--results", tmp_path / "typo")
+    assert (code, out) == (66, "") and "typo is not there; check its name" in err
+    assert not list(tmp_path.iterdir())
+    assert "typo is not there yet" in fssl(capsys, "plan", "fedswitch/tab1", "--results", tmp_path / "typo")[2]
+
+
+def test_no_record_is_not_verified(capsys, tmp_path):
+    assert fssl(capsys, "verify", "--results", tmp_path)[0] == 66
+
+
 def test_an_unwritable_results_folder(capsys, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, err = fssl(capsys, "run", *TINY, "--results", tmp_path / "file")

@@ -47,5 +47,9 @@ def test_the_nearest_option_is_named(capsys):
     assert capsys.readouterr().err == "fssl: unknown option '--dta'; did you mean '--data-root'?\n"
     assert main(["run", "--xyz=3"]) == 65
     assert capsys.readouterr().err == "fssl: unknown option '--xyz'; see `fssl run --help`\n"
+    for word, meant in [("--N_s=51", "--data.N_s"), ("--lr=0.1", "--optimizer.lr"), ("--K", "--federation.K"),
+                        ("--clients=3", "--federation.K"), ("--rho", "--method.rho")]:  # fmt: skip
+        assert main(["run", word]) == 65
+        assert capsys.readouterr().err == f"fssl: unknown option '{word.partition('=')[0]}'; did you mean '{meant}'?\n"
     assert main(["--data=mnist"]) == 65
     assert capsys.readouterr().err == "fssl: unknown option '--data'; options follow a command, see `fssl --help`\n"

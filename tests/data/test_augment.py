@@ -20,7 +20,7 @@ from benchmark.data.image_ops import shifted_crops
 from benchmark.data.randaugment import RandAugment
 
 DIGITS = Gentle(translate=0.0, contrast_probability=0.0)
-POLICIES = [RandAugment(), RandAugment(pool="torchvision", levels=(9, 9), probability=1.0), Gentle(scale=0.1), DIGITS]
+POLICIES = [RandAugment(), RandAugment(pool="semifl", levels=(10, 10), cutout=0.0), Gentle(scale=0.1), DIGITS]
 
 
 def noise(count: int, channels: int, size: int, seed: int = 0) -> Tensor:

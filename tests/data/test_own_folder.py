@@ -10,7 +10,9 @@ from PIL import Image
 
 from benchmark.cli.main import main
 from benchmark.experiment import Data
+from benchmark.papers.catalogue import items
 from benchmark.records.wandb_mirror import config_of
+from sweeps.factors import experiment_of
 from tests.conftest import tiny_experiment
 
 
@@ -43,6 +45,17 @@ def test_it_is_trained_on(own_images, tmp_path, capsys):
     manifest = (Path(result["folder"]) / "manifest.json").read_text()
     assert json.loads(manifest)["data"]["name"] == "folder:pets" and str(tmp_path) not in manifest
     assert main(["verify", "--results", str(tmp_path / "results")]) == 0
+
+
+def test_ten_labels_a_class_are_the_default(own_images, tmp_path, capsys):
+    """On the command line, in a grid and in an item; a number that is given stays. 50 is no multiple of 3 classes."""
+    (tmp_path / "mine.toml").write_text(f'rows = {{ All = {{ data = "{own_images}" }} }}')
+    (item,) = items([str(tmp_path / "mine.toml")], "demo")
+    assert item.cells[0].experiment.data.N_s == 30
+    assert experiment_of({"data.name": own_images}).data.N_s == 30
+    for words, N_s in (([], 30), (["--data.N_s=12"], 12)):
+        assert main(["run", "--data", own_images, *words, "--print-config"]) == 0
+        assert json.loads(capsys.readouterr().out)["data"]["N_s"] == N_s
 
 
 def test_the_path_to_it_is_not_sent_to_wandb(own_images):

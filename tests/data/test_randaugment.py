@@ -1,12 +1,8 @@
-"""The RandAugment pools, operation by operation, against Pillow and torchvision.
+"""The RandAugment pools, operation by operation, against Pillow, byte by byte.
 
 Shapes: N images, C channels, H height, W width. An "image" array is (H, W) or (H, W, 3) uint8 for Pillow.
-Exact equality is demanded everywhere but in torchvision's rotations and shears: its float32 sampling grid and its
-half-to-even rounding differ from our 16-bit fixed point where a source coordinate is nearly half-way between two
-pixels, so pixels whose exact coordinate lies within 0.002 of half-way are left out (and must be few).
 """
 
-import math
 from collections.abc import Callable
 from functools import cache
 
@@ -19,15 +15,12 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from scipy.stats import chisquare
 from sklearn.datasets import load_sample_image
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms import functional as tvf
 
-from benchmark.data.randaugment import POOLS, RandAugment, _entries, apply_entries, entry_number
+from benchmark.data.randaugment import HIGHEST, POOLS, RandAugment, _entries, apply_entries, entry_number
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 96, 96), (3, 9, 14)]
 SSFL = [operation.name for operation in POOLS["ssfl"].operations]
 SEMIFL = [operation.name for operation in POOLS["semifl"].operations]
-TORCHVISION = [operation.name for operation in POOLS["torchvision"].operations]
 
 
 @cache
@@ -48,11 +41,10 @@ def pictures(shape: tuple[int, int, int]) -> Tensor:
 
 def run_pool(pool: str, name: str, level: int, sign: int, images_NCHW: Tensor) -> Tensor:
     """Our operation on every image at one level and sign."""
-    top = POOLS[pool].highest_level
     operation = [operation.name for operation in POOLS[pool].operations].index(name)
-    entries = _entries(pool, 0, top, images_NCHW.shape[2], images_NCHW.shape[3], images_NCHW.device)
-    number = entry_number(torch.tensor(operation), torch.tensor(level), torch.tensor(int(sign < 0)), top + 1)
-    return apply_entries(images_NCHW, number.expand(len(images_NCHW)), entries, POOLS[pool].arithmetic)
+    entries = _entries(pool, 0, HIGHEST, images_NCHW.shape[2], images_NCHW.shape[3], images_NCHW.device)
+    number = entry_number(torch.tensor(operation), torch.tensor(level), torch.tensor(int(sign < 0)), HIGHEST + 1)
+    return apply_entries(images_NCHW, number.expand(len(images_NCHW)), entries)
 
 
 def with_pillow(images_NCHW: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
@@ -129,70 +121,6 @@ def test_semifl_s_box_is_the_released_one(size: tuple[int, int]) -> None:
         expected = released_cutout(width, height, 40, float(np.float32(u_x)), float(np.float32(u_y)))
         assert torch.equal(out_NCHW[row, 0], torch.from_numpy(expected.copy()))
     assert out_NCHW[1].min() == 255 and white_NCHW.min() == 255
-
-
-def torchvision_operation(name: str, level: int, sign: int, images: Tensor) -> Tensor:
-    """torchvision's functional at its own magnitude bin (31 bins), as autoaugment._apply_op calls it."""
-    height, width = images.shape[-2:]
-
-    def bin_of(low: float, high: float) -> float:
-        return float(torch.linspace(low, high, 31)[level])
-
-    def affine(x: int = 0, y: int = 0, shear: tuple[float, float] = (0.0, 0.0), **kwargs: list[int]) -> Tensor:
-        return tvf.affine(images, 0.0, [x, y], 1.0, list(shear), InterpolationMode.NEAREST, **kwargs)
-
-    factor = 1.0 + sign * bin_of(0.0, 0.9)
-    degrees = math.degrees(math.atan(sign * bin_of(0.0, 0.3)))
-    bits = int((8 - (torch.arange(31) / (30 / 4)).round().int())[level])
-    table: dict[str, Callable[[], Tensor]] = {
-        "Identity": lambda: images,
-        "ShearX": lambda: affine(shear=(degrees, 0.0), center=[0, 0]),
-        "ShearY": lambda: affine(shear=(0.0, degrees), center=[0, 0]),
-        "TranslateX": lambda: affine(x=int(sign * bin_of(0.0, 150.0 / 331.0 * width))),
-        "TranslateY": lambda: affine(y=int(sign * bin_of(0.0, 150.0 / 331.0 * height))),
-        "Rotate": lambda: tvf.rotate(images, sign * bin_of(0.0, 30.0), InterpolationMode.NEAREST),
-        "Brightness": lambda: tvf.adjust_brightness(images, factor),
-        "Color": lambda: tvf.adjust_saturation(images, factor),
-        "Contrast": lambda: tvf.adjust_contrast(images, factor),
-        "Sharpness": lambda: tvf.adjust_sharpness(images, factor),
-        "Posterize": lambda: tvf.posterize(images, bits),
-        "Solarize": lambda: tvf.solarize(images, bin_of(255.0, 0.0)),
-        "AutoContrast": lambda: tvf.autocontrast(images),
-        "Equalize": lambda: tvf.equalize(images),
-    }
-    return table[name]()
-
-
-def half_way(name: str, level: int, sign: int, height: int, width: int) -> Tensor:
-    """(H, W) bool: the exact source coordinate lies within 0.002 of the border between two pixels, or of the image.
-
-    Output pixel (x, y), centre (X, Y) = (x + .5, y + .5): ShearX reads X + mY, ShearY reads Y + mX, Rotate by t reads
-    (cos t X' - sin t Y', sin t X' + cos t Y') about the centre; a border lies wherever that is a whole number.
-    """
-    y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
-    x, y = x.double(), y.double()
-    m = sign * float(torch.linspace(0.0, 0.3, 31)[level])
-    t = math.radians(sign * float(torch.linspace(0.0, 30.0, 31)[level]))
-    u, v = x - width / 2, y - height / 2
-    turned = [math.cos(t) * u - math.sin(t) * v + width / 2, math.sin(t) * u + math.cos(t) * v + height / 2]
-    sources = {"ShearX": [x + m * y], "ShearY": [y + m * x], "Rotate": turned}[name]
-    return torch.stack([(source - source.round()).abs() < 0.002 for source in sources]).any(0)
-
-
-@pytest.mark.parametrize("name", TORCHVISION)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_torchvision_operation_equals_torchvision(name: str, shape: tuple[int, int, int]) -> None:
-    """Bins 0, 4, 9, 18 and 30 with both signs; half-way pixels of rotations and shears are left out, at most 8 %."""
-    images_NCHW = pictures(shape)
-    for level in (0, 4, 9, 18, 30):
-        for sign in (1, -1):
-            ours_NCHW = run_pool("torchvision", name, level, sign, images_NCHW)
-            theirs_NCHW = torchvision_operation(name, level, sign, images_NCHW)
-            if name in ("ShearX", "ShearY", "Rotate"):
-                unsure_HW = half_way(name, level, sign, *shape[1:])
-                assert unsure_HW.float().mean() <= 0.08
-                ours_NCHW, theirs_NCHW = ours_NCHW.masked_fill(unsure_HW, 0), theirs_NCHW.masked_fill(unsure_HW, 0)
-            assert torch.equal(ours_NCHW, theirs_NCHW), f"{name} bin {level} sign {sign}"
 
 
 def test_drawn_operations_are_uniform_and_per_image() -> None:

@@ -122,10 +122,11 @@ def test_realised_R_is_definition_2(K, d, seed):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"N_s": 105}, "N_s=105 is not a multiple of the 10 classes: take 100 or 110"),
-        ({"N_s": 7}, "take 10 "),
+        ({"N_s": 105}, "N_s=105 is not a multiple of the 10 classes: take --data.N_s=100 or 110"),
+        ({"N_s": 6001, "K": 11}, "of the 10 classes: take --data.N_s=5980, the most that is possible"),
+        ({"N_s": 7}, "take --data.N_s=10$"),
         ({"N_s": -10}, "N_s=-10"),
-        ({"N_s": 6010}, "class 0 has 600: N_s can be at most 6000"),
+        ({"N_s": 6010}, "class 0 has 600: take --data.N_s=5990, the most that is possible"),
         ({"K": 0}, "K=0"),
         ({"K": 5901}, "K can be at most 5900"),
         ({"N_validation": -1}, "N_validation=-1"),

@@ -15,6 +15,7 @@ from tests.conftest import ROOT, tiny_experiment
 from tests.federated.helpers import module_of
 from tests.methods.toys import ToConstant, Toy, work
 
+OWN = "OwnLoss(threshold=self.threshold)"
 README = (ROOT / "benchmark" / "methods" / "README.md").read_text()
 
 
@@ -24,12 +25,17 @@ def played(method):
     return module
 
 
-def test_the_method_in_the_readme_runs(tmp_path, monkeypatch):
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "my_method.py").write_text(code)
+@pytest.mark.parametrize("own_loss", [False, True])
+def test_the_method_in_the_readme_runs(tmp_path, monkeypatch, own_loss):
+    """It is the one of the suite's first page; with its own loss, too."""
+    method, loss = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert method in (ROOT / "README.md").read_text()
+    with_loss = method.replace("CRL(threshold=self.threshold).update(keeps_momentum=False)", OWN)
+    assert OWN in README and OWN in with_loss
+    (tmp_path / "my_method.py").write_text(with_loss.replace("\n\n\n@", f"\n{loss}\n\n@") if own_loss else method)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_method", raising=False)
-    module = played(read_method({"kind": "my_method:SelfTaught", "threshold": 0.1, "batch_size": 8}, "method"))
+    module = played(read_method({"kind": "my_method:ServerLast", "threshold": 0.1, "batch_size": 8}, "method"))
     assert module.metrics["local_steps"] == 2 * (4 + 1) and module.metrics["pseudo/kept"] > 0.5
     assert list(module.models()) == ["student"]
 
@@ -117,6 +123,7 @@ class Plain(Method):
     ("name", "message"),
     [
         ("semifll", "did you mean 'semifl'"),
+        ("grouping", "type --method ssfl --method.averaging grouping"),
         ("nowhere:Method", "cannot be imported"),
         (f"{HERE}:HERE", "is not a dataclass"),
         (f"{HERE}:Plain", "is not a dataclass"),

@@ -28,7 +28,7 @@ def norm_and_images(N, groups, per_group, side, mean=0.0, seed=0):
 @given(
     N=st.integers(1, 5),
     groups=st.integers(1, 4),
-    per_group=st.integers(1, 7),
+    per_group=st.integers(1, 3),
     side=st.integers(1, 9),
     mean=st.sampled_from([0.0, 3.0, -100.0]),
 )

@@ -10,6 +10,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import from_json, to_json
 from benchmark.papers.catalogue import cell_named, items
 from benchmark.papers.own import DEFAULT
+from benchmark.verdicts.families import note_own, own_files
 
 FILE = """
 title   = "Mine on digits"
@@ -121,6 +122,33 @@ def test_own_code_that_was_edited_is_trained_anew(mine, monkeypatch, capsys):
         assert left() == 1
     finally:
         sys.modules.pop("my_edited", None)
+
+
+def test_a_sweep_s_runs_carry_the_claims_of_the_item(mine, monkeypatch, capsys):
+    """The file alone says which claims its confirming runs began under, at a worker and at an agent."""
+    assert main(["sweep", "./mine.toml", "--profile", "demo", "--seeds", "1"]) == 0
+    (mine.parent / "sweep.yaml").write_text(capsys.readouterr().out)
+    begun = []
+    monkeypatch.setattr("benchmark.cli.reproduce.train", lambda *_: begun.extend(own_files(mine.parent / "r")))
+    main(["work", "sweep.yaml", "--results", "r"])
+    assert [path.name for path in begun] == ["mine-mine-demo.json"]
+    words = {"cell": "./mine.toml:FedSwitch/R = 0.8", "profile": "demo", "seed": 100}
+    (mine.parent / "words.json").write_text(json.dumps(words))
+    assert main(["run", "--sweep", "words.json", "--results", "agents", "--engine", "reference"]) == 0
+    (manifest,) = (mine.parent / "agents").glob("runs/*/seed=100/manifest.json")
+    assert json.loads(manifest.read_text())["claims"].keys() == {"mine/mine demo"}
+
+
+def test_two_files_of_one_name_are_not_one_item(mine, capsys):
+    """Their runs, claims and pages would be one; a file that was moved is the same one."""
+    twin = mine.parent / "other" / "mine.toml"
+    twin.parent.mkdir()
+    note_own(items(["./mine.toml"], "demo"), mine.parent / "r")
+    twin.write_text(FILE)
+    assert main(["reproduce", "other/mine.toml", "--profile", "demo", "--results", "r"]) == 65
+    assert "other/mine.toml: is not" in (said := capsys.readouterr().err) and "rename one of them" in said
+    mine.unlink()
+    note_own(items(["other/mine.toml"], "demo"), mine.parent / "r")
 
 
 def test_a_damaged_note_is_named_and_ends_nothing_else(mine, capsys):

@@ -15,7 +15,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 
 from benchmark.errors import RunningElsewhere
-from benchmark.records.claim import NAME, ClaimLost, claimed, holder_of, is_held, why_dead
+from benchmark.records.claim import NAME, ClaimLost, claimed, is_held, why_dead
 from benchmark.records.processes import this_process
 from tests.conftest import ROOT
 
@@ -24,7 +24,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from benchmark.records.claim import ClaimLost, claimed
-with claimed(Path(sys.argv[1]), beat=0.05) as claim:
+with claimed(Path(sys.argv[1]), beat=float(sys.argv[2])) as claim:
     print("claimed", flush=True)
     sys.stdin.readline()
     print("own" if claim.is_own() else "lost", flush=True)
@@ -39,7 +39,7 @@ def process(code: str, *words: object) -> subprocess.Popen[str]:
 @pytest.fixture
 def holder(tmp_path):
     """Another process of this machine that holds tmp_path."""
-    with process(HOLDER, tmp_path) as other:
+    with process(HOLDER, tmp_path, 0.5) as other:
         assert other.stdout is not None and other.stdout.readline() == "claimed\n"
         yield other
         other.kill()
@@ -99,7 +99,16 @@ def test_of_another_machine_only_the_heartbeat_is_known(tmp_path, silence, taken
     with ExitStack() as stack:
         if not taken:
             stack.enter_context(pytest.raises(RunningElsewhere))
-        assert stack.enter_context(claimed(tmp_path)).after == "no heartbeat"
+        assert stack.enter_context(claimed(tmp_path, beat=0.1)).after == "no heartbeat"
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_clock_that_jumps_takes_no_run_from_its_process(tmp_path, holder, jump):
+    """A beat before the jump looks an hour off, until the next one comes."""
+    os.utime(tmp_path / NAME, (time.time() - jump,) * 2)
+    with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=60.0, beat=5.0):
+        pass
+    assert answer_of(holder) == "own"
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]", b'{"machine": [], "pid": {}}', b"[" * 5000])
@@ -109,7 +118,7 @@ def test_a_claim_that_is_empty_or_damaged_counts_by_its_heartbeat(tmp_path, cont
     path.write_bytes(content)
     assert is_held(tmp_path)
     os.utime(path, (time.time() - 200,) * 2)
-    with claimed(tmp_path) as claim:
+    with claimed(tmp_path, beat=0.1) as claim:
         claim.check()
 
 
@@ -126,29 +135,6 @@ def test_a_holder_whose_claim_is_gone_is_told(tmp_path, gone):
         raise FileNotFoundError("whatever fails then")
     assert error.value.exit_code == 75
     assert (folder / NAME).exists() == (gone == "taken over")
-
-
-@pytest.mark.parametrize(
-    ("content", "silence", "held"),
-    [
-        ('{"process": {"machine": "x"}}', 10.0, True),
-        ('{"process": {"machine": "x"}}', 130.0, False),
-        ('{"abandoned": "SIGKILL"}', 10.0, False),  # a note of a launcher
-    ],
-)
-def test_a_process_of_an_older_version_is_respected_while_its_lease_beats(tmp_path, content, silence, held):
-    lease = tmp_path / "leases" / "000001"
-    lease.parent.mkdir()
-    lease.write_text(content)
-    os.utime(lease, (time.time() - silence,) * 2)
-    assert is_held(tmp_path) is held
-    if held:
-        assert "older version" in str(holder_of(tmp_path))
-        with pytest.raises(RunningElsewhere, match="a process of an older version is at this run"), claimed(tmp_path):
-            pass
-    else:
-        with claimed(tmp_path) as claim:
-            claim.check()
 
 
 def test_eight_at_a_hundred_runs_do_each_once(tmp_path):

@@ -1,10 +1,13 @@
 """`state.pt`: of another run, of another form, damaged, hostile; how often it is written, and what that needs."""
 
+import errno
 import io
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.errors import ConfigError, DataError
+from benchmark.errors import ConfigError, DataError, DiskFull
 from benchmark.methods.protocol import State
-from benchmark.records import recorder
+from benchmark.records import files, recorder
 from benchmark.records.claim import claimed
 from benchmark.records.state import FORMAT, NAME, RunState, load, save
 from tests.conftest import ROOT, tiny_experiment
@@ -45,6 +48,30 @@ def test_what_is_saved_is_read(tmp_path):
     for name in ("lines", "measured", "exchange"):
         assert getattr(loaded, name) == getattr(state_after(3), name)
     assert load(tmp_path / "nowhere", RUN) is None
+
+
+@pytest.mark.parametrize("room", [0, 64, 4096, 20_000, 41_000, 41_400])
+def test_a_disk_that_is_full_at_any_byte_leaves_the_state_before(tmp_path, monkeypatch, room):
+    """torch hides the disk's error behind one of its own."""
+    large = only({"w": torch.rand(10_000)}, {})
+    save(tmp_path, state_after(1), RUN)
+
+    class Full(io.FileIO):
+        def write(self, content: Any) -> int:
+            if self.tell() + len(content) > room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(content)
+
+    @contextmanager
+    def on_a_full_disk(path: Path) -> Iterator[tuple[Path, Any]]:
+        with Full(tmp_path / "temporary", "w") as file:
+            yield tmp_path / "temporary", file
+
+    monkeypatch.setattr(files, "_temporary", on_a_full_disk)
+    with pytest.raises(DiskFull, match="state.pt: cannot be written"):
+        save(tmp_path, large, RUN)
+    loaded = load(tmp_path, RUN)
+    assert loaded is not None and agree(vars(loaded.state), vars(state_after(1).state))
 
 
 def test_a_state_of_another_run_is_refused_with_both_named(tmp_path):

@@ -12,10 +12,10 @@ from tests.reports.fakes import table2
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_measurements(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Sites without the checkout's own studies and measurements of speed, where a test names none."""
+def no_studies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Sites without the checkout's own studies, where a test names none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reports.site.RESULTS", tmp_path_factory.mktemp("results"))
+        patch.setattr("reports.site.STUDIES", tmp_path_factory.mktemp("studies"))
         yield
 
 

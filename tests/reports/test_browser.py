@@ -19,8 +19,7 @@ AXE = Path(__file__).parent / "axe" / "axe.min.js.gz"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("browser")
-    own = ROOT / "results"
-    build([table2(), small(), lean()], out, benchmarks=own / "benchmarks", studies=own / "studies")
+    build([table2(), small(), lean()], out, studies=ROOT / "results" / "studies")
     return out
 
 
@@ -74,20 +73,13 @@ def test_every_page_is_read_by_keys_alone(site: Path, page: Any) -> None:
         assert wide == 0, path.relative_to(site)
 
 
-def test_a_figure_is_read_with_keys_and_pointer_and_its_lines_hide(site: Path, page: Any) -> None:
+def test_a_figure_is_read_with_keys(site: Path, page: Any) -> None:
     show(page, site / item_page(table2()[0]))
     figure = page.locator("svg[data-figure=figure]")
     figure.focus()
     figure.press("ArrowRight")
     text = page.locator(".tip").inner_text()
     assert text.startswith("Round: 1") and "Grouping: " in text and "[" in text and "seed 0" in text
-    page.locator("#figure-legend-1-name").click()
-    assert page.locator("[id^=figure-line-1-]").evaluate_all("all => all.every(e => e.style.display === 'none')")
-    figure.focus()
-    figure.press("ArrowRight")
-    assert "Grouping: " not in page.locator(".tip").inner_text()
-    page.locator("#figure-legend-1-name").click()
-    assert page.locator("[id^=figure-line-1-]").first.is_visible()
 
 
 def test_lists_filter_and_tables_sort(site: Path, page: Any) -> None:

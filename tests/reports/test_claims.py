@@ -11,15 +11,15 @@ import pytest
 
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.catalogue import ITEMS, items
-from benchmark.papers.item import Cell, Item
+from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.boards import board, declared_claims, furthest, kinds, state_text
-from reports.claims import ClaimRow, rows_of, target_table
+from reports.claims import ClaimRow, rows_of
 from reports.findings import findings, papers_table
 from reports.formatting import claim_page
-from reports.interval_figures import forest
+from reports.interval_figures import claims_pictures
 from reports.pages import _card
 from reports.provenance import pre_registration
 from reports.reported import Reported
@@ -171,50 +171,21 @@ def test_a_card_counts_a_cell_of_two_items_once() -> None:
     assert (line["cells_run"], line["total"], line["items"]) == (1, 2, 2)
 
 
-def test_a_claim_on_speed_tells_rounds_and_bytes_to_a_target() -> None:
-    """a ends at .9 and b at .8, so that the target is .79: a is there after 10 rounds of 2 MB, b after 20, and one of
-    b's three runs never."""
-    item = pair()
-    claim = replace(item.claims[0], endpoint="speed")
-
-    def run(cell: Cell, seed: int, accuracies: tuple[float, ...]) -> RunRecord:
-        lines = [
-            {"round": t, "comm/bytes_up": 1_500_000, "comm/bytes_down": 500_000}
-            | ({"test/accuracy": accuracies[t // 10 - 1]} if t % 10 == 0 else {})
-            for t in range(1, 21)
-        ]
-        return make_record(cell, seed, {"test/accuracy": accuracies[-1]}, rounds=lines)
-
-    a, b = item.cells
-    runs = {
-        a.cell_key: {s: run(a, s, (0.85, 0.9)) for s in range(3)},
-        b.cell_key: {s: run(b, s, (0.7, 0.8)) for s in range(2)},
-    }
-    runs[b.cell_key][2] = run(b, 2, (0.7, 0.75))
-    one = Reported(item, runs)
-    table = target_table(one, claim)
-    assert table is not None and [[entry.text for entry in row.entries] for row in table.rows] == [
-        ["a", "10", "20.0 MB", "3 of 3"],
-        ["b", "20", "40.0 MB", "2 of 3"],
-    ]
-    assert target_table(one, item.claims[0]) is None
-
-
 def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
-    """Nothing was drawn by chance: no interval, and no dots."""
+    """Nothing was drawn by chance."""
     item, records = pilots()
     claim = replace(item.claims[0], endpoint="arithmetic", metric="parameters")
     cells = tuple(replace(cell, computed={"parameters": n}) for cell, n in zip(item.cells, (300.0, 100.0), strict=True))
     one = Reported(replace(item, profile="paper", cells=cells, claims=(claim,)), records)
     (row,) = rows_of(one)
     assert row.finding == "parameters: the difference is +200. It is counted."
-    assert forest(row.judged, seeds=False) is None
+    assert claims_pictures(one.judged) == []
     (bullet,) = [line for line in papers_table([one]).splitlines() if line.startswith("- ")]
     assert "**holds**" in bullet and bullet.endswith(": parameters +200, counted.")
 
 
 @pytest.mark.parametrize("fallen", [0, 3])
-def test_a_forest_has_a_row_a_look_and_a_seed_and_the_interval_that_is_told(fallen: int) -> None:
+def test_a_claim_is_drawn_with_every_seed_and_the_interval_that_is_told(fallen: int) -> None:
     """At `fallen` of 9 seeds a ends 10 points below labels alone: every seed is judged and drawn."""
     item = pair()
     a, b = item.cells
@@ -228,14 +199,14 @@ def test_a_forest_has_a_row_a_look_and_a_seed_and_the_interval_that_is_told(fall
     }
     one = Reported(item, begun_under(item, records))
     (judged,) = one.judged
-    picture = forest(judged, seeds=True)
-    assert picture is not None and judged.runs_fall == (fallen > 0) and judged.estimate is not None
+    (picture,) = claims_pictures([judged])
+    assert judged.runs_fall == (fallen > 0) and judged.estimate is not None
     (ax,) = picture.figure.axes
     lines = [np.asarray(line.get_xdata(), dtype=float) for line in ax.get_lines()]
     (bar,) = (xs for xs, line in zip(lines, ax.get_lines(), strict=True) if line.get_linewidth() == 2.2)
     assert judged.interval is not None and bar == pytest.approx([100 * edge for edge in judged.interval])
     names = [label.get_text() for label in ax.get_yticklabels()]
-    assert names == ["look 1: 9 seeds", *(f"seed {seed}" for seed in range(100, 109))]
+    assert names == [judged.claim.name]
     assert sorted(len(xs) for xs in lines)[-1] == 9 and "points" in ax.get_xlabel()
     assert any(len(xs) == 1 and xs[0] == pytest.approx(100 * judged.estimate) for xs in lines)
 

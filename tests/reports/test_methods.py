@@ -5,10 +5,9 @@ from pathlib import Path
 
 from benchmark.methods.catalogue import METHODS
 from benchmark.methods.semifl import SemiFL
-from reports.methods import by_kind, described, overview
+from reports.methods import described
 from reports.reported import Reported
 from reports.site import build
-from reports.tables import markdown_of
 from tests.reports.fakes import accuracies, make_cell, pair
 from tests.reports.test_site import words
 
@@ -44,9 +43,3 @@ def test_a_page_has_results_departures_and_how_to_run(tmp_path: Path) -> None:
     ):
         assert said in text, said
     assert "Not run yet." in words(tmp_path / "methods/rscfed.html")
-
-
-def test_the_overview_counts_runs_by_labels_and_data() -> None:
-    text = markdown_of(overview(by_kind([reported()])))
-    assert "digits, the server has the labels" in text
-    assert "| SemiFL | 3 |" in text and "| SSFL | can |" in text and "| RSCFed | – |" in text

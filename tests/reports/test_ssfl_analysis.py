@@ -23,7 +23,6 @@ from reports.ssfl_analysis import (
     correlations,
     gains_over,
     gains_text,
-    item_section,
     page,
     partial_correlation,
     runs_of,
@@ -133,7 +132,7 @@ def test_sentences_say_where_nothing_is_known() -> None:
     assert correlation_text(DIVERSITY, nothing) == collapsed_text(runs_of([])) == ""
 
 
-def test_page_and_item_from_the_same_records() -> None:
+def test_the_page_from_records() -> None:
     """Three ways in nine settings: grouping gains 4 points, the control 3."""
     cells = [cell(way, R) for R in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8) for way in WAYS]
     gains = {"FedAvg": 0.0, "Control": 0.03, "Grouping": 0.04}
@@ -149,8 +148,6 @@ def test_page_and_item_from_the_same_records() -> None:
     assert [len(table.rows) for table in section["tables"]] == [2, 9, 27]
     ((picture, caption),) = section["pictures"]
     assert sum(len(one["points"]) for one in picture.data[0]["lines"]) == 27 and "Each dot is a cell" in caption
-    shown = item_section(Reported(one, records))
-    assert shown is not None and shown["table"].rows[0].entries[1].text == "+4.00"
     # Labels alone at .825 beside FedAvg's .811, .822 and .833 at R = .8: that setting is shown, and not averaged.
     alone = Cell(label="alone", setting={}, role="bound", experiment=replace(cells[0].experiment, method=ServerOnly()))
     with_bound = replace(one, cells=(*one.cells, alone))
@@ -159,5 +156,4 @@ def test_page_and_item_from_the_same_records() -> None:
     (section,) = found["sections"]
     assert "Over 8 settings" in section["sentences"][0] and "Left out: 1 cell" in section["sentences"][-1]
     assert [len(table.rows) for table in section["tables"]] == [2, 8, 27]
-    assert item_section(Reported(item(cells[:2]), records)) is None
     assert page([Reported(item([], "ssfl/tab1"), {})]) is None

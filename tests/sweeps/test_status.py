@@ -47,6 +47,8 @@ def test_each_state_a_run_can_be_in(tiny, tmp_path):
     statuses = {status.cell_key: status for status in on_disk(tmp_path)}
     assert statuses[tiny.cell_key].state == "done" and statuses[tiny.cell_key].round == 3
     assert statuses[wild.cell_key].state == "diverged" and statuses.keys() == {tiny.cell_key, wild.cell_key}
+    assert statuses[tiny.cell_key].name == f"ssfl on digits, {tiny.cell_key}"
+    assert on_disk(tmp_path, profile="paper") == [] and len(on_disk(tmp_path, profile=tiny.profile)) == 2
 
 
 @pytest.mark.parametrize(
