@@ -94,6 +94,7 @@ RATES = {
     "crl-labels-at-client": 0.002,
     "self-training-labels-at-client": 0.002,
     "fedmatch-released": 0.003,
+    "proxyfl-paper": 0.002,
 }
 # No pseudo-labels (DataSharing: not in all rounds), or no threshold, or images chosen before training (SemiFL, (FL)^2,
 # CBAFed); batch norm has a test of its own.
@@ -110,6 +111,7 @@ WITHOUT_TAU = (
     "overlap",
     "data-sharing",
     "feddyn",
+    "feddure",  # its regulator weighs all
     "flexmatch-lpl",  # its thresholds begin at 0
     "lg-fedavg",
     "heterofl",
