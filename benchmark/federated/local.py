@@ -4,6 +4,7 @@ A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the weights
 """
 
 import copy
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -86,6 +87,17 @@ class LocalModule(pl.LightningModule):
         return loss
 
     def configure_optimizers(self) -> Any:
+        """For a Trainer."""
+        optimizer = self.new_optimizer()
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate_at)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def rate_at(self, step: int) -> float:
+        """The job's learning rate at one of its steps (0 is the first), as a share of the base rate."""
+        return self.sgd.schedule.factor(*self.place.at(step, self.sgd.schedule.per_round))
+
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        """The job's optimizer at its base rate, with the momentum that the job begins with."""
         lr = (self.sgd.server_lr if self.rate == "server" else None) or self.sgd.lr
         common: Any = {"lr": lr, "weight_decay": self.sgd.weight_decay, "foreach": not self.fused, "fused": self.fused}
         weights, momentum = self.trainable.parameters(), self.sgd.momentum
@@ -99,10 +111,7 @@ class LocalModule(pl.LightningModule):
                 owner, _, slot = tensor.partition(SLOT)
                 parameter = self.trainable[name].get_parameter(owner)
                 optimizer.state[parameter][slot or "momentum_buffer"] = value.to(parameter.device, copy=True)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: self.sgd.schedule.factor(*self.place.at(step, self.sgd.schedule.per_round))
-        )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return optimizer
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         """The experiment's own clipping: the norm of all gradients together. Lightning calls it before each step."""
@@ -197,15 +206,19 @@ def load(network: nn.Module, weights: Weights) -> None:
 
 def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
     """Local steps as Lightning's automatic optimization runs them, without a Trainer. Returns momentum buffers."""
-    configured = module.configure_optimizers()
-    optimizer, schedule = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
+    optimizer, parameters = module.new_optimizer(), list(module.trainable.parameters())
+    (group,) = optimizer.param_groups
+    base = group["lr"]
+    # Without torch's wrappers, which look for hooks and profilers at every call: a twenty-fifth of a small step.
+    take_step = torch.no_grad()(inspect.unwrap(type(optimizer).step))
     for index, batch in enumerate(batches):
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            parameter.grad = None
+        group["lr"] = base * module.rate_at(index)
         loss = module.training_step(batch, index)
         loss.backward()
         module.configure_gradient_clipping(optimizer)
-        optimizer.step()
-        schedule.step()
+        take_step(optimizer)
         module.on_train_batch_end(loss, batch, index)
     return momentum_of(module, optimizer)
 
