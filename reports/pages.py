@@ -44,9 +44,10 @@ def progress(reported: Reported) -> dict[str, Any]:
     return {
         "cells_run": sum(result.n > 0 for result in results),
         "total": total,
-        "runs_done": sum(result.n_finished for result in trained.values()),
+        "runs_done": sum(result.n_finished for result in trained.values()) + reported.trials_done,
         "runs_wanted": sum(max(result.n_wanted, result.n_finished) for result in trained.values())
-        + reported.item.seeds * len(reported.item.choices),
+        + reported.item.seeds * len(reported.item.choices)
+        + len(reported.item.tried),
         "diverged": sum(len(result.diverged) for result in results),
         "verdicts": _tally(row.judged.verdict for row in judged_here),
     }

@@ -42,6 +42,8 @@ class Reported:
 
     def __init__(self, item: Item, records: Records) -> None:
         self.item, self.records = item, counted(item, records)
+        tried = (records.get(trial.cell_key, {}).get(trial.seed) for trial in item.tried)
+        self.trials_done = sum(record is not None and bool(record.result) for record in tried)
         self.paper = item.name.split("/")[0]
         self.page = item_page(item)  # from the site's root
         self.by_metric = Results(item, self.records)

@@ -74,13 +74,13 @@ def all_items(results: Path, profile: str) -> list[Row]:
 
 
 def _item(item: Item, planned: Plan) -> Row:
-    runs = wanted([item], records=planned.records)
+    runs = item.tried.union(wanted([item], records=planned.records))
     finished = [record.result for run in runs if (record := planned.finished(run)) is not None]
     seconds = [result["wall_seconds"] for result in finished if "wall_seconds" in result]
     return {
         "item": item.name,
         "cells": len({run.cell_key for run in runs}) + len(item.choices),
-        "runs": len(runs),
+        "runs": len(runs) + item.seeds * len(item.choices),
         "done": len(finished),
         "hours left": round((len(runs) - len(finished)) * fmean(seconds) / 3600, 2) if seconds else None,
         "title": item.title,

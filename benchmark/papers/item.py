@@ -214,6 +214,7 @@ class Item:
     seeds: int = 1
     notes: tuple[str, ...] = field(default=())  # stand-ins, scale, selection rule: printed wherever the table is
     choices: tuple[Choice, ...] = ()  # cells that wait for their trials
+    tried: frozenset[Experiment] = frozenset()  # all trials, once it is resolved
     metrics: tuple[str, ...] = (ACCURACY,)  # a block of columns each; the first one ranks
     rows: tuple[str, ...] = ()  # keys of `Cell.setting` that name a row; empty: all that are not columns
     columns: tuple[str, ...] = ("method",)  # keys of `Cell.setting` that name a column
@@ -245,7 +246,8 @@ class Item:
         chosen = {choice.label: choice.cell(score) for choice in self.choices}
         cells = tuple(cell for cell in chosen.values() if cell is not None)
         waiting = tuple(choice for choice in self.choices if chosen[choice.label] is None)
-        return replace(self, cells=(*self.cells, *cells), choices=waiting)
+        tried = frozenset(trial for choice in self.choices for trial in choice.trials.values())
+        return replace(self, cells=(*self.cells, *cells), choices=waiting, tried=tried)
 
     @property
     def trained(self) -> tuple[Cell, ...]:

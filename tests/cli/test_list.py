@@ -4,11 +4,15 @@ import json
 
 import pytest
 
+from benchmark.cli.list import _item
 from benchmark.cli.main import main
 from benchmark.data.datasets import DATASETS
 from benchmark.methods.catalogue import METHODS
 from benchmark.models.build import NETWORKS
-from benchmark.papers.catalogue import ITEMS
+from benchmark.papers.catalogue import ITEMS, items
+from reports.pages import progress
+from reports.reported import Reported
+from sweeps.plan import plan, restricted
 
 
 @pytest.fixture
@@ -40,3 +44,14 @@ def test_data_sets_are_where_they_are(nothing_here, capsys):
     assert str(nothing_here / "here" / "mnist") in lines["mnist"] and "60,000" in lines["mnist"]
     assert "with scikit-learn" in lines["digits"] and "torchvision downloads" in lines["svhn"]
     assert all("no; set FSSL_DATA" in lines[name] for name in ("ham10000_64", "cinic10"))
+
+
+@pytest.mark.parametrize("name", ["ssfl/tab2", "fedswitch/tab2", "arena/mnist"])
+def test_a_table_has_one_count(name, tmp_path):
+    """In the list, in the plan and on its page: committed runs of other seeds, of too few, and of trials."""
+    planned = plan(items([name], "laptop"), tmp_path, tell=False)
+    (item,) = planned.items
+    seen, row = progress(Reported(item, restricted(planned.records, planned.shown))), _item(item, planned)
+    done = len(planned.runs) - len(planned.missing)
+    assert done > 0 and (row["done"], seen["runs_done"]) == (done, done)
+    assert row["runs"] == seen["runs_wanted"] == len(planned.runs) + len(planned.waiting)
