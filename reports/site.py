@@ -5,12 +5,15 @@ bytes. Pages open from a file. They load the site's style sheet and script, and 
 """
 
 import json
+import posixpath
+import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.own import OWN
 from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import Records
 from reports.arena import compared_table
@@ -36,6 +39,7 @@ HERE = Path(__file__).parent
 STUDIES = HERE.parent / "results" / "studies"  # of this checkout
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
 ARENA = "arena"  # has a page as papers have
+LINK = re.compile(r'<a\b[^>]*?\bhref="([^"#:]+)[^":]*"[^>]*>(.*?)</a>', re.DOTALL)  # to a file of the site
 Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
 
 
@@ -50,15 +54,14 @@ def build(
 ) -> Path:
     """Writes the site of these items under `out` and returns its front page.
 
-    `only`: names and profiles of the items whose pages are written; pages of the others stay as they are, and lists
-    have those that have one. Without it all are written, and files that an earlier build wrote and this one did not
+    `only`: names and profiles of the items whose pages are written; pages of the others stay as they are, and are
+    linked where there is one. Without it all are written, and files that an earlier build wrote and this one did not
     are removed. An item whose cells are the same experiments under several profiles is shown once. `troubles`: what
     could not be read, for the front page. `written` has a handwritten `<paper>/departures.md` for each paper, and
     `performance.md`. Raises CannotWrite.
     """
-    known = _distinct(results)
-    mine = [reported for reported in known if only is None or (reported.item.name, reported.item.profile) in only]
-    every = [reported for reported in known if reported in mine or (out / reported.page).is_file()]
+    every = _distinct(results)
+    mine = [reported for reported in every if only is None or (reported.item.name, reported.item.profile) in only]
     site = {
         "site.css": render("site.css", light=PALETTE, dark=DARK).encode(),
         "site.js": (TEMPLATES / "site.js").read_bytes(),
@@ -93,8 +96,10 @@ def build(
     if only is None:
         _remove_what_is_gone(out, site)
         site[WRITTEN] = json.dumps(sorted(site)).encode()
+    there = {*site, *({path.relative_to(out).as_posix() for path in out.rglob("*")} if only is not None else ())}
     for path, content in site.items():
-        write_atomically(out / path, content, flushed=False)
+        linked = _without_dead_links(path, content, there) if only is not None and path.endswith(".html") else content
+        write_atomically(out / path, linked, flushed=False)
     return out / "index.html"
 
 
@@ -149,8 +154,8 @@ def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
     values = paper_values(name, mine)
     made = made_from(run for reported in mine for run in reported.runs)
     files |= _page(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)
-    if not values["about"] and name != ARENA:
-        return files  # the user's own
+    if name == OWN:
+        return files
     source = written / folder / "departures.md"
     text = departures(source.read_text(), mine) if source.is_file() else None
     short = values["about"]["short"] if values["about"] else name
@@ -164,6 +169,15 @@ def _methods(every: Sequence[Reported]) -> Files:
     for kind, cells in methods.items():
         files |= _page(method_page(kind), "method.html", **method_values(kind, cells))
     return files
+
+
+def _without_dead_links(path: str, page: bytes, there: Collection[str]) -> bytes:
+    """The page with links to what is there, by paths from the site's root, and to other places."""
+
+    def kept(link: re.Match[str]) -> str:
+        return link[0] if posixpath.normpath(posixpath.join(posixpath.dirname(path), link[1])) in there else link[2]
+
+    return LINK.sub(kept, page.decode()).encode()
 
 
 def _remove_what_is_gone(out: Path, site: Collection[str]) -> None:

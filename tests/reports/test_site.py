@@ -240,12 +240,17 @@ def test_an_item_of_the_same_experiments_is_shown_once(tmp_path: Path) -> None:
     assert (tmp_path / "toy/tab1/laptop/index.html").is_file() and not (tmp_path / "toy/tab1/gpu").exists()
 
 
-def test_others_stay_and_are_listed_where_they_have_a_page(tmp_path: Path) -> None:
+def test_others_stay_and_lists_have_all_with_links_where_there_is_a_page(tmp_path: Path) -> None:
+    """The front page is of all records, whichever item was built last."""
     build([lean()], tmp_path)
     before = (tmp_path / item_page(lean()[0])).read_bytes()
     build([small(), lean(), lean(name="toy/tab9")], tmp_path, only={("arena/toy", "demo")})
     front = words(tmp_path / "index.html")
-    assert "toy/tab1" in front and "arena/toy" in front and "toy/tab9" not in front
+    assert "toy/tab1" in front and "arena/toy" in front and "toy/tab9" in front
+    links = Page(tmp_path / "index.html").files()
+    assert item_page(lean()[0]) in links and item_page(lean(name="toy/tab9")[0]) not in links
+    for path in tmp_path.rglob("*.html"):
+        assert all((path.parent / link).resolve().is_file() for link in Page(path).files()), path
     assert (tmp_path / item_page(lean()[0])).read_bytes() == before
 
 
