@@ -68,7 +68,10 @@ class Summary:
         """For people, on one line."""
         counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
         left = "" if self.seconds_left is None else f", about {in_words(self.seconds_left)} left"
-        return f"{sum(self.counts.values())} runs: {counts}; {self.rounds_done}/{self.rounds} rounds{left}"
+        total = sum(self.counts.values())
+        return (
+            f"{total} run{'' if total == 1 else 's'}: {counts or 'none'}; {self.rounds_done}/{self.rounds} rounds{left}"
+        )
 
 
 def status_of(

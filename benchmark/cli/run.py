@@ -81,7 +81,8 @@ def act(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**result, "folder": str(folder)}))
     else:
-        shown = {name: value for name, value in result["last"].items() if name.startswith(("test/", "pseudo/"))}
+        last = result["last"]
+        shown = {name: last[name] for start in ("test/", "pseudo/") for name in last if name.startswith(start)}
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
         print(f"{result['status']} after {result['rounds']} rounds: {numbers}\nrecord: {folder}")
     return Diverged.exit_code if result["status"] == "diverged" else 0

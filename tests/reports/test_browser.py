@@ -49,6 +49,20 @@ def test_no_page_is_wider_than_the_window(site: Path, page: Any, width: int) -> 
         assert wide <= width, (path.relative_to(site), wide)
 
 
+def test_printed_pages_show_all(site: Path, page: Any) -> None:
+    """On A4 nothing scrolls, what is folded is open, and tables stay within the page."""
+    page.set_viewport_size({"width": 718, "height": 1000})
+    page.emulate_media(media="print")
+    for path in kinds(site):
+        show(page, path)
+        cut = "e => ['auto', 'scroll'].includes(getComputedStyle(e).overflowY) && e.scrollHeight > e.clientHeight + 1"
+        assert page.evaluate(f"[...document.querySelectorAll('.tall, .scroll, pre')].filter({cut}).length") == 0, path
+        shut = "[...document.querySelectorAll('details')].filter(e => e.lastElementChild.checkVisibility() === false)"
+        assert page.evaluate(f"{shut}.length") == 0, path
+    show(page, site / "index.html")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_can_be_read_by_everybody(site: Path, page: Any, scheme: str) -> None:
     """axe: contrast, names and roles, in both themes."""
