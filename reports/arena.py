@@ -254,7 +254,11 @@ def _table(item: Item, arena: Arena, data: Sequence[Mapping[str, Any]], notes: t
         costs = [Entry(text=unit(method.costs[b]), sort=method.costs[b]) for b, unit in COSTS_AS_TEXT.items()]
         scores = [_score_entry(method, basis) for basis in BASES]
         section = "unranked" if method.not_ranked else "compared"
-        lines.append((section, [name, *scores, _to_best_entry(arena, method), *costs]))
+        gap = arena.to_best(method, "rounds")
+        to_best = Entry() if gap is None else Entry(text=points(gap), below=(f"n={len(arena.seeds)}",), sort=gap)
+        if method is arena.compared[0]:
+            to_best = Entry(text="best")
+        lines.append((section, [name, *scores, to_best, *costs]))
     for result in arena.apart:
         entry = Entry(text=result.counts, look=result.status)
         lines.append(("apart", [named(result.cell, cell_address(result)), entry]))
@@ -312,13 +316,6 @@ def _score_entry(method: Compared, basis: Basis) -> Entry:
         return Entry(sort=-1.0)
     seeds = [percent(value, 1) for _, value in sorted(method.scores[basis].items())]
     return mean_entry(results, detail=(" ".join(seeds),) if basis == "rounds" and seeds[1:] else ())
-
-
-def _to_best_entry(arena: Arena, method: Compared) -> Entry:
-    if method is arena.compared[0]:
-        return Entry(text="best")
-    gap = arena.to_best(method, "rounds")
-    return Entry() if gap is None else Entry(text=points(gap), below=(f"n={len(arena.seeds)}",), sort=gap)
 
 
 def _end_entry(result: CellResult) -> Entry:

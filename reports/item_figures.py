@@ -140,9 +140,10 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
         if _spans_decades(metric, [one for lines in known.values() for one in lines.values()]):
             of_row[0].set_yscale("log")
         for ax, (title, cells) in zip(of_row, panels.items(), strict=True):
-            if truth := drawing.truth.get(metric):
-                for name, cell in cells.items():
-                    _plot_truth(ax, series_of(results[cell.label], truth), looks[name], metric)
+            for name, cell in cells.items() if metric in drawing.truth else ():  # the line's true value, dotted
+                true = series_of(results[cell.label], drawing.truth[metric])
+                mean = true.runs[true.finished].mean(axis=1) if true.band.empty else true.band["mean"]
+                plot(ax, mean.index, _scale(metric) * mean, color=looks[name].hex, linestyle=":")
             of_panel: Any = {"title": title if of_row is axes[0] else "", "named": ax is axes[0][0]}
             curves(ax, metric, known[title], looks, joins=joins(cells.values()), **of_panel)
             ax.label_outer()  # titles of axes once a row and column
@@ -211,12 +212,6 @@ def _marked(look: Look, points: int, number: int) -> dict[str, Any]:
     """Five points of a line have a marker, elsewhere than on other lines; all of a short line."""
     step = max(1, points // 5) if points > 12 else 1
     return {"marker": look.points, "markevery": list(range((number * step) // 4 % step, points, step))}
-
-
-def _plot_truth(ax: Axes, series: Series, look: Look, metric: str) -> None:
-    """The line's true value, dotted."""
-    mean = _scale(metric) * (series.runs[series.finished].mean(axis=1) if series.band.empty else series.band["mean"])
-    plot(ax, mean.index, mean, color=look.hex, linestyle=":")
 
 
 def _spans_decades(metric: str, every: Iterable[Series]) -> bool:

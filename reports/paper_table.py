@@ -221,12 +221,11 @@ def _computed(layout: Grid) -> dict[Column, dict[str, Entry]]:
         else:
             values = {Column(name=f"{name}: {key}", group="Computed"): of for name, of in known.items() if of}
         for head, by_row in values.items():
-            columns[head] = {row: Entry(text=_plain(one), sort=_as_float(one)) for row, one in by_row.items()}
+            columns[head] = {
+                row: Entry(text=_plain(one), sort=one if isinstance(one, float) else None)
+                for row, one in by_row.items()
+            }
     return columns
-
-
-def _as_float(value: object) -> float | None:
-    return value if isinstance(value, float) else None
 
 
 def _plain(value: float | str) -> str:

@@ -5,11 +5,8 @@ Sources: "server" SSFL, SemiFL, FedMatch and FedSwitch (labels at the server); "
 "one_more_client" is ours: the server's labels as a client's, for comparisons with methods without server training.
 "drawn_apart" SAGE: who holds a label does not follow from who holds the other images.
 
-Departures:
-* some_clients: RSCFed's released code takes client 0 of a shipped partition (train_main.py:58-62), which the authors
-  chose by hand, since it holds every class and about a tenth of the images (their issue #1). "balanced" follows that
-  rule in any partition; "first" is the code's.
-* share: RSCFed says 10 % of each client and no more; here of each class as nearly as whole images allow.
+Departures: reports/rscfed/departures.md, entry 10. "share": RSCFed says 10 % of each client and no more; here of each
+class as nearly as whole images allow.
 
 Shapes: N images, K clients, d classes; index arrays are int64 into the training images, ascending.
 """

@@ -417,10 +417,8 @@ class FedMatchSkew:
     two neighbours 0.15 each, six others 0.03 each and one 0.02. Source: data/generator.py, `split_u` (the table
     `ten_types_of_class_imbalanced_dist`).
 
-    Departures from the released code: it draws each client's class counts from its type's probabilities and hands
-    images out client by client from the front of each class, so that late clients find a class short or empty, and
-    leaves the rest unused. Here class j is shared in proportion to p_kj / sum_k p_kj, rounded: every image has one
-    holder. With K a multiple of ten and equal classes that is each client's N/K images in its proportions.
+    Departure: reports/fedswitch/departures.md, entry 11. Class j is shared in proportion to p_kj / sum_k p_kj, rounded.
+    With K a multiple of ten and equal classes that is each client's N/K images in its proportions.
     """
 
     @property

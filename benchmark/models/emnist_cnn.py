@@ -3,9 +3,8 @@
 Source: SSFL, appendix A (after Reddi et al. 2021); released models/EMNIST_model.py:9-24, whose order is kept:
 pooling, then dropout, then ReLU. With 28x28x1 images, 47 classes and no norm: 1,204,655 parameters.
 
-Departures. 1. The released file declares two group norms and never calls them, so its network has no norm: that is
-`norm="none"` here. `gn` and `bn` have one where the declared layers would be, before each ReLU.
-2. Reddi et al. have a second dropout (.5) before the last layer; the released file has not, and neither has this one.
+Departures: reports/ssfl/departures.md, entry 9; a norm stands before each ReLU. Reddi et al. have a second dropout (.5)
+before the last layer; the released file has not, and neither has this one.
 """
 
 import torch

@@ -4,10 +4,7 @@ Two convolutions, two hidden layers, a head of three. Source: RSCFed, section 4.
 With 3x32x32 images: 92,626 parameters for 10 classes and 115,756 for 100. It has no norm: only `norm="none"` is
 accepted.
 
-Departures. 1. The paper has one max-pool; the released file pools after both convolutions, and so does this one.
-2. The released file declares a dropout and never calls it; here there is none.
-3. The released forward pass also returns the hidden 84 and 256 values, which are not used; this one returns logits.
-4. The released file takes 3x32x32 images only; this one computes how many values reach the first hidden layer.
+Departures: reports/rscfed/departures.md, entry 20. Besides, images may have any size.
 """
 
 import torch
