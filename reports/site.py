@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.own import OWN
 from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import Records
 from reports.arena import compared_table
@@ -149,8 +150,8 @@ def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
     values = paper_values(name, mine)
     made = made_from(run for reported in mine for run in reported.runs)
     files |= _page(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)
-    if not values["about"] and name != ARENA:
-        return files  # the user's own
+    if name == OWN:  # a user's items depart from nothing
+        return files
     source = written / folder / "departures.md"
     text = departures(source.read_text(), mine) if source.is_file() else None
     short = values["about"]["short"] if values["about"] else name
