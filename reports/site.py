@@ -172,7 +172,7 @@ def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
     values = paper_values(name, mine)
     made = made_from(run for reported in mine for run in reported.runs)
     files |= _page(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)
-    if name == OWN:
+    if name == OWN:  # a user's items depart from nothing
         return files
     source = written / folder / "departures.md"
     text = departures(source.read_text(), mine) if source.is_file() else None
