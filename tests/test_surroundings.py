@@ -38,7 +38,7 @@ def test_a_home_that_cannot_be_written_is_not_spoken_of(tmp_path):
     [
         (["list", "data"], 0),
         (["doctor"], 0),
-        (["data", "partition", "--data=mnist", "--K=5", "--iid"], 66),
+        (["data", "partition", "--data=mnist", "--federation.K=5"], 66),
         (["status", "--results=~/x"], 65),
         (["run", *SMALL, "--data=folder:~/x"], 65),
     ],
@@ -59,7 +59,16 @@ def test_names_that_a_terminal_cannot_show_are_written_by_number(tmp_path):
         (tmp_path / "images" / name).mkdir(parents=True)
         for index in range(6):
             Image.new("L", (8, 8), 100 * grey + index).save(tmp_path / "images" / name / f"{index}.png")
-    words = ["data", "partition", "--data", "folder:images", "--K", "2", "--iid", "--N_s", "2"]
+    words = [
+        "data",
+        "partition",
+        "--data",
+        "folder:images",
+        "--federation.K=2",
+        "--federation.C=2",
+        "--partition=iid",
+        "--data.N_s=2",
+    ]
     shown = fssl(tmp_path, *words, PYTHONIOENCODING="ascii", LC_ALL="C")
     assert shown.returncode == 0 and "Traceback" not in shown.stderr
     assert r"\u96ea" in shown.stdout and shown.stdout.isascii()
