@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 # A home that cannot be written is no news to a run, which draws nothing: Lightning's packages import Matplotlib.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
+logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # runs need no triton
 
 
 def load(results: "str | Path") -> "pd.DataFrame":

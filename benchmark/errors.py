@@ -35,7 +35,7 @@ class CannotWrite(FsslError):
 
 
 class DiskFull(CannotWrite):
-    """There is no room on the disk, or no quota is left (exit 73): it may be there again in a moment."""
+    """The disk is full, or a quota is used up (exit 73). A launch waits and tries again."""
 
 
 class RunningElsewhere(FsslError):

@@ -81,3 +81,10 @@ def test_importing_the_package_changes_nothing_in_the_process() -> None:
 def test_help_names_every_command() -> None:
     out = printed("-m", "benchmark.cli.main", "--help")
     assert all(verb in out for verb in VERBS)
+
+
+def test_training_says_nothing_where_triton_is_not_installed():
+    """As `make setup` leaves it."""
+    code = "import sys\nsys.modules['triton'] = None\nimport benchmark.records.run"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

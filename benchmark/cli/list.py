@@ -43,7 +43,8 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    modules = [method.__module__ for method in METHODS.values()]  # one that has several methods is no one's summary
+    # A file with one method describes it; in a file with several, each class does.
+    modules = [method.__module__ for method in METHODS.values()]
     lists = {
         "items": lambda: all_items(options.results, options.profile),
         "methods": lambda: [

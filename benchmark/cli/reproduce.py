@@ -4,6 +4,7 @@ What trains, and what draws pages, is imported where it is needed: a table with 
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import sys
@@ -242,20 +243,16 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
 
 def state_of(results: Path) -> str:
     """A hash that changes where a record is written, goes on or is removed, or where code or a printed number does."""
-    records = (
-        "own/*",
-        f"{SUBMITTED}/*",
-        "reference",
-        "reference/*",
-        "runs",
-        "runs/*",
-        "runs/*/*",
-        "runs/*/*/rounds.jsonl",
-    )
+    runs = ("runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
+    records = ("own/*", f"{SUBMITTED}/*", "reference", "reference/*", *runs)
     code = (
         *("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md"),
         *("results/published/*/*.toml", "results/reference", "results/reference/*"),
     )
     paths = {path for at, names in ((results, records), (ROOT, code)) for name in names for path in at.glob(name)}
-    stamps = [(f"{path}", path.stat().st_mtime_ns) for path in sorted(paths) if path.exists()]
+    stamps = []
+    for path in sorted(paths):
+        with contextlib.suppress(OSError):  # another process has removed it since
+            status = path.stat()
+            stamps.append((f"{path}", status.st_mtime_ns, status.st_size))
     return hashlib.sha256(repr(stamps).encode()).hexdigest()

@@ -77,13 +77,13 @@ def read_folder(name: str) -> Raw:
 
 
 def number_of_classes(name: str) -> int:
-    """Of `folder:PATH`, without a look at its images; 0 for other names and where there is no such folder."""
+    """The number of class folders of `folder:PATH`. 0 for other names, and where the folder cannot be read."""
     if not name.startswith("folder:"):
         return 0
     try:
-        parts, _ = _parts(Path(name.removeprefix("folder:").partition("?")[0]).expanduser())
+        parts, _ = _parts(expanded(name.removeprefix("folder:").partition("?")[0]))
         return len(_visible_folders(next(iter(parts.values()))))
-    except (DataError, RuntimeError):  # `read_folder` says what is wrong with it
+    except (DataError, ConfigError):  # `read_folder` says what is wrong with it
         return 0
 
 

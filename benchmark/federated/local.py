@@ -156,7 +156,7 @@ def added_up(values: Iterable[Tensor]) -> float:
 
 
 def empty_layers(weights: Weights) -> nn.ParameterDict:
-    """A weight set that is no network, for `load` to fill."""
+    """Parameters of a method's own layers (`Local.layers`), without values: `load` sets them."""
     return nn.ParameterDict({name: nn.Parameter(torch.empty_like(value)) for name, value in weights.items()})
 
 

@@ -127,7 +127,7 @@ def tuned(mean_DF: Tensor, proxies_KDF: Tensor, method: ProxyFL, order: np.rando
             away_NDF, own_ND = W_DF - proxies_PF[at_N][:, None], own_DD[labels_P[at_N]]
             distance_ND = away_NDF.norm(dim=-1)
             slope_ND = (own_ND - torch.softmax(-distance_ND - margin * own_ND, dim=-1)) / len(at_N)
-            toward_ND = slope_ND / distance_ND.clamp(min=1e-30)  # where they meet there is no direction
+            toward_ND = slope_ND / distance_ND.clamp(min=1e-30)  # a distance of 0 has no direction
             W_DF = W_DF - method.tuning_rate * (toward_ND[..., None] * away_NDF).sum(dim=0)
     return W_DF.to(mean_DF)
 

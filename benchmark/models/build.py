@@ -3,7 +3,6 @@
 import copy
 import importlib
 import inspect
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -154,8 +153,7 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def flop_counter() -> Any:
-    """Torch's counter of floating-point operations; quiet where triton is not installed."""
-    logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)
+    """Torch's counter of floating-point operations."""
     from torch.utils.flop_counter import FlopCounterMode  # a fifth of a second to import, which few need
 
     return FlopCounterMode(display=False)

@@ -63,7 +63,7 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def is_held(folder: Path, patience: float = PATIENCE) -> bool:
-    return read(folder) is not None and not why_dead(folder, patience)
+    return _older_version(folder, patience) or (read(folder) is not None and not why_dead(folder, patience))
 
 
 def refuse_if_held(folder: Path, patience: float) -> None:
@@ -137,6 +137,15 @@ def _create(folder: Path, content: bytes) -> None:
     except OSError:  # a full disk takes a name, but no content
         (folder / NAME).unlink(missing_ok=True)
         raise
+
+
+def _older_version(folder: Path, patience: float) -> bool:
+    """Whether a process of version 0.1.0 is at the run. Its numbered files under `leases` beat as a claim does."""
+    with contextlib.suppress(OSError):
+        for path in (folder / "leases").glob("[0-9]*"):
+            if b'"process"' in path.read_bytes() and _beats(path, patience):
+                return True
+    return False
 
 
 def _beats(path: Path, patience: float) -> bool:

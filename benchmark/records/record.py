@@ -165,7 +165,7 @@ def check_result_is_of(record: RunRecord, path: Path) -> None:
     if record.status == "done" and not len(record.rounds):
         faults.append("done, but there are no rounds")
     if result and not record.manifest:
-        faults.append("there is no manifest.json")
+        faults.append("manifest.json is missing")
     if faults:
         raise DataError(f"{path / RESULT}: {faults[0]}; {ANEW}")
 

@@ -137,6 +137,28 @@ def test_a_holder_whose_claim_is_gone_is_told(tmp_path, gone):
     assert (folder / NAME).exists() == (gone == "taken over")
 
 
+@pytest.mark.parametrize(
+    ("content", "silence", "held"),
+    [
+        ('{"process": {"machine": "x"}}', 10.0, True),
+        ('{"process": {"machine": "x"}}', 130.0, False),
+        ('{"abandoned": "SIGKILL"}', 10.0, False),  # a note of a launcher
+    ],
+)
+def test_a_process_of_an_older_version_is_respected_while_its_lease_beats(tmp_path, content, silence, held):
+    lease = tmp_path / "leases" / "000001"
+    lease.parent.mkdir()
+    lease.write_text(content)
+    os.utime(lease, (time.time() - silence,) * 2)
+    assert is_held(tmp_path) is held
+    if held:
+        with pytest.raises(RunningElsewhere, match="another process is at this run"), claimed(tmp_path):
+            pass
+    else:
+        with claimed(tmp_path) as claim:
+            claim.check()
+
+
 def test_eight_at_a_hundred_runs_do_each_once(tmp_path):
     """Every one tries every folder until it has a result."""
     done: list[Path] = []
