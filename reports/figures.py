@@ -1,4 +1,4 @@
-"""Pictures by matplotlib, as SVG, PDF and PNG.
+"""Pictures by matplotlib, as SVG and PDF.
 
 The SVG takes its colours from CSS variables, so that one file serves light and dark pages. The page's script reads
 values off the lines that have a name (`plot`). The same records always give the same bytes.
@@ -53,7 +53,6 @@ DARK_COLOURS = {INK: "#e4e8eb", GRID: "#343d45", MUTED: "#a3aeb8", **dict(zip(PA
 UNDATED: Mapping[str, Any] = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
     "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
-    "png": dict.fromkeys(("Software",)),
 }
 RIGHT, BETWEEN_ROWS, BELOW = 0.18, 0.42, 0.52  # inches around panels
 LETTER = 0.07  # inches that a letter is wide
@@ -122,9 +121,6 @@ class Picture:
     def pdf(self) -> bytes:
         """Letters stay letters, in fonts of the file's own."""
         return self._saved("pdf")
-
-    def png(self) -> bytes:
-        return self._saved("png", dpi=160, facecolor="white")
 
     @styled
     def _saved(self, kind: str, **options: Any) -> bytes:

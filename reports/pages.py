@@ -15,19 +15,12 @@ from reports.findings import findings
 from reports.formatting import NONE, count, points
 from reports.interval_figures import claims_pictures
 from reports.item_figures import caption_of
-from reports.paper_table import is_printed, ladder_table, method_of, notes_of
+from reports.paper_table import is_printed, method_of
 from reports.properties import property_tables
 from reports.provenance import remarks
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data
-from reports.tables import Column, Entry, Row, Table
-
-PROFILES = {
-    "demo": "A whole table in minutes on two CPU cores, on scikit-learn's handwritten digits.",
-    "laptop": "Real images at reduced size and length, a few minutes a run on two CPU cores.",
-    "gpu": "Full data and network, fewer local steps.",
-    "paper": "The published setting.",
-}
+from reports.tables import Column, Entry, Table, row_of, table_of
 
 
 def items_of(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
@@ -73,7 +66,7 @@ def items_table(shown: Sequence[Reported]) -> Table:
                 below=tuple(remarks(reported.runs, item.profile)),
                 href=reported.page,
             ),
-            Entry(text=item.profile),
+            item.profile,
             Entry(text=f"{seen['cells_run']} of {seen['total']}", sort=seen["cells_run"] / max(1, seen["total"])),
             Entry(text=f"{seen['runs_done']} of {seen['runs_wanted']}", sort=seen["runs_done"], below=broken),
             Entry(
@@ -82,21 +75,12 @@ def items_table(shown: Sequence[Reported]) -> Table:
                 sort=seen["verdicts"].get("holds", 0),
             ),
         )
-        known = {
-            "profile": item.profile,
-            "method": list(dict.fromkeys(map(method_of, (c for c in item.cells if "method" in c.setting)))),
-            "data": list(dict.fromkeys(public_name(cell.experiment.data.name) for cell in item.cells)),
-        }
-        rows.append(Row(entries=entries, values=known))
-    heads = (
-        ("Table or figure", True),
-        ("Profile", True),
-        ("Cells run", False),
-        ("Runs", False),
-        ("Verdicts on sentences", True),
-    )
-    columns = tuple(Column(name=name, left=left) for name, left in heads)
-    return Table(name="items", caption="Tables and figures", columns=columns, rows=tuple(rows))
+        methods = list(dict.fromkeys(method_of(cell) for cell in item.cells if "method" in cell.setting))
+        data = list(dict.fromkeys(public_name(cell.experiment.data.name) for cell in item.cells))
+        rows.append(row_of(entries, profile=item.profile, method=methods, data=data))
+    verdicts = Column(name="Verdicts on sentences", left=True)
+    heads = ("Table or figure", "Profile", "Cells run", "Runs", verdicts)
+    return table_of("items", "Tables and figures", heads, rows, words=2)
 
 
 def front_values(every: Sequence[Reported]) -> dict[str, Any]:
@@ -152,22 +136,18 @@ def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
 
 
 def item_values(reported: Reported) -> dict[str, Any]:
-    """What the item's template shows, all but its tables and pictures."""
+    """What the item's template shows, all but its tables, claims and pictures."""
     item = reported.item
     return {
         **progress(reported),
         "item": item,
         "paper": reported.paper,
         "own": reported.paper == OWN,
-        "profile_text": "" if reported.paper == OWN else PROFILES.get(item.profile, ""),
         "arena": is_arena(item),
         "printed": is_printed(item),
         "other_data": any(note_on_other_data(result) for result in reported.results.values()),
         "remarks": remarks(reported.runs, item.profile),
         "properties": property_tables(reported) if is_arena(item) or "exchange/privacy" in item.metrics else [],
-        "notes": notes_of(reported),
-        "ladder": ladder_table(reported),
-        "claims": claims_table(rows_of(reported)),
         "forests": claims_pictures(reported.judged),
         "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
         "caption": caption_of(item),

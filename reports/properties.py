@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import OF_OTHERS, is_private, is_smoothed, is_stateless
+from reports.formatting import WORDS
 from reports.paper_table import method_of
 from reports.reported import Reported
 from reports.tables import Entry, Table, table_of
 
-NORMS = {"gn": "GN", "bn": "BN", "sbn": "sBN", "none": "None"}
 EXCHANGED = ("Privacy", "Statelessness", "EMA smoothing")
 LEARNED = ("Pseudo-labels", "Consistency", "Augmentation", "Training", "Normalisation")
 PRIVACY = (
@@ -56,7 +56,7 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry] | None:
         _yes(pseudo_labels and "strong" in kinds),
         {"weak2": "Weak"}.get(strongest, strongest.capitalize()) + mixed,
         " or ".join(sorted(training)),
-        " or ".join(NORMS.get(norm, norm) for norm in sorted(norms)),
+        " or ".join(WORDS["norms"].get(norm, norm) for norm in sorted(norms)),
     )
     return {
         **dict(zip(EXCHANGED, (privacy, stateless, Entry(text=_yes(any(map(is_smoothed, exchanges))))), strict=True)),

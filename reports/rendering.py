@@ -15,14 +15,7 @@ from reports import formatting
 from reports.paper_table import LABELS
 
 TEMPLATES = Path(__file__).parent / "templates"
-MARKS = {
-    "holds": "\u2713",
-    "contradicted": "\u2717",
-    "no effect of interest": "\u2248",
-    "undecided": "?",
-    "not judged yet": "\u2026",
-    "not run": "\u2013",
-}
+MARKS = formatting.WORDS["verdicts"]
 FILTERS = (
     *(formatting.sentence, formatting.slug, formatting.plain_quote, formatting.mean_spread),
     *(formatting.markdown, share_text),

@@ -8,10 +8,10 @@ from typing import Any
 from benchmark.data.datasets import public_name
 from benchmark.errors import DataError
 from benchmark.records.bundle import Bundle, check_bundle, noted, opened
+from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.formatting import NONE, mean_spread, shown
 from reports.provenance import remarks, seeds_text
-from reports.results import ACCURACY
 from reports.tables import Entry, table_of
 
 HEADS = ("Result", "Method and data", "Trained again here", "Not trained again", "Accuracy (%)", "95 % interval", "n")

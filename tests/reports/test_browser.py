@@ -8,7 +8,6 @@ import pytest
 
 from reports.formatting import cell_page, item_page
 from reports.site import build
-from tests.conftest import ROOT
 from tests.reports.arena_fakes import small
 from tests.reports.fakes import table2
 from tests.reports.test_site import lean
@@ -19,7 +18,7 @@ AXE = Path(__file__).parent / "axe" / "axe.min.js.gz"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("browser")
-    build([table2(), small(), lean()], out, studies=ROOT / "results" / "studies")
+    build([table2(), small(), lean()], out)
     return out
 
 
@@ -29,7 +28,7 @@ def show(page: Any, path: Path) -> None:
 
 KINDS = (
     *("index.html", "compare.html", "glossary.html", "performance.html", "methods/index.html", "methods/ssfl.html"),
-    *("ssfl/index.html", "ssfl/departures.html", "ssfl/explained/index.html", "arena/index.html", "tune/*/index.html"),
+    *("ssfl/index.html", "ssfl/departures.html", "ssfl/explained/index.html", "arena/index.html"),
     *("released.html", "ssfl/tab2/*/claim-*.html", cell_page(table2()[0].cells[6])),
     *(item_page(item) for item, _ in (table2(), small())),
 )

@@ -68,10 +68,9 @@ def test_pilots_of_another_item_stand_beside_the_verdict(
     judged = decided(verdict)
     judged = replace(judged, claim=replace(judged.claim, form=form))
     here, there = Reported(pair(), {}), elsewhere(*ends)
-    row = ClaimRow(reported=here, judged=judged)
-    assert row.against == []
+    assert ClaimRow(reported=here, judged=judged).against == []
     connect([here, there])
-    (line,) = row.against
+    (line,) = ClaimRow(reported=here, judged=judged).against
     assert line == f"Pilots at K = 470, C = 10 and 30 on 8x8 digits (toy/tab2: a - b) {says}."
 
 

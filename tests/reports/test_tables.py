@@ -13,7 +13,7 @@ from benchmark.verdicts.results import Records
 from reports.claims import claims_table, rows_of
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
-from reports.paper_table import item_tables, ladder_table
+from reports.paper_table import item_tables
 from reports.reported import Reported
 from reports.tables import csv_of, files_of, latex_of, markdown_of
 from reports.terminal import print_item
@@ -85,7 +85,7 @@ def test_five_formats_say_the_same_by_hand() -> None:
     latex = latex_of(table)
     assert r"C = 2 & 91.00 ±1.00 n=3 & 81.00 ±1.00 n=3 & 80.50 \\" in latex and "% a note" in latex
     assert latex.count("&") == 3 * 3 and r"\begin{tabular}{lrrr}" in latex
-    rows = {row["label"]: row for row in csv.DictReader(io.StringIO(csv_of(table)))}
+    rows = {row["label"]: row for row in csv.DictReader(io.StringIO(csv_of(table.data).decode()))}
     first = rows["A/2"]
     assert (first["unit"], first["published"], first["n"], first["status"]) == ("fraction", "0.805", "3", "done")
     assert float(first["mean"]) == pytest.approx(0.91) and float(first["std"]) == pytest.approx(0.01)
@@ -124,14 +124,18 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
     sentence = "selection: best round on the test set, as the paper did (A/2)"
     assert sentence in table.notes and "95.00" in markdown_of(table) and sentence in latex_of(table)
     assert sentence in " ".join(terminal(item, records).split()) and sentence in item_result(item, records)["notes"]
-    assert [row["selection"][:9] for row in csv.DictReader(io.StringIO(csv_of(table)))] == ["selection", "", "", ""]
+    assert [row["selection"][:9] for row in csv.DictReader(io.StringIO(csv_of(table.data).decode()))] == [
+        "selection",
+        "",
+        "",
+        "",
+    ]
 
 
 def test_the_ladder_and_diverged_runs(laptop_table: tuple[Item, Records]) -> None:
     item, records = laptop_table
-    ladder = ladder_table(Reported(item, records))
-    assert ladder is not None and [row.entries[0].text for row in ladder.rows][0] == "Server only"
-    (table,) = item_tables(Reported(item, records))
+    table, ladder = item_tables(Reported(item, records))
+    assert [entry.line for entry in ladder.rows[0].entries][0::3] == ["Server only", "99.03 ±0.25 n=3"]
     assert "n=2/3, 1 diverged" in markdown_of(table)
     text = terminal(item, records)
     assert "small, C = 10" in text and "…" not in text
@@ -147,7 +151,7 @@ def test_claims_by_hand() -> None:
         "| not judged yet | +10.00 points | 3 | – | toy/tab1 at K = 10, C = 10 on 8x8 digits | demo | accuracy |"
         in markdown_of(table)
     )
-    row = next(csv.DictReader(io.StringIO(csv_of(table))))
+    row = next(csv.DictReader(io.StringIO(csv_of(table.data).decode())))
     assert (row["unit"], row["contrast"], row["verdict"]) == ("fraction", "a - b", "not judged yet")
     assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01
     confirmed = {
@@ -167,7 +171,7 @@ def hostile() -> tuple[Item, Records]:
 def test_hostile_names_stay_text() -> None:
     """No cell of a Markdown table is broken or becomes a tag or link; LaTeX has no bare special; CSV no formula."""
     (table,) = item_tables(Reported(*hostile()), widest=2)
-    files = {name: content.decode() for name, content in files_of([table]).items()}
+    files = {name: content.decode() for name, content in files_of("table", [table]).items()}
     rows = [line for line in files["table.md"].splitlines() if line.startswith("|")]
     assert len(rows) == 2 + len(HOSTILE) and "<script" not in files["table.md"] and "[x](http" not in files["table.md"]
     body = [line for line in files["table.tex"].splitlines() if line.endswith(r"\\")]
