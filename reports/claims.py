@@ -34,13 +34,7 @@ from reports.provenance import pre_registration
 from reports.reported import Reported
 from reports.tables import Column, Entry, Row, Table, row_of, table_of
 
-DATA = {
-    **PRINTED,
-    "mnist": "MNIST",
-    "fashion_mnist": "Fashion-MNIST",
-    "digits": "8x8 digits",
-    "ham10000_64": "HAM10000",
-}
+DATA = {**PRINTED, **WORDS["data"]}
 RANGE = "least and largest difference"
 STATUSES = (*DECIDED, "undecided", "pilots only", "not run")  # of a claim on a board
 

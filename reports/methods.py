@@ -73,7 +73,7 @@ def method_values(kind: str, cells: Results) -> dict[str, Any]:
         "kind": kind,
         **described(kind),
         "exchange": exchange_table(runs),
-        "properties": properties_of(runs) or {},
+        "properties": properties_of(runs),
         "privacy": PRIVACY,
         "results": _results_table(cells),
         "papers": list(dict.fromkeys(reported.paper for reported, _ in cells if reported.paper != OWN)),

@@ -96,11 +96,11 @@ ENDS = {  # last accuracy of the fake runs: (small, middle, full)
 def table2(profile: str = "laptop") -> tuple[Item, Records]:
     """An item of the shape of SSFL's Table 2 with made-up records: most cells with three seeds, one with two of three,
     one not run, one diverged run, a rung of a ladder, three claims."""
-    cells, records = [], dict[str, dict[int, RunRecord]]()
+    cells, records = list[Cell](), dict[str, dict[int, RunRecord]]()
     for place, (size, (C, *numbers)) in enumerate(COHORTS.items()):
         for method, number in zip(ENDS, (*numbers, None), strict=True):
-            setting = {"method": method, "cohort": size, "C": C}
-            role: Any = "published" if number else "control"
+            setting: dict[str, Any] = {"method": method, "cohort": size, "C": C}
+            role = "published" if number else "control"
             cell = make_cell(f"{method}/{size}", setting, 100 + len(cells), published=printed(number), role=role)
             seeds = {"Control/small": range(2), "Control/middle": range(0)}.get(cell.label, range(3))
             records[cell.cell_key] = {seed: learning(cell, seed, ENDS[method][place]) for seed in seeds}

@@ -73,7 +73,7 @@ def test_the_end_of_the_output_has_the_verdicts() -> None:
     ]
 
 
-def test_five_formats_say_the_same_by_hand() -> None:
+def test_all_formats_say_the_same_by_hand() -> None:
     """A: mean .91, std .01. B: mean .81, std .01. CSV has fractions throughout, also what the paper prints."""
     item, records = two_methods()
     (table,) = item_tables(Reported(item, records))
@@ -97,18 +97,13 @@ def test_five_formats_say_the_same_by_hand() -> None:
     assert "…" not in text and max(map(len, text.splitlines())) <= 100
     assert text.rstrip().endswith("report: reports/site/x.html")
     assert "91.00 +-1.00" in terminal(item, records, encoding="ascii")
-
-
-def test_json_by_hand() -> None:
-    item, records = two_methods()
-    found = item_result(item, records, report="x.html")
-    cells = {cell["label"]: cell for cell in found["cells"]}
+    result = item_result(item, records, report="x.html")
+    cells = {cell["label"]: cell for cell in result["cells"]}
     assert cells["A/2"]["published"] == 80.5 and cells["A/2"]["mean"] == pytest.approx(0.91)
     assert (cells["A/4"]["mean"], cells["A/4"]["n"], cells["A/4"]["status"]) == (None, 0, "missing")
     assert (cells["B/4"]["n"], cells["B/4"]["n_wanted"], cells["B/4"]["status"]) == (1, 3, "partial")
-    assert (found["item"], found["profile"], found["metric"], found["report"]) == (
-        "toy/tab1", "laptop", "test/accuracy", "x.html",
-    )  # fmt: skip
+    start = {"item": "toy/tab1", "profile": "laptop", "metric": "test/accuracy", "report": "x.html"}
+    assert start.items() <= result.items()
 
 
 def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
@@ -124,12 +119,7 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
     sentence = "selection: best round on the test set, as the paper did (A/2)"
     assert sentence in table.notes and "95.00" in markdown_of(table) and sentence in latex_of(table)
     assert sentence in " ".join(terminal(item, records).split()) and sentence in item_result(item, records)["notes"]
-    assert [row["selection"][:9] for row in csv.DictReader(io.StringIO(csv_of(table.data).decode()))] == [
-        "selection",
-        "",
-        "",
-        "",
-    ]
+    assert [row["label"] for row in table.data if row["selection"]] == ["A/2"]
 
 
 def test_the_ladder_and_diverged_runs(laptop_table: tuple[Item, Records]) -> None:
