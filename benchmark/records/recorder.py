@@ -1,5 +1,6 @@
 """Writes a run's folder: what it began with, saves, and the result, once."""
 
+import io
 import json
 import math
 import os
@@ -11,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
+from torch import Tensor
 
 from benchmark.diagnostics.exchange import Exchange
+from benchmark.errors import CannotWrite
 from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.protocol import Weights
 from benchmark.records import state
 from benchmark.records.claim import Claim
-from benchmark.records.cputime import CpuClock
-from benchmark.records.export import export
-from benchmark.records.files import json_bytes, put_once, remove_temporaries, replacing, write_json
+from benchmark.records.files import json_bytes, put_once, remove_temporaries, replacing, write_atomically, write_json
+from benchmark.records.processes import CpuClock
 from benchmark.records.record import (
     PROGRESS,
     RESULT,
@@ -153,7 +156,8 @@ class Recorder(pl.Callback):
         needs is removed.
         """
         self._claim.check()
-        export(self.folder, models or {})
+        for name, weights in (models or {}).items():
+            _export(self.folder, name, weights)
         rounds = put_once(self.folder / ROUNDS, "".join(self._lines).encode())
         result = result_of(
             self.experiment,
@@ -172,6 +176,16 @@ class Recorder(pl.Callback):
     def _write_progress(self) -> None:
         with replacing(self.folder / PROGRESS, self._claim.check) as file:
             file.write("".join(self._lines).encode())
+
+
+def _export(folder: Path, name: str, weights: Mapping[str, Tensor]) -> None:
+    """Write a model for use elsewhere: `weights/<name>.pt`, a plain state dict. Raises CannotWrite."""
+    if not name or name.startswith(".") or Path(name).name != name:
+        raise CannotWrite(f"model {name!r}: a method named it, but it cannot be a file's name; use letters and digits")
+    buffer = io.BytesIO()
+    # A copy in plain order: who loads it need not know that training is channels last.
+    torch.save({tensor: value.cpu().contiguous().clone() for tensor, value in weights.items()}, buffer)
+    write_atomically(folder / "weights" / f"{name}.pt", buffer.getbuffer())
 
 
 def remove_unfinished_files(folder: Path) -> None:

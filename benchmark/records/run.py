@@ -21,8 +21,8 @@ from benchmark.federated.start import load_ahead
 from benchmark.federated.trainer import build_trainer, fit
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
-from benchmark.records.cputime import CpuClock
 from benchmark.records.identity import at_hand, why_apart
+from benchmark.records.processes import CpuClock
 from benchmark.records.provenance import manifest
 from benchmark.records.record import measurements, read_manifest, read_result, run_folder, run_name
 from benchmark.records.recorder import Recorder, remove_unfinished_files

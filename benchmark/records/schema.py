@@ -37,9 +37,9 @@ Wanted: TypeAlias = str | list[Any] | Mapping[str, Any]
 
 NUMBERS: Wanted = {"*": "a number"}
 EXPERIMENT: Wanted = {
-    "data": {"name": "text"},
+    "data": {"name": "text", "pooled_test?": "a whole number"},
     "partition": {},
-    "model": {"norm": "text"},
+    "model": {"norm": "text", "network?": "text"},
     "method": {"kind": "text", "warm_start_rounds?": "a whole number"},
     "federation": {"rounds": "a whole number above 0"},
     "optimizer": {},
