@@ -229,7 +229,11 @@ def prepare(experiment: Experiment, data_root: Path | None = None, *, data: Data
         _ = environment._arrivals  # refused before any training
     if settings.label_setting != "server" and not any(map(len, holders.labelled)):
         raise ConfigError("data.label_setting: the clients that are to hold labels hold no images; choose others")
-    _check_method(experiment)
+    if experiment.model.norm == "sbn" and not getattr(experiment.method, "asks_for_statistics", False):
+        name = method_name(experiment.method)
+        raise ConfigError(
+            f"model.norm: 'sbn' with method {name!r}, which asks for no statistics; choose gn, bn or none"
+        )
     experiment.method.check(environment.setup())
     return environment
 
@@ -248,18 +252,3 @@ def with_extra(experiment: Experiment, holders: LabelAssignment, N: int) -> Labe
         raise ConfigError(f"partition: {partition} with data.unlabelled 'extra', which has no labels; choose iid")
     shares = share_unlabelled(N, K, experiment.seed, experiment.data.images)
     return replace(holders, unlabelled=(*shares, *holders.unlabelled[K:]))
-
-
-def _check_method(experiment: Experiment) -> None:
-    """What a method says of itself: whether its round goes on without some of its cohort, and whether it asks for the
-    statistics of static batch norms."""
-    name, method = method_name(experiment.method), experiment.method
-    if experiment.federation.on_divergence == "drop" and not getattr(method, "takes_missing_updates", False):
-        raise ConfigError(
-            f"federation.on_divergence: 'drop' with method {name!r}, which needs an update of every client that it "
-            "asks; choose 'stop'"
-        )
-    if experiment.model.norm == "sbn" and not getattr(method, "asks_for_statistics", False):
-        raise ConfigError(
-            f"model.norm: 'sbn' with method {name!r}, which asks for no statistics; choose gn, bn or none"
-        )

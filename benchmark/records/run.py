@@ -16,9 +16,8 @@ from benchmark.federated import stopping
 from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.machine import keep_freed_memory
-from benchmark.federated.module import FederatedModule
+from benchmark.federated.module import FederatedModule, fit
 from benchmark.federated.start import load_ahead
-from benchmark.federated.trainer import build_trainer, fit
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
 from benchmark.records.identity import at_hand, why_apart
@@ -119,9 +118,8 @@ def _train(
 ) -> dict[str, Any]:
     """The rounds that remain, and the result. However it ends, the last finished round is kept."""
     diversity = GradientDiversity(every=module.experiment.evaluation.gradient_diversity_every)
-    trainer = build_trainer([diversity, recorder.exchange, stop, recorder, *callbacks])
     try:
-        fit(module, trainer)
+        fit(module, [diversity, recorder.exchange, stop, recorder, *callbacks])
         if len(module.remaining_rounds()):  # a callback has ended it
             raise Stopped(f"{recorder.folder}: stopped after round {module.rounds_done}; {GOES_ON}")
         return recorder.publish("done", module.models())
