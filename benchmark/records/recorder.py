@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,9 @@ class Recorder(pl.Callback):
         self._claim.check()
         remove_temporaries(self.folder)
         if self._state is None:
-            _remove_old_files(self.folder)
+            if any((self.folder / name).exists() for name in OLD_FILES):
+                print(f"fssl: {self.folder}: an older version began this run; it starts from round 1", file=sys.stderr)
+            remove(self.folder, (ROUNDS, *OLD_FILES))  # rounds whose state is gone
         write_json(self.folder / "experiment.json", to_json(self.experiment))
         previous = read_manifest(self.folder)
         fixed = list(COMPUTED_FROM) if self._state is not None and previous else []
@@ -140,13 +142,6 @@ class Recorder(pl.Callback):
         self._saved = self._state.round
         self._next_save = ended + max(SECONDS_BETWEEN_SAVES, (ended - started) / MOST_OF_A_RUN)
 
-    def stopped_by(self, signal: str) -> None:
-        """Save the last finished round, and note in the manifest that this attempt was ended from outside."""
-        self.save()
-        manifest = read_manifest(self.folder)
-        manifest["attempts"][-1]["stopped"] = {"by": signal, "after_round": self.rounds_done, "at": _now()}
-        write_json(self.folder / "manifest.json", manifest)
-
     def publish(
         self, status: str, models: Mapping[str, Weights] | None = None, error: str | None = None
     ) -> dict[str, Any]:
@@ -170,7 +165,7 @@ class Recorder(pl.Callback):
         result["digest"] = run_digest(self.folder, result)
         self._claim.check()
         published: dict[str, Any] = json.loads(put_once(self.folder / RESULT, json_bytes(result)))
-        remove_unfinished_files(self.folder)
+        remove(self.folder, UNFINISHED_FILES)
         return published
 
     def _write_progress(self) -> None:
@@ -188,19 +183,8 @@ def _export(folder: Path, name: str, weights: Mapping[str, Tensor]) -> None:
     write_atomically(folder / "weights" / f"{name}.pt", buffer.getbuffer())
 
 
-def remove_unfinished_files(folder: Path) -> None:
-    """Remove what a finished run needs no longer. Raises OSError."""
-    _remove(folder, UNFINISHED_FILES)
-
-
-def _remove_old_files(folder: Path) -> None:
-    """Remove what an older version left, from which no run goes on, and rounds whose state is gone."""
-    if any((folder / name).exists() for name in OLD_FILES):
-        print(f"fssl: {folder}: an older version began this run; it starts from round 1", file=sys.stderr)
-    _remove(folder, (ROUNDS, *OLD_FILES))
-
-
-def _remove(folder: Path, names: tuple[str, ...]) -> None:
+def remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove these files and folders. Raises OSError."""
     for path in (folder / name for name in names):
         if path.is_dir():
             shutil.rmtree(path)

@@ -61,7 +61,6 @@ MANIFEST: Wanted = {
             "code?": _CODE,
             "packages?": {"*": "text"},
             "hardware?": {},
-            "stopped?": {"by": "text", "after_round": "a whole number", "at": "text"},
             "wandb?": {"id": "text", "project?": "text"},
         }
     ],

@@ -33,7 +33,7 @@ LONGEST_TAG = 64  # characters that W&B takes
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 3.0
 Mode = Literal["online", "offline"]
-_KEYS = ("cell_key", "seed", "round")  # of a recorded round; all else are metrics
+KEYS = ("cell_key", "seed", "round")  # of a recorded round; all else are metrics
 
 
 def unreachable() -> str | None:
@@ -192,8 +192,9 @@ class WandbMirror(pl.Callback):
     def _send(self, lines: Iterable[Mapping[str, Any]]) -> None:
         for line in lines:
             if line["round"] >= self._next:
-                metrics = {name: value for name, value in line.items() if measured(name)}
-                self._run.log({"round": line["round"], **metrics}, step=line["round"])
+                # Clocks are W&B's own.
+                shown = {name: line[name] for name in line if name not in KEYS and not name.startswith("time/")}
+                self._run.log({"round": line["round"], **shown}, step=line["round"])
                 self._next = line["round"] + 1
 
     def _try(self, act: Callable[[], object]) -> None:
@@ -234,11 +235,6 @@ def made_by_agent(record: RunRecord) -> Mapping[str, str] | None:
     """The W&B run of the last sweep agent that trained this run: {"id", "project"}; None without one."""
     attempts = record.manifest.get("attempts", [])
     return next((attempt["wandb"] for attempt in reversed(attempts) if "wandb" in attempt), None)
-
-
-def measured(name: str) -> bool:
-    """Whether a field of a recorded round is a metric that W&B is shown; clocks are W&B's own."""
-    return name not in _KEYS and not name.startswith("time/")
 
 
 def agents_run(environ: Mapping[str, str]) -> dict[str, str] | None:
