@@ -70,7 +70,6 @@ class ElasticMethod(fl.Method):
     momentum: Literal["kept", "reset"] = "kept"
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
-    takes_missing_updates = True  # z moves towards the mean of the clients that sent something
 
     def mean_of_clients(self, update: ElasticUpdate, common: fl.Weights, world: fl.World) -> fl.Weights | None:
         """The plain mean of what the cohort's clients with labels send. None: no client sent anything."""
