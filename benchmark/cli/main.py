@@ -81,7 +81,8 @@ VERBS = {
     "submit": ("submit", "write a bundle of records, for others to verify"),
 }
 
-READING = ("status", "report", "list", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
+READING = ("status", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
+SHOWING = ("list", "plan", "report")  # commands to which none is a normal state
 
 # Withdrawn commands and options, as they were typed -> what to type instead.
 WITHDRAWN = {
@@ -203,8 +204,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _check_fields(options)
         else:
             options.parser.refuse(options.rest)
-        if words[0] in READING and options.results != DEFAULT_RESULTS and not os.path.isdir(options.results):
-            raise DataError(f"--results: {options.results} is not there; check its name, or make the folder first")
+        if words[0] in (*READING, *SHOWING) and not options.results.is_dir() and options.results != DEFAULT_RESULTS:
+            if words[0] in READING:
+                raise DataError(f"--results: {options.results} is not there; check its name, or make the folder first")
+            print(f"fssl: {options.results} is not there yet: no run of it counts", file=sys.stderr)
         for name in getattr(options, "methods", ()):
             from benchmark.methods.catalogue import method_class
 

@@ -45,8 +45,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 def act(options: argparse.Namespace) -> int:
     chosen = chosen_items(options)
     seeds, options.devices = seeds_of(options), devices_named(options.devices)
-    if not options.results.is_dir():
-        print(f"fssl: {options.results} is not there yet: no run of it counts", file=sys.stderr)
     parts = [(item.name, [item]) for item in chosen]
     if len(chosen) > 1:  # tables share runs: the whole is less than the sum
         parts.append((", ".join(options.items), list(chosen)))
