@@ -135,7 +135,6 @@ def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) ->
             return run(
                 experiment,
                 options.results,
-                data_root=options.data_root,
                 callbacks=[RunProgress(experiment, display), *mirrors],
                 engine=engine,
                 begun_under=partial(begun_under, experiment, options.results),

@@ -12,7 +12,6 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.errors import Stopped
 from benchmark.papers.catalogue import items
-from benchmark.records.claim import PATIENCE
 from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under
 from benchmark.verdicts.rule import rule
@@ -170,7 +169,7 @@ def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys
             words = ("--cell", "ssfl/tab2:Server only", "--profile", "demo", "--results", tmp_path)
             assert fssl(capsys, "run", *words, f"--seed={seed}")[0] == 76
         else:
-            error = attempt(experiment.with_seed(seed), tmp_path, None, PATIENCE, "cpu")
+            error = attempt(experiment.with_seed(seed), tmp_path, "cpu")
             assert isinstance(error, Stopped)
         return json.loads(path.read_text())
 
