@@ -28,7 +28,8 @@ from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import loss_of_kept, pseudo_labels
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import labelled_loss, mean_of, predict_weak, trained_at_server, with_static_statistics
+from benchmark.methods.shared import labelled_loss, mean_of, predict_weak, trained_at_server
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +95,10 @@ class DataSharing(fl.Method):
     def _job(self, student: fl.Weights, given: fl.Tree, client: int, world: fl.World) -> fl.Job:
         shared_N = tuple(given[str(client)].tolist())
         update = DataSharingUpdate(method=self, own=world.labelled[client], shared_N=shared_N)
-        data = {"labelled": fl.Stream(part="with_shared", batch_size=self.batch_size, views=("weak",), drop_last=False)}
-        if world.sizes[client] > world.labelled[client]:
-            data["unlabelled"] = fl.Stream(
-                part="unlabelled", batch_size=self.unlabelled_batch_size, views=("weak", "strong"), drop_last=False
-            )
-        return fl.Job(
-            key=fl.Key(client=client), update=update, receives={"student": student}, data=data, limit=world.limit
-        )
+        data = {"labelled": fl.Stream.whole("with_shared", self.batch_size)}
+        if world.unlabelled(client):
+            data["unlabelled"] = fl.Stream.whole("unlabelled", self.unlabelled_batch_size, "weak", "strong")
+        return world.job(client, update, {"student": student}, data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +117,12 @@ class DataSharingUpdate(fl.LocalUpdate):
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         student = trainable["student"]
         loss = labelled_loss(student, batch["labelled"])
-        aux = {"client/supervised_loss": loss.detach()}
+        aux = {"client/supervised_loss": loss}
         if "unlabelled" in batch:
             views = batch["unlabelled"].views
             weak_ND = predict_weak(student, views["weak"], "train")
             labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
             consistency = loss_of_kept(student, views["strong"], labels_N, kept_N)
             loss = loss + self.method.unlabelled_weight * consistency
-            aux |= {"client/consistency_loss": consistency.detach(), "labels_N": labels_N, "kept_N": kept_N}
-        return loss, {**aux, "client/loss": loss.detach()}
+            aux |= {"client/consistency_loss": consistency, "labels_N": labels_N, "kept_N": kept_N}
+        return loss, {**aux, "client/loss": loss}

@@ -28,7 +28,7 @@ from typing import Literal
 
 from benchmark.config import Checked, Count, Share
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import SupervisedUpdate, ema, means_of, trained_on_labels
+from benchmark.methods.shared import SupervisedUpdate, ema, mean_of, trained_on_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,7 @@ class ElasticMethod(fl.Method):
 
     def mean_of_clients(self, update: ElasticUpdate, common: fl.Weights, world: fl.World) -> fl.Weights | None:
         """The plain mean of what the cohort's clients with labels send. None: no client sent anything."""
-        means = means_of(trained_on_labels(update, common, world, self.batch_size))
-        return None if means is None else means["student"]
+        return mean_of(trained_on_labels(update, common, world, self.batch_size), otherwise=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,8 @@ from benchmark.config import Count, NotNegative
 from benchmark.losses import proximal_term
 from benchmark.losses.terms import flat, on_cpu
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import RunningMean, is_statistic, labelled_loss, trained_on_labels, with_static_statistics
+from benchmark.methods.shared import RunningMean, is_statistic, labelled_loss, sent, trained_on_labels
+from benchmark.methods.static_norm import with_static_statistics
 from benchmark.models.tensors import tensors_of
 
 
@@ -46,19 +47,17 @@ class FedDyn(fl.Method):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         theta, h = state.server["theta"], state.server["h"]
-        outcomes = trained_on_labels(ClientUpdate(method=self), theta, world, self.batch_size)
         clients = RunningMean()
-        for outcome in outcomes:
-            if not outcome.sat_out:
-                clients.add(outcome.sends["student"])
+        for _, sends in sent(trained_on_labels(ClientUpdate(method=self), theta, world, self.batch_size)):
+            clients.add(sends["student"])
         if not clients.total:
-            return fl.State(server=state.server), {}
+            return state, {}
         mean = with_static_statistics(clients.value(), world, range(world.K))
         if not self.alpha:
             return fl.State(server={"theta": mean, "h": h, "student": mean}), {}
         h = moved(h, theta, mean, self.alpha * clients.total / world.K)
-        sent = {name: corrected(value, h[name], self.alpha) if name in h else value for name, value in mean.items()}
-        return fl.State(server={"theta": sent, "h": h, "student": mean}), {}
+        theta = {name: corrected(value, h[name], self.alpha) if name in h else value for name, value in mean.items()}
+        return fl.State(server={"theta": theta, "h": h, "student": mean}), {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +79,7 @@ class ClientUpdate(fl.LocalUpdate):
         if alpha:
             pull = proximal_term(student, frozen["anchor"], alpha, half=True)
             loss = supervised - inner_product(frozen["gradient"], student) + pull
-        return loss, {"client/supervised_loss": supervised.detach(), "client/loss": loss.detach()}
+        return loss, {"client/supervised_loss": supervised, "client/loss": loss}
 
     def finish(self, local: fl.Local) -> fl.Tree:
         student = local.trainable["student"]

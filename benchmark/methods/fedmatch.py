@@ -48,7 +48,7 @@ from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, supervised_loss
 from benchmark.losses.terms import flat, on_cpu
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean
+from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean, sent
 from benchmark.models.tensors import tensors_of
 
 Sets = dict[str, fl.Weights]  # "sigma" and "psi"
@@ -121,45 +121,31 @@ class FedMatch(fl.Method):
 
     def _server_sigma(self, current: Sets, world: fl.World) -> fl.Weights:
         """sigma after the server's pass over its labels; psi is only read."""
-        job = fl.Job(
-            key=fl.Key(client=fl.SERVER),
-            update=ServerSigmaUpdate(method=self),
-            receives={**current},
-            data={"labelled": self._labelled(self.server_batch_size)},
-            limit=world.limit,
-            begins=current,
-        )
-        (outcome,) = world.fit([job])
-        return outcome.sends["sigma"]
+        data = {"labelled": fl.Stream.whole("labelled", self.server_batch_size, "plain")}
+        return world.fit_one(fl.SERVER, ServerSigmaUpdate(method=self), {**current}, data, begins=current)["sigma"]
 
     def _clients(
         self, state: fl.State, current: Sets, world: fl.World, update: "ClientUpdate"
     ) -> tuple[dict[int, Sets], int]:
         """The weights with which each client of the cohort ended, and how many had helpers."""
-        jobs, starts, helped = [], [], 0
+        streams = {
+            "sigma": ("labelled", fl.Stream.whole("labelled", self.labelled_batch_size, "plain")),
+            "psi": ("unlabelled", fl.Stream.whole("unlabelled", self.batch_size, "plain", "strong")),
+        }
+        data = dict(streams[name] for name in update.trains)
+        jobs, starts, helped = [], {}, 0
         for client in world.cohort():
-            receives, start = self._down(state.server["known"].get(str(client)), current)
+            receives, starts[client] = self._down(state.server["known"].get(str(client)), current)
             helpers = self._helpers(state, world, client) if "psi" in update.trains else []
             if helpers:
-                sent = [changes(start["psi"], psi, self.delta_threshold) for psi in helpers]
-                receives = {**receives, "helpers": {str(index): tree for index, tree in enumerate(sent)}}
+                changed = [changes(starts[client]["psi"], psi, self.delta_threshold) for psi in helpers]
+                receives = {**receives, "helpers": {str(index): tree for index, tree in enumerate(changed)}}
                 helped += 1
-            starts.append(start)
-            jobs.append(
-                fl.Job(
-                    key=fl.Key(client=client),
-                    update=update,
-                    receives=receives,
-                    data=self._streams(update),
-                    limit=world.limit,
-                    begins=start,
-                )
-            )
+            jobs.append(world.job(client, update, receives, data, begins=starts[client]))
         ends: dict[int, Sets] = {}
-        for start, outcome in zip(starts, world.fit(jobs), strict=True):
-            if not outcome.sat_out:
-                sent_up = {name: applied(start[name], tree) for name, tree in outcome.sends.items()}
-                ends[outcome.key.client] = {**start, **sent_up}
+        for client, sends in sent(world.fit(jobs)):
+            moved = {name: applied(starts[client][name], tree) for name, tree in sends.items()}
+            ends[client] = {**starts[client], **moved}
         return ends, helped
 
     def _down(self, known: Sets | None, current: Sets) -> tuple[fl.Tree, Sets]:
@@ -182,30 +168,10 @@ class FedMatch(fl.Method):
         if not self.helpers:
             return {}
         jobs = [
-            fl.Job(
-                key=fl.Key(client=fl.SERVER, draw=1 + place),
-                update=EmbedUpdate(),
-                receives={"theta": summed(sets["sigma"], sets["psi"])},
-                data={},
-                limit=fl.Limit(steps=0),
-            )
-            for place, sets in enumerate(ends.values())
+            world.job(fl.SERVER, EmbedUpdate(), {"theta": summed(**sets)}, draw=draw, limit=fl.Limit(steps=0))
+            for draw, sets in enumerate(ends.values(), start=1)
         ]
         return {str(client): outcome.sends["output"] for client, outcome in zip(ends, world.fit(jobs), strict=True)}
-
-    def _streams(self, update: "ClientUpdate") -> dict[str, fl.Stream]:
-        streams = {}
-        if "sigma" in update.trains:
-            streams["labelled"] = self._labelled(self.labelled_batch_size)
-        if "psi" in update.trains:
-            views = ("plain", "strong")
-            streams["unlabelled"] = fl.Stream(
-                part="unlabelled", batch_size=self.batch_size, views=views, drop_last=False
-            )
-        return streams
-
-    def _labelled(self, batch_size: int) -> fl.Stream:
-        return fl.Stream(part="labelled", batch_size=batch_size, views=("plain",), drop_last=False)
 
 
 def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[str]:
@@ -238,19 +204,17 @@ class ClientUpdate(fl.LocalUpdate):
             for name in ("sigma", "psi")
         }
         frozen = {name: weights for name, weights in sets.items() if name not in self.trains}
-        for index, sent in received.get("helpers", {}).items():
-            frozen[f"helper {index}"] = summed(sets["sigma"], applied(sets["psi"], sent))
+        for index, changed in received.get("helpers", {}).items():
+            frozen[f"helper {index}"] = summed(sets["sigma"], applied(sets["psi"], changed))
         return fl.Local(trainable={name: sets[name] for name in self.trains}, frozen=frozen, for_finish={"start": sets})
 
     def on_labels(
         self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
     ) -> fl.Loss:
         """sigma's loss; what is reported is the cross-entropy without its factor."""
-        labels_N = batch["labelled"].labels_N
-        assert labels_N is not None
         sigma, psi = trainable["sigma"], either("psi", trainable, frozen)
-        loss = supervised_loss(logits_of(sigma, psi, batch["labelled"].views["plain"]), labels_N)
-        return self.method.lambdas.s * loss, {self.reports: loss.detach()}
+        loss = supervised_loss(logits_of(sigma, psi, batch["labelled"].views["plain"]), batch["labelled"].known_N)
+        return self.method.lambdas.s * loss, {self.reports: loss}
 
     def without_labels(
         self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
@@ -271,12 +235,8 @@ class ClientUpdate(fl.LocalUpdate):
         l2 = proximal_term(psi, sigma, lambdas.l2, half=False)  # with a gradient for psi alone
         l1 = length(psi)
         loss = lambdas.i * inter_client + lambdas.a * agreement + l2 + lambdas.l1 * l1
-        return loss, {
-            "client/agreement_loss": agreement.detach(),
-            "client/inter_client_loss": inter_client.detach(),
-            "labels_N": labels_N,
-            "kept_N": kept_N,
-        }
+        aux = {"client/agreement_loss": agreement, "client/inter_client_loss": inter_client}
+        return loss, {**aux, "labels_N": labels_N, "kept_N": kept_N}
 
     def finish(self, local: fl.Local) -> fl.Tree:
         """Changes to the client's first weights are sent. It keeps the weights that the server computes from them,

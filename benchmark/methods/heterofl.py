@@ -33,15 +33,8 @@ from benchmark.config import Count
 from benchmark.errors import ConfigError
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import (
-    ReadOnlyUpdate,
-    StudentUpdate,
-    fit_each,
-    labelled_cohort,
-    labelled_stream,
-    layer_of,
-    with_static_statistics,
-)
+from benchmark.methods.shared import ReadOnlyUpdate, StudentUpdate, fit_each, labelled_cohort, layer_of, sent
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,20 +72,19 @@ class HeteroFL(fl.Method):
         for outcome in fit_each(world, unknown, ClassesUpdate(), {}, {}):
             classes[str(outcome.key.client)] = outcome.sends["classes"]
         drawn = world.generator("widths").choice(self.widths, size=len(cohort))
+        data = {"labelled": fl.Stream.whole("labelled", self.batch_size)}
         jobs = [
-            fl.Job(
-                key=fl.Key(client=client),
-                update=ClientUpdate(width=width, classes_M=classes[str(client)]),
-                receives={"student": leading_slices(student, width)},
-                data={"labelled": labelled_stream(self.batch_size)},
-                limit=world.limit,
+            world.job(
+                client,
+                ClientUpdate(width=width, classes_M=classes[str(client)]),
+                {"student": leading_slices(student, width)},
+                data,
                 network=replace(world.model, width=width),
             )
             for client, width in zip(cohort, map(float, drawn), strict=True)
         ]
-        outcomes = (outcome for outcome in world.fit(jobs) if not outcome.sat_out)
-        sent = ((outcome.sends["student"], classes[str(outcome.key.client)]) for outcome in outcomes)
-        student = with_static_statistics(averaged(student, sent), world, range(world.K))
+        returned = ((sends["student"], classes[str(client)]) for client, sends in sent(world.fit(jobs)))
+        student = with_static_statistics(averaged(student, returned), world, range(world.K))
         return fl.State(server={"student": student, "classes": classes}), {}
 
 
@@ -116,11 +108,10 @@ class ClientUpdate(StudentUpdate):
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         labelled = batch["labelled"]
-        assert labelled.labels_N is not None
         with scaler(trainable["student"], self.width):
             logits_ND = trainable["student"](labelled.views["weak"])
-        loss = supervised_loss(masked(logits_ND, self.classes_M), labelled.labels_N)
-        return loss, {"client/supervised_loss": loss.detach()}
+        loss = supervised_loss(masked(logits_ND, self.classes_M), labelled.known_N)
+        return loss, {"client/supervised_loss": loss}
 
 
 def masked(logits_ND: Tensor, classes_M: Tensor) -> Tensor:

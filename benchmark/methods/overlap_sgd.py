@@ -43,7 +43,5 @@ class OverlapSGD(ElasticMethod):
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         anchor, velocity = state.server["anchor"], state.server["velocity"]
         update = ElasticUpdate(alpha=self.alpha, sends="pulled", keeps_momentum=self.momentum == "kept")
-        mean = self.mean_of_clients(update, anchor, world)
-        if mean is not None:
-            anchor, velocity = momentum_step(anchor, mean, velocity, self.beta)
+        anchor, velocity = momentum_step(anchor, self.mean_of_clients(update, anchor, world), velocity, self.beta)
         return fl.State(server={"anchor": anchor, "velocity": velocity}), {}

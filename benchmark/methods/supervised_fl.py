@@ -26,7 +26,8 @@ import torch
 from benchmark.config import Count, NotNegative, ShareBelow1, added
 from benchmark.losses import proximal_term
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import labelled_loss, means_of, momentum_step, trained_on_labels, with_static_statistics
+from benchmark.methods.shared import labelled_loss, mean_of, momentum_step, trained_on_labels
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +49,10 @@ class SupervisedFL(fl.Method):
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
         outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size, self.view)
-        weight = world.labelled.__getitem__ if self.weighting == "size" else None
-        means = means_of(outcomes, weight=weight)
-        if means is None:  # no client sent anything
+        mean = mean_of(outcomes, None, lambda client: world.labelled[client] if self.weighting == "size" else 1.0)
+        if mean is None:  # no client sent anything
             return state, {}
-        mean, kept = means["student"], {}
+        kept: fl.Tree = {}
         if self.server_momentum:
             mean, kept["velocity"] = momentum_step(student, mean, state.server.get("velocity"), self.server_momentum)
         return fl.State(server={"student": with_static_statistics(mean, world, range(world.K)), **kept}), {}
@@ -74,4 +74,4 @@ class FedProxUpdate(fl.LocalUpdate):
         loss = supervised = labelled_loss(student, batch["labelled"], self.method.view)
         if mu:
             loss = supervised + proximal_term(student, frozen["anchor"], mu, half=self.method.proximal == "half")
-        return loss, {"client/supervised_loss": supervised.detach(), "client/loss": loss.detach()}
+        return loss, {"client/supervised_loss": supervised, "client/loss": loss}
