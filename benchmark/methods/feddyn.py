@@ -19,15 +19,13 @@ Departures (of its runs: reports/semifl/departures.md, entry 16):
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmark.config import Count, NotNegative
-from benchmark.losses import proximal_term
-from benchmark.losses.terms import flat, on_cpu
+from benchmark.losses import proximal_term, sum_over_weights
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import RunningMean, is_statistic, labelled_loss, sent, trained_on_labels
 from benchmark.methods.static_norm import with_static_statistics
-from benchmark.models.tensors import tensors_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,8 @@ class ClientUpdate(fl.LocalUpdate):
         loss = supervised = labelled_loss(student, batch["labelled"])
         if alpha:
             pull = proximal_term(student, frozen["anchor"], alpha, half=True)
-            loss = supervised - inner_product(frozen["gradient"], student) + pull
+            inner_product = sum_over_weights(lambda g, w: (g.detach() * w).sum(), frozen["gradient"], student)
+            loss = supervised - inner_product + pull
         return loss, {"client/supervised_loss": supervised, "client/loss": loss}
 
     def finish(self, local: fl.Local) -> fl.Tree:
@@ -88,14 +87,6 @@ class ClientUpdate(fl.LocalUpdate):
             like = local.frozen["gradient"]
             local.private = {"gradient": {name: new.get(name, old).to(old.dtype) for name, old in like.items()}}
         return {"student": student}
-
-
-def inner_product(gradient: nn.Module, network: nn.Module) -> Tensor:
-    """<g, theta> over all parameters as one vector; a scalar. The gradient g takes no gradient."""
-    if not on_cpu(network):
-        return flat(gradient).detach() @ flat(network)
-    pairs = zip(tensors_of(gradient).parameters, tensors_of(network).parameters, strict=True)
-    return torch.stack([(g.detach() * w).sum() for g, w in pairs]).sum()
 
 
 def moved(old: fl.Weights | None, start: fl.Weights, end: fl.Weights, rate: float) -> fl.Weights:

@@ -45,8 +45,7 @@ from torch.func import functional_call
 
 from benchmark.config import Checked, Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
-from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, supervised_loss
-from benchmark.losses.terms import flat, on_cpu
+from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, sum_over_weights, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean, sent
 from benchmark.models.tensors import tensors_of
@@ -233,7 +232,7 @@ class ClientUpdate(fl.LocalUpdate):
         strong_ND = logits_of(psi, sigma, views["strong"])
         agreement = consistency_loss(strong_ND, labels_N, kept_N) * len(kept_N) / kept_N.sum().clamp(min=1)
         l2 = proximal_term(psi, sigma, lambdas.l2, half=False)  # with a gradient for psi alone
-        l1 = length(psi)
+        l1 = sum_over_weights(lambda w: w.abs().sum(), psi)
         loss = lambdas.i * inter_client + lambdas.a * agreement + l2 + lambdas.l1 * l1
         aux = {"client/agreement_loss": agreement, "client/inter_client_loss": inter_client}
         return loss, {**aux, "labels_N": labels_N, "kept_N": kept_N}
@@ -298,13 +297,6 @@ def logits_of(trained: nn.Module, other: nn.Module, images_NCHW: Tensor) -> Tens
     theta = torch._foreach_add(tensors_of(trained).parameters, fixed)
     names = (name for name, _ in trained.named_parameters())
     return functional_call(trained, dict(zip(names, theta, strict=True)), (images_NCHW,))
-
-
-def length(psi: nn.Module) -> Tensor:
-    """||psi||_1 over all parameters; a scalar."""
-    if not on_cpu(psi):
-        return flat(psi).abs().sum()
-    return torch.stack([value.abs().sum() for value in tensors_of(psi).parameters]).sum()
 
 
 def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N: Tensor) -> Tensor:
