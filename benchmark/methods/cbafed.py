@@ -15,8 +15,6 @@ Departures: reports/rscfed/departures.md, entries 25 to 28. Besides:
 3. The first rounds, on labels alone, are jobs of `labelled_epochs_each` passes. Released: one job of 501 passes, 1,001
    on CIFAR-100 (local_supervised.py:87-180).
 4. Labelled images count once. Released: ten times on ISIC 2018 (train_main.py:283-415).
-
-Legend: N images of a part, D classes.
 """
 
 from dataclasses import dataclass
@@ -102,15 +100,13 @@ class CBAFed(fl.Method):
         return world.job(client, PseudoLabelUpdate(method=self, keeps_momentum=keeps), receives, data)
 
 
-# Local work. Both kinds send the weights, and how many images of each class they were trained on.
-
-
 @dataclass(frozen=True, kw_only=True)
 class LabelledUpdate(SupervisedUpdate):
     """Cross-entropy, and averages with the weights after earlier passes (local_supervised.py:87-180).
 
-    After the first pass the weights are recorded. After the 6th, the 11th and so on (`residual_every`) they become the
-    average with those recorded, which is recorded in turn. The next job begins anew.
+    It sends the weights and counts of the classes trained on, as `PseudoLabelUpdate` does. After the first pass the
+    weights are recorded. After the 6th, the 11th and so on (`residual_every`) they become the average with those
+    recorded, which is recorded in turn. The next job begins anew.
     """
 
     method: CBAFed

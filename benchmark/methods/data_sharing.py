@@ -4,20 +4,17 @@ Zhao, Li, Lai, Suda, Civin, Chandra. Federated Learning with Non-IID Data. arXiv
 code). SSFL quotes it in Table 4, its reference [16].
 
 G is a labelled set of beta |D| images, uniform over classes, which the server keeps apart from the clients' data D.
-Federated training starts from a model trained on G alone; each client is given a random share alpha of G, once; it
-trains on the union, and FedAvg weighs by its size.
+Training starts from a model trained on G alone; each client is given a random share alpha of G, once, and trains on the
+union; FedAvg weighs by its size. SSFL gives neither alpha nor beta. Here G is the server's N_s labelled images.
 
-SSFL gives neither alpha nor beta, and prints N_s = - and an R = 0.29* "calculated according to the setting in
-DataSharing". Here G is the server's N_s labelled images (beta = N_s / |D|, equally many of each class). The switch is
-`data.label_setting`: "everywhere" is Zhao's and Table 4's, clients know the labels of their own images; with "server"
-the shared images are all the labels they have, and from their own images they learn as FixMatch does.
+With `data.label_setting` "everywhere" clients know the labels of their own images, as in Zhao's and Table 4; with
+"server" the shared images are all the labels they have, and from their own they learn as FixMatch does.
 
 Departures: reports/ssfl/departures.md, entry 24. Besides:
 1. The images are given to a client when it first takes part; `comm/shared_images` counts them, `comm/bytes_down` has
    weights alone.
 2. The paper does not say how long the model trains on G first: `warm_start_rounds`.
 3. Training uses weak views; an incomplete last batch is trained on.
-4. Where own images have no labels, the loss also has FixMatch's lambda_u L_u; the client's size counts them.
 """
 
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ student after each local step (Eq. 4).
 
 Departures: reports/rscfed/departures.md, entries 5 to 8 and 11 to 13. Besides: theta_glob^0 of section 3.2 is the
 global model after the warm start, where there is one.
-
-Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -181,9 +179,6 @@ class FedConsist(MeanTeacherMethod):
         weights = [float(m.size) for m in members] if share is None else weighed_by_share(members, share)
         labelled = sum(weight for weight, member in zip(weights, members, strict=True) if member.labelled)
         return weights, labelled / sum(weights)
-
-
-# Local work.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ Departures:
 3. Released: momentum buffers stay with the client (`momentum`, which here is reset).
 4. A client without unlabelled images has no q, and sits out. So does one that has neither labels nor a kept image.
 
-Legend: N images, K clients that sent something, D classes.
+Legend: K clients that sent something.
 """
 
 from dataclasses import dataclass

@@ -19,8 +19,6 @@ reports/sage/departures.md, entries 22 and 23. Besides:
 3. The student has no steps on labels alone first. Released: as many as of both.
 4. f stays with the client. In the class that has it, it begins anew in each job.
 5. A client without labels, or with nothing else, takes the step of FixMatch-LPL.
-
-Legend: N images of a batch, D classes.
 """
 
 from dataclasses import dataclass

@@ -4,12 +4,11 @@ Liu, Yang, Dou, Heng. Federated Semi-supervised Medical Image Classification via
 2021 (arXiv:2106.08600). Released code: liuquande/FedIRM. RSCFed compares with it (Tables 1 and 3, Figure 2). Numbers
 below are the released ones unless they say otherwise. The paper's text was not available: no equation is named.
 
-A labelled client trains on its labels (cross-entropy). Then it takes the mean of its model's logits over the images of
-each class, and softens each with a softmax at tau: row c of its relation matrix says which classes the model finds
-similar to class c. The server averages these matrices. A client without labels has a mean teacher (`fed_consist`,
-without sharpening), computes the same matrix of each batch from confident pseudo-labels, and draws it to the server's
-by the mean of the Kullback-Leibler divergences in both directions. Confidence: the entropy of the mean of several
-passes with dropout. Both losses have one weight, which is ramped up.
+A labelled client trains on its labels. Then it takes the mean of its model's logits over the images of each class, and
+softens each with a softmax at tau: row c of its relation matrix says which classes the model finds similar to class c.
+The server averages these matrices. A client without labels has a mean teacher (`fed_consist`, without sharpening),
+computes the same matrix of each batch from confident pseudo-labels, and draws it to the server's by the mean of both
+Kullback-Leibler divergences. Confidence: the entropy of the mean of several passes with dropout.
 
 Departures: reports/rscfed/departures.md, entries 16 and 17. Besides:
 1. Labelled clients of a cohort train before the others, which so get the same round's matrix; in a cohort without any
@@ -20,7 +19,7 @@ Departures: reports/rscfed/departures.md, entries 16 and 17. Besides:
 4. A network without dropout has no further passes: all would be the one that trains.
 5. Records from before 2026-11-25 have other values of the five fields below that are declared with `before`.
 
-Legend: N images of a batch, D classes; row c of relation_DD is a distribution, or zeros where the class has no image.
+Legend: row c of relation_DD is a distribution, or zeros where the class has no image.
 """
 
 import math
@@ -123,9 +122,6 @@ class FedIRM(FedConsist):
         return replace(job, update=update, receives={**job.receives, **received})
 
 
-# Relations.
-
-
 def relation_matrix(logits_ND: Tensor, labels_N: Tensor, kept_N: Tensor, temperature: float) -> Tensor:
     """relation_DD: row c is softmax(v_c / tau). v_c is the mean of the logits of the kept images with label c."""
     one_hot_ND = nn.functional.one_hot(labels_N, logits_ND.shape[1]).to(logits_ND.dtype)
@@ -168,9 +164,6 @@ def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tens
     finally:
         for dropout, training in modes.items():
             dropout.train(training)
-
-
-# Local work.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,8 @@ The network is theta = sigma + psi. On each batch two losses are taken in turn, 
     without     lambda_i / H sum_h KL(p_h(u) || p(u)) + lambda_a CE(theta(strong u), vote)   steps psi
                 + lambda_l2 ||sigma - psi||^2 + lambda_l1 ||psi||_1
 
-with theta_h the received sigma plus a helper's psi. Images of which the client's own model is less than tau sure count
-in neither of the first two terms, which are means over the others. The vote is the class that most of the client's
-model and its helpers name; among equal votes the lowest class wins (argmax, as released).
+with theta_h the received sigma plus a helper's psi. The first two terms are means over the images of which the client's
+own model is at least tau sure. The vote is the class that most of its model and its helpers name.
 
 Labels at the clients: each takes both losses on every batch, and sigma and psi are averaged. Labels at the server: it
 trains sigma on them first, alone; clients train psi. Averages are uniform. Every `helper_interval` rounds each client
@@ -21,16 +20,14 @@ by the output for one fixed image of noise (a KD-tree in the released code; here
 
 Departures: reports/ssfl/departures.md, entry 22. Besides:
 1. psi is sent with entries of at most `psi_threshold` as zero; as released they decide what has changed, and unrounded
-   values are sent. They differ by 0.00001 at most. The global psi is evaluated so, as released (layers.py).
+   values are sent. The global psi is evaluated so, as released (layers.py).
 2. With `federation.epochs` a client passes over its longer stream so often; with T it takes T batches. Released: 5
    steps with 5 labels a class, 6 without labels.
 3. Views of labels and of pseudo-labels are plain, the other is the experiment's strong view (released: RandAugment).
-4. Norms: sigma and psi add up in scale and shift as in any weight; batch norm has statistics that would belong to
-   neither, and is refused. The paper's ResNet-9 has no norm (`model.norm = none`), nor a bias.
+4. Batch norm is refused. The paper's ResNet-9 has no norm (`model.norm = none`), nor a bias.
 5. Labelled images at the server are not used where clients have labels.
-6. `warm_start_rounds`: rounds on labels alone first; reduced profiles need them.
 
-Legend: N images of a batch, n entries of a tensor that are sent, D classes.
+Legend: n entries of a tensor that are sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -178,9 +175,6 @@ def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[
     others = sorted((name for name in outputs if name != client), key=int)
     distances = {name: float(torch.dist(outputs[name].double(), outputs[client].double())) for name in others}
     return sorted(others, key=lambda name: distances[name])[:count]
-
-
-# Local work.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 They are held near the weights that they received. The baseline of FedMatch (Jeong et al. 2021) as FedSwitch has it:
 Zhao, Ghosh, Bharadwaj, Ma. When does the student surpass the teacher? Federated Semi-supervised Learning with
-Teacher-Student EMA. arXiv:2301.10114 (no released code), sections 3.3 ("setting T = S and skipping the EMA update") and
-6.1, Algorithms 1 and 2 with T' empty, Eqs. 4 and 5. FedProx: Li et al. 2020, Eq. 2. `ts_server_ema`, `ts_client_ema`
-and `fedswitch` have this file's local step and round.
+Teacher-Student EMA. arXiv:2301.10114 (no released code), sections 3.3 and 6.1, Algorithms 1 and 2 with T' empty, Eqs. 4
+and 5. FedProx: Li et al. 2020, Eq. 2. `ts_server_ema`, `ts_client_ema` and `fedswitch` have this file's local step and
+round.
 
 One local step takes a batch of each kind of images that the client has: L_s on labels, lambda_u L_u on confident
 pseudo-labels (the student labels the weak view and learns the strong one), and mu/2 ||S - S^s||^2 with the student S^s
@@ -15,13 +15,8 @@ Departures: reports/fedswitch/departures.md. Besides, for all four methods:
 1. A client without images of a kind leaves out that term: labelled clients of RSCFed's setting take L_s alone.
 2. E_s and E_c are both the federation's `epochs` (or T local steps); in an epoch the shorter stream starts anew.
 3. Views of labelled images are weak ones (section 5.2: "weakly augmented images", where FedMatch takes them plain).
-4. Labelled images at the server are not used where clients have labels, as in Algorithm 1; N_s = 0 gives them to the
-   clients.
+4. Labelled images at the server are not used where clients have labels, as in Algorithm 1.
 5. A last batch that is incomplete is trained on, as in FedMatch, whose data settings the paper follows.
-6. The student labels in training mode (`pseudo_label_mode`), as in FixMatch; FedMatch's own runs of this baseline (200
-   rounds) are not in its code.
-
-Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Mapping

@@ -12,8 +12,6 @@ Departures: reports/fedswitch/departures.md, entries 1 to 5, and those of `fedpr
    server keeps its last ones.
 2. The teacher is in evaluation mode; T_0 = S_0, and T = S until a warm start is over.
 3. D^S is of the student's training pass on the strong view.
-
-Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
 import math

@@ -15,8 +15,6 @@ Departures: reports/semifl/departures.md, entries 22 to 24. Besides:
 3. Eq. 13 names no images and no mean: sure ones, over all of the batch, as released (algorithm/criterion.py). The
    prediction at the weights takes no gradient.
 4. Statistics are pooled (`semifl`, departure 8), and a pass at perturbed weights leaves them as they are.
-
-Legend: N images of a part or batch, D classes.
 """
 
 from dataclasses import dataclass, replace

@@ -5,9 +5,9 @@ Federated Learning for Heterogeneous Clients. ICLR 2021, Algorithm 1. Released c
 src/.
 
 A client of width r trains the first r of each hidden layer's units. The server averages every entry over the clients
-that have it; an entry that no client had stays. It also has static batch norms; a scaler, which divides by r after each
-layer in training; and masked cross-entropy, in which the logits of classes that a client does not hold are 0, and of
-the last layer only the rows of its classes are averaged (fed.py:132-160).
+that have it; an entry that no client had stays. Training has static batch norms, a scaler, which divides by r after
+each layer, and masked cross-entropy: logits of classes that a client does not hold are 0, and of the last layer only
+the rows of its classes are averaged (fed.py:132-160).
 
 Departures (of its runs: reports/semifl/departures.md, entry 16):
 1. A client's width is drawn anew each round, uniformly of `widths` (released: model_split_mode "dynamic", fed.py:15-23;
@@ -17,7 +17,6 @@ Departures (of its runs: reports/semifl/departures.md, entry 16):
    (models/resnet.py:40-54), which before a batch norm is the same but for the norm's epsilon.
 4. The released ResNet has its norms before the convolutions and none in shortcuts; ours is that of the suite, which has
    the printed size as well.
-5. The statistics of static batch norms are asked from all holders after averaging, of the whole network.
 """
 
 import math

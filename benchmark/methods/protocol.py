@@ -4,7 +4,7 @@ A method never loops over SGD steps, never touches a device and never sees an im
 which local work (`Job`), passes all of it to `world.fit` at once, and combines the results (`Outcome`), in job order.
 `README.md` in this folder has a whole method.
 
-Legend of shape suffixes: N images of a batch or of a part, C channels, H W pixels, D classes.
+Legend of shape suffixes in all methods: N images of a batch or of a part, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

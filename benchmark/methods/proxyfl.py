@@ -14,7 +14,7 @@ Departures: reports/sage/departures.md, entries 19 to 21. Besides:
 1. Shares of the classes are counted over all of a job's steps. Released: over its last fifth (lines 267-290).
 2. The gradient of the tuning is written out and in float64; its batches have an order of their own.
 
-Legend: N images of a batch (M of them unlabelled, in both views), F features, D classes, P proxies of clients.
+Legend: M unlabelled images of the N of a batch, in both views; F features; P proxies of clients.
 """
 
 from dataclasses import dataclass, replace

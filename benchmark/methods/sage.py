@@ -19,7 +19,7 @@ Departures:
 4. The rows but SAGE's have no released code; what their papers leave open is a switch.
 5. FlexMatch asks that clients hold all their images from the first round on (`data.streaming_steps` 1).
 
-Legend: N images of a batch, M unlabelled images of a client, C channels, H W pixels, D classes.
+Legend: M unlabelled images of a client.
 """
 
 import math

@@ -1,8 +1,6 @@
 """Functions that methods share: means of weights, EMA, momentum, local work.
 
 Sums run in job order in float64, so that a result depends neither on the number of workers nor on which is first.
-
-Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

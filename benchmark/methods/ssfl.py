@@ -16,7 +16,7 @@ Departures: reports/ssfl/departures.md, entries 1 to 8, 14 and 21. Besides:
    batches are as large as the server's would be (64, a client's 50 images all at once), in weak views; the two losses
    add up without a factor.
 
-Legend: N images of a batch, M = 2 N views, D classes.
+Legend: M = 2 N views.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,6 @@ from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, loss_of_kept, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods import shared
-
-# Averaging: FedAvg (Eq. 8) and grouping (Eq. 7).
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +78,6 @@ def with_server(clients: shared.RunningMean, server: fl.Weights, server_weight: 
     """
     share = 1.0 / (clients.total + 1.0) if server_weight is None else server_weight
     return shared.mean([server, clients.value()], [share, 1.0 - share])
-
-
-# Objectives of clients (Eqs. 4 to 6), each with its local work.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +187,6 @@ class SelfTrainingUpdate(ObjectiveUpdate):
         weak_ND = shared.predict_weak(network, views["weak"], "eval")
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.objective.threshold)
         return loss_of_kept(network, views["weak"], labels_N, kept_N), labels_N, kept_N
-
-
-# The method.
 
 
 @dataclass(frozen=True, kw_only=True)

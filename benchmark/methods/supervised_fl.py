@@ -4,8 +4,8 @@ The bounds of a semi-supervised method. McMahan et al. Communication-Efficient L
 Decentralized Data. AISTATS 2017, Algorithm 1 (mu = 0). Li et al. Federated Optimization in Heterogeneous Networks
 (FedProx). MLSys 2020, Algorithm 2, Eq. 2 (mu > 0).
 
-Where clients have the (oracle) labels of all their images ("everywhere") it is the upper bound; where few labels are at
-clients, only those that have some train, on these: the lower bound "labelled clients only" of RSCFed's Table 1.
+Where clients have the labels of all their images ("everywhere") it is the upper bound; where few labels are at clients,
+only those that have some train, on these: the lower bound "labelled clients only" of RSCFed's Table 1.
 
 Departures:
 1. A cohort is the usual one without the clients that have no labels; if none is left, it is drawn from the clients with
@@ -13,8 +13,7 @@ Departures:
 2. Labelled images at the server are not used: it only averages. Its bound is the method server_only.
 3. Training uses weak views, as everywhere in the suite; an incomplete last batch is trained on.
 4. The rate is the clients' (`optimizer.lr`), also where the compared method learns from labels with `server_lr`.
-5. With static batch norms the statistics are asked from all holders after averaging.
-6. `view` and `server_momentum` are ours: with SemiFL's network, static batch norms and its values of both it is the
+5. `view` and `server_momentum` are ours: with SemiFL's network, static batch norms and its values of both it is the
    control of SemiFL's Table 3, supervised FedAvg with the techniques that section 4 there gives as a reason.
 """
 
