@@ -157,7 +157,7 @@ def data_faults(records: Iterable[tuple[RunRecord, Path]], root: Path | None) ->
             continue
         recorded = record.manifest.get("data", {})
         other_files = record.data_note != notes[key] and UNKNOWN_ORIGIN not in record.data_note + notes[key]
-        if other_files and name in DATASETS and DATASETS[name].original is not None:
+        if other_files and name in DATASETS and DATASETS[name].original:
             absent.add(name)  # the suite lists the record's files, too: those of the original, or packed ones
             continue
         for what, right in hashes[key].items():
