@@ -18,12 +18,12 @@ from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine
+from benchmark.optim.sgd import SGD, Cosine, RoundCosine
 from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper
-from benchmark.papers.scale import REDUCED, Scale, with_field
+from benchmark.papers.scale import REDUCED, Scale
 from benchmark.papers.table import items
 from benchmark.papers.values import read_tables, stand_ins, values_of
 
@@ -154,7 +154,7 @@ def quoted(setting: Setting) -> Experiment:
     """A method that Tables 1 and 3 quote, with this paper's data."""
     known = QUOTED[setting.method]
     return Experiment(
-        data=with_field(data_of(setting), "augmentation.strong", known.strong),
+        data=replace(data_of(setting), augmentation=replace(data_of(setting).augmentation, strong=known.strong)),
         partition=PARTITIONS[setting.partition],
         model=known.model,
         method=known.method,
@@ -320,10 +320,6 @@ PAPER = Paper(
     factors={
         "N_s": lambda setting, e: "all" if setting.N_s == "all" else e.data.N_s,
         "E": lambda setting, e: e.federation.epochs or f"{e.federation.T} steps",
-    },
-    changes={
-        "constant_rate": lambda e: with_field(e, "optimizer.schedule", Constant()),
-        "released_views": lambda e: with_field(e, "data.augmentation.strong", STRONG),
     },
 )
 ITEMS = items(PAPER, ("tab1", "tab3", "tab4", "tab6", "fig3", "fig4", "fig5"))

@@ -1,13 +1,15 @@
-"""Reads PAPER.toml of this folder: a paper's stand-ins, and numbers of its data sets and of the methods it quotes."""
+"""Reads PAPER.toml of this folder: the experiment of a printed line, and a paper's stand-ins."""
 
 import tomllib
 from collections.abc import Mapping
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmark.config import from_plain, nearest
+from benchmark.config import from_plain, merge, nearest
 from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment, from_json
 from benchmark.papers.scale import REDUCED, Scale
 
 T = TypeVar("T")
@@ -18,6 +20,28 @@ S = TypeVar("S", bound=Scale)
 def values_of(paper: str) -> Mapping[str, Any]:
     """The file's tables."""
     return tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text())
+
+
+def experiment_of(paper: str, line: Mapping[str, Any], fields: Mapping[str, Any] | None = None) -> Experiment:
+    """The experiment of a printed line, by [experiment] and [keys] of PAPER.toml.
+
+    A key of [keys] is a field, by its dotted name, or has a table of fields for each of its values. Keys come in the
+    file's order, then `fields`; each overrides what came before. Raises ConfigError for a value without a table.
+    """
+    file = deepcopy(values_of(paper))  # merging writes into it
+    plain: dict[str, Any] = file["experiment"]
+    for key, sets in file["keys"].items():
+        value = line.get(key)
+        if value is None:
+            continue
+        if isinstance(sets, str):
+            merge(plain, {sets: value})
+        elif str(value) in sets:
+            merge(plain, sets[str(value)])
+        else:
+            raise ConfigError(f"{key}: {value!r} is not in a table of {paper}; {nearest(str(value), sets)}")
+    merge(plain, dict(fields or {}))
+    return from_json(plain)
 
 
 @cache
