@@ -43,6 +43,7 @@ class Setting:
         return self.labels == "Labels at Client"
 
 
+@cache
 def experiment(setting: Setting) -> Experiment:
     """The line as published, without what `settled` fills in."""
     fedmatch = setting.labels if setting.method == "FedMatch" else None

@@ -7,7 +7,7 @@ rows of other methods have the protocol's batches, steps and optimizer, and thei
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -37,11 +37,12 @@ class Setting:
     partition: Literal["the paired rule", "the usual rule"] = "the paired rule"
 
 
+@cache
 def experiment(setting: Setting) -> Experiment:
     """The line as published."""
     svhn_labels = setting.labels if setting.data == "svhn" else None
     e = experiment_of("sage", {**vars(setting), "svhn_labels": svhn_labels})
-    if setting.data == "cifar100" and isinstance(e.method, ProxyFL) and e.method.tuning_passes:  # Q, proxyfl.py: total_server_epochs
+    if setting.data == "cifar100" and isinstance(e.method, ProxyFL) and e.method.tuning_passes:  # Q
         e = replace(e, method=replace(e.method, tuning_passes=10))
     return e
 
