@@ -17,7 +17,7 @@ from benchmark.data.tables import FloatArray, IntArray
 from benchmark.experiment import Experiment
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.ssfl import SSFL
-from benchmark.papers.bounds import ALONE, bound, labels_alone
+from benchmark.papers.bounds import ALONE, ALONE_NOTE, bound, labels_alone, lacking
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale, changed
@@ -116,36 +116,30 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """The bounds, one for each way in which labels are held.
-
-    At clients, too, a bound makes as many steps a round as the cells, which repeat their labels until all images are
-    through.
-    """
-    if name not in BOUNDED:
+    """The bounds, one for each way in which labels are held, of items that show accuracies."""
+    if name not in ("tab2", "tab3", "fig4", "fig5"):
         return
-    firsts: dict[object, Cell] = {}
-    for cell in cells:
+    held: dict[object, Cell] = {}  # at clients: by the same clients
+    for cell in (cell for cell in cells if cell.role == "published"):
         e = cell.experiment
-        if cell.role == "published":  # labels at clients: of the same clients
-            firsts.setdefault((e.data, e.partition if e.data.label_setting == "every_client" else None), cell)
-    for cell in firsts.values():
-        e = labels_alone(cell.experiment)
-        if e.data.label_setting == "every_client":
-            e = replace(e, federation=replace(e.federation, T=steps_of(cell.experiment), epochs=None))
-        alone = bound(e)
-        if len(firsts) > 1:
-            label = cell.label.removesuffix(str(cell.setting["method"])) + ALONE
-            alone = replace(alone, label=label, setting={**cell.setting, "method": ALONE})
-        yield alone
+        held.setdefault((e.data, e.partition if e.data.label_setting == "every_client" else None), cell)
+    for cell, alone in lacking(list(held.values()), alone_in_as_many_steps):
+        several = len(held) > 1
+        yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound") if several else bound(alone)
+
+
+def alone_in_as_many_steps(e: Experiment) -> Experiment:
+    """The bound; at clients, too, in as many steps a round, which repeat their labels until all images are through."""
+    alone = labels_alone(e)
+    if e.data.label_setting == "server":
+        return alone
+    return replace(alone, federation=replace(alone.federation, T=steps_of(e), epochs=None))
 
 
 def steps_of(e: Experiment) -> int:
     """The batches in which a client passes over its images of a round."""
     images = int(clients_of(e).sum(axis=1).max()) / e.data.streaming_steps
     return math.ceil(images / e.method.batch_size)
-
-
-BOUNDED = ("tab2", "tab3", "fig4", "fig5")  # the items that show accuracies
 
 
 def skewed_labels(e: Experiment) -> Experiment:

@@ -12,11 +12,10 @@ from typing import Any, Literal
 from benchmark.config import values_before
 from benchmark.experiment import Experiment
 from benchmark.methods.cbafed import CBAFed
-from benchmark.methods.fed_consist import MeanTeacherMethod
 from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.supervised_fl import SupervisedFL
-from benchmark.papers.bounds import bound, labels_alone
+from benchmark.papers.bounds import ALONE, bound, lacking
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper, Variant
 from benchmark.papers.scale import Scale, changed
@@ -110,17 +109,11 @@ def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     """The bounds of each data set and label setting; in Table 1, FedAvg's lower bound, and CBAFed beside RSCFed."""
     if name == "tab1":
         yield from cbafed(cells)
-    taken = {cell.cell_key for cell in cells}
-    for cell in cells:
-        alone = labels_alone(cell.experiment)
-        if not isinstance(cell.experiment.method, MeanTeacherMethod) or alone.cell_key in taken:
-            continue
-        taken.add(alone.cell_key)
+    for cell, alone in lacking(cells):
         factors = {key: value for key, value in cell.setting.items() if key in ("data", "K")}
-        lower = bound(alone)
         words = [str(factors["data"])] if "data" in factors else []
-        words += [lower.label, *([f"K={factors['K']}"] if "K" in factors else [])]
-        yield replace(lower, label="/".join(words), setting={**factors, **lower.setting})
+        words += [ALONE, *([f"K={factors['K']}"] if "K" in factors else [])]
+        yield replace(bound(alone), label="/".join(words), setting={**factors, "method": ALONE})
 
 
 def cbafed(cells: Sequence[Cell]) -> Iterable[Cell]:

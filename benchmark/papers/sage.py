@@ -18,8 +18,8 @@ from benchmark.data.tables import IntArray
 from benchmark.experiment import Experiment
 from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.supervised_fl import SupervisedFL
-from benchmark.papers.bounds import ALONE, ALONE_NOTE, bound_of, is_bound, labels_alone
-from benchmark.papers.item import UNTRAINED, Cell, Item
+from benchmark.papers.bounds import ALONE, ALONE_NOTE, lacking
+from benchmark.papers.item import Cell, Item
 from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale
 from benchmark.papers.table import item
@@ -73,16 +73,8 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     """Labels alone, where no row of an item on accuracies is."""
-    if name == "tab7":
-        return
-    taken: set[str] = set()
-    for cell in cells:
-        if cell.role in UNTRAINED or is_bound(cell) or bound_of(cell, cells) is not None:
-            continue
-        alone = labels_alone(cell.experiment)
-        if alone.cell_key not in taken:
-            taken.add(alone.cell_key)
-            yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
+    for cell, alone in lacking(cells) if name != "tab7" else ():
+        yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
 
 
 def clients_of(e: Experiment) -> IntArray:

@@ -16,7 +16,7 @@ from benchmark.methods.central import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.optim.sgd import Cosine
-from benchmark.papers.bounds import ALONE, ALONE_NOTE, labels_alone
+from benchmark.papers.bounds import ALONE, ALONE_NOTE, lacking
 from benchmark.papers.columns import Factor
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper, Rule, printed_variant
@@ -235,9 +235,9 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 def labelled_clients(cells: Iterable[Cell]) -> Iterator[Cell]:
     """The bounds where clients have labels: those labels alone."""
-    for cell in cells:
-        if cell.role == "published" and cell.experiment.data.label_setting in ("every_client", "share"):
-            yield cell.companion(ALONE, labels_alone(cell.experiment), note=ALONE_NOTE, role="bound")
+    at_clients = [cell for cell in cells if cell.experiment.data.label_setting in ("every_client", "share")]
+    for cell, alone in lacking(at_clients):
+        yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
 
 
 def own_group(grouping: Cell) -> Iterator[Cell]:
