@@ -250,7 +250,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         raise ConfigError(
             f"{path or 'experiment'}: {quoted(data)} is not a table of fields; {cls.__name__} has {_names(cls)}"
         )
-    hints = typing.get_type_hints(cls)
+    hints = _hints(typing.cast(Any, cls))
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
     values = {}
     for key, raw in data.items():
