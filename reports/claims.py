@@ -127,10 +127,6 @@ class ClaimRow:
         return self.judged.reason.replace("+-", "±") + (f"; {seeds} confirming seeds can decide it" if seeds else "")
 
     @property
-    def measured(self) -> str:
-        return f"{self.estimate}, {self.interval}, n = {self.judged.n}"
-
-    @property
     def finding(self) -> str:
         """One or two sentences: what was measured where, and what came out."""
         judged, metric = self.judged, metric_name(self.claim.metric)

@@ -6,7 +6,6 @@ values off the lines that have a name (`plot`). The same records always give the
 
 import functools
 import io
-import json
 import math
 import re
 import textwrap
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -104,10 +104,10 @@ class Picture:
         body = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{ident}-", self._body)
         head = Markup('<svg class="drawn" role="img" tabindex="0" aria-label="{}" data-figure="{}"')
         drawn = head.format(self.label, ident) + Markup(body.removeprefix("<svg"))
-        data = self.data
-        if not data:
+        if not (panels := self.data):
             return drawn
-        return drawn + Markup('<script type="application/json" id="{}-data">{}</script>').format(ident, as_json(data))
+        data = htmlsafe_json_dumps(panels, separators=(",", ":"), allow_nan=False)  # nothing in it ends the script
+        return drawn + Markup('<script type="application/json" id="{}-data">{}</script>').format(ident, data)
 
     @functools.cached_property
     def _body(self) -> str:
@@ -128,12 +128,6 @@ class Picture:
         file = io.BytesIO()
         self.figure.savefig(file, format=kind, metadata=UNDATED[kind], **options)
         return file.getvalue()
-
-
-def as_json(value: Any) -> Markup:
-    """JSON for a data block of a page: with nothing in it that could end the block."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _points(line: Line2D) -> list[list[float | None]]:

@@ -102,7 +102,8 @@ def _print_claim(row: ClaimRow, number: int, console: Console) -> None:
     heading.append(plain(f"  {claim.name}, {row.scope}", console))
     console.print(heading, soft_wrap=True)
     withdrawn = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
-    for line in (row.quote, f"{row.measured}: {row.reason}", *row.context, *withdrawn):
+    measured = f"{row.estimate}, {row.interval}, n = {row.judged.n}: {row.reason}"
+    for line in (row.quote, measured, *row.context, *withdrawn):
         say(console, line, indent="  ")
 
 
