@@ -68,11 +68,8 @@ def cut(path: Path, size: int) -> None:
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "state flipped": lambda folder: flip(folder / "state.pt"),
     "state cut": lambda folder: cut(folder / "state.pt", 1000),
-    "state empty": lambda folder: cut(folder / "state.pt", 0),
     "no state": lambda folder: (folder / "state.pt").unlink(),
     "progress flipped": lambda folder: flip(folder / "progress.jsonl", 0.0),
-    "progress cut": lambda folder: cut(folder / "progress.jsonl", 100),
-    "no progress": lambda folder: (folder / "progress.jsonl").unlink(),
     "experiment cut": lambda folder: cut(folder / "experiment.json", 10),
 }
 

@@ -239,27 +239,6 @@ def test_going_back_finds_the_first_record_again(tmp_path):
     assert run(pets(tmp_path), results) == second  # also where the first is gone
 
 
-def test_tables_count_what_equals_the_data_at_hand(tmp_path):
-    results = tmp_path / "results"
-    experiment = pets(tmp_path)
-    run(experiment, results)
-    run(experiment.with_seed(1), results)
-    add_images(tmp_path)
-    content.look_again()
-    lines: list[str] = []
-    assert read_records(results, [experiment.cell_key], with_reference=True, differences=lines) == {
-        experiment.cell_key: {}
-    }
-    (line,) = lines
-    assert line.startswith("data: folder:pets has content ") and "trained apart in seed=<n>@" in line
-    result, lines = run(experiment, results), []
-    seeds = read_records(results, [experiment.cell_key], with_reference=True, differences=lines)[experiment.cell_key]
-    assert [(seed, record.result) for seed, record in seeds.items()] == [(0, result)] and len(lines) == 1
-    shutil.rmtree(tmp_path / "pets")
-    content.look_again()
-    assert {*read_records(results, [experiment.cell_key], with_reference=True)[experiment.cell_key]} == {0, 1}
-
-
 @pytest.mark.usefixtures("of_any_size")
 def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
     """A finished run on other listed files counts, also as a committed copy; an unfinished one does not go on."""

@@ -9,10 +9,8 @@ from functools import partial
 
 import pytest
 import pytorch_lightning as pl
-import torch
 
 from benchmark.errors import Diverged, RunningElsewhere, Stopped
-from benchmark.federated.engines import EngineOptions
 from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.recorder import Recorder
@@ -54,15 +52,6 @@ def test_a_run_that_goes_on_keeps_what_it_was_begun_under(tiny, tmp_path):
     assert {name: new[name] for name in later} == later
 
 
-def test_a_run_that_goes_on_keeps_its_number_of_threads(tiny, tmp_path):
-    with pytest.raises(Stopped):
-        run(tiny, tmp_path, callbacks=[Interrupt(1)], engine=EngineOptions(threads=2))
-    run(tiny, tmp_path)
-    manifest = json.loads((run_folder(tmp_path, tiny) / "manifest.json").read_text())
-    assert manifest["engine"]["threads"] == torch.get_num_threads() == 2
-    torch.set_num_threads(1)
-
-
 def test_an_unfinished_run_of_an_older_version_begins_anew_once(tiny, tmp_path, unbroken, capsys):
     """With its lease silent; all that it left is gone after it."""
     folder = run_folder(tmp_path, tiny)
@@ -90,18 +79,6 @@ def test_a_finished_record_stays_and_what_an_unfinished_run_needs_does_not(tiny,
         (folder / name).write_text("x")
     assert run(tiny, tmp_path)["status"] == "done"
     assert differences(tmp_path, unbroken.parents[2], tiny) == []
-
-
-def test_a_running_folder_holds_these_files(tiny, tmp_path):
-    seen = []
-
-    class Looks(pl.Callback):
-        def on_train_batch_start(self, trainer, pl_module, *args):
-            if pl_module.rounds_done == 1:
-                seen.extend(sorted(path.name for path in run_folder(tmp_path, tiny).iterdir()))
-
-    run(tiny, tmp_path, callbacks=[Looks()])
-    assert seen == ["claim", "experiment.json", "manifest.json", "progress.jsonl", "state.pt"]
 
 
 @pytest.mark.parametrize("before", [False, True])
