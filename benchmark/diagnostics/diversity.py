@@ -189,7 +189,9 @@ def change_of_network(job: Job, sends: Tree) -> dict[str, Tensor]:
     """What a holder's local steps changed of the network; empty for one that sat out, or that trains none. Where the
     network is a sum of weight sets (`Job.begins`), their changes add up, as the server sees them."""
     before = begins_with(job)
-    return summed([weight_change(applied(before[name], sends[name]), before[name]) for name in sends if name in before])
+    pairs = [(applied(before[name], sends[name]), before[name]) for name in sends if name in before]
+    # Eq. 15: trained parameters only
+    return summed([{name: after[name] - old[name] for name in after if not is_statistic(name)} for after, old in pairs])
 
 
 def gradient_of_network(job: Job, gradients: Mapping[str, Weights]) -> dict[str, Tensor]:
@@ -202,11 +204,6 @@ def gradient_of_network(job: Job, gradients: Mapping[str, Weights]) -> dict[str,
 def summed(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     first, *others = parts or [{}]
     return {name: sum((part[name] for part in others), start=value) for name, value in first.items()}
-
-
-def weight_change(after: Weights, before: Weights) -> dict[str, Tensor]:
-    """Eq. 15: what a member's local steps changed, trained parameters only."""
-    return {name: value - before[name] for name, value in after.items() if not is_statistic(name)}
 
 
 def on_all_images(jobs: Iterable[Job]) -> Iterable[Job]:
