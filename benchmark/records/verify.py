@@ -109,7 +109,7 @@ def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
     yield from (f"last.{fault}" for fault in _not_fractions(result["last"]))
     if copied:
         right["last"] = {name: value for name, value in right["last"].items() if name in record.rounds[-1]}
-    for part in ("last", "best", "fall", "cost"):
+    for part in ("last", "best", "cost"):
         said, sums = result.get(part) or {}, right.get(part) or {}
         for name in sorted(said.keys() | sums.keys() if part == "cost" else said.keys()):
             if not equal(said.get(name), sums.get(name), tolerance) and (name in sums or not copied):
