@@ -6,7 +6,6 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from benchmark.config import to_plain
 from benchmark.federated.batches import JobBatches, passes
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
@@ -136,13 +135,6 @@ def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused)
                 root = (second[name] / (1 - 0.999**s)).sqrt() + 1e-8
                 parameter.sub_(0.01 * first[name] / (1 - 0.8**s) / root)
     assert difference(weights_of(module.trainable["student"]), weights_of(by_hand.trainable["student"])) < 1e-5
-
-
-def test_adam_is_in_a_key_where_it_is_set(tiny):
-    adam = replace(tiny, optimizer=replace(tiny.optimizer, rule="adam", nesterov=False))
-    plain = replace(tiny, optimizer=replace(tiny.optimizer, nesterov=False))
-    assert adam.cell_key != plain.cell_key
-    assert "rule" not in to_plain(plain, hashed=True)["optimizer"]
 
 
 def test_the_gradient_pass_is_the_gradient_of_the_mean_loss(environment, jobs):

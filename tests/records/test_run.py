@@ -4,13 +4,12 @@ import json
 import os
 import shutil
 import signal
-from dataclasses import replace
 from functools import partial
 
 import pytest
 import pytorch_lightning as pl
 
-from benchmark.errors import Diverged, RunningElsewhere, Stopped
+from benchmark.errors import RunningElsewhere, Stopped
 from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.recorder import Recorder
@@ -98,22 +97,6 @@ def test_a_folder_that_is_removed_under_its_process_ends_it_with_75(tiny, tmp_pa
         run(tiny, tmp_path, callbacks=[Removes()])
     assert error.value.exit_code == 75
     assert [path.name for path in folder.glob("*")] == ["claim"] * before
-
-
-def test_a_finished_run_is_not_trained_again(tiny, unbroken):
-    before = (unbroken / "rounds.jsonl").stat().st_mtime_ns
-    run(tiny, unbroken.parents[2])
-    assert (unbroken / "rounds.jsonl").stat().st_mtime_ns == before
-
-
-def test_divergence_is_a_result(tiny, tmp_path):
-    """A learning rate of 1e30 overflows float32 in the first rounds."""
-    wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
-    with pytest.raises(Diverged, match="is not finite"):
-        run(wild, tmp_path)
-    record = record_of(run_folder(tmp_path, wild))
-    assert record.status == "diverged" and "not finite" in record.result["error"]
-    assert run(wild, tmp_path)["status"] == "diverged"  # and is not retried
 
 
 def test_the_recorder_never_writes_nan(tiny, tmp_path):
