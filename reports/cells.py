@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from benchmark.experiment import published, to_json
 from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
-from benchmark.records.result import fall_in_words
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result, seeds_awaited
 from reports.figures import Picture, canvas, styled
 from reports.formatting import (
@@ -84,7 +83,6 @@ def cell_values(places: Places) -> dict[str, Any]:
         "pictures": cell_pictures(result),
         "runs": _runs_table(runs, profile, pilots),
         "numbers": _numbers_table(runs),
-        "falls": [(run.seed, fall_in_words(run.result["fall"])) for run in runs if run.result.get("fall")],
         "cost": [(COSTS[name][0], COSTS[name][1](value)) for name, value in costs_of(runs).items()],
         "exchange": exchange_table(runs),
         "settings": facts({run.seed: flat({**published(run.experiment), "seed": "the run's"}) for run in runs}),

@@ -19,22 +19,17 @@ REMEDY = "choose a smaller optimizer.lr"
 
 def check_finite(outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int) -> None:
     """Raises Diverged where the outcome, or one of the `losses` (one a step and phase), is not finite."""
-    trouble = _trouble(outcome, losses, len(job.update.phases))
+    trouble = None
+    if losses and not bool((finite_S := torch.stack([loss.detach() for loss in losses]).isfinite()).all()):
+        first = int((~finite_S).nonzero()[0])
+        step = first // len(job.update.phases) + 1
+        trouble = f"the loss of local step {step} is {float(losses[first])}, which is not finite"
+    elif name := first_not_finite(outcome.sends):
+        trouble = f"{name}, which it sends, is not finite"
+    elif name := first_not_finite(outcome.private or {}):
+        trouble = f"{name}, which it keeps, is not finite"
     if trouble is not None:
         raise Diverged(f"round {round_number}, {holder_name(job.key.client)}: {trouble}; {REMEDY}")
-
-
-def _trouble(outcome: Outcome, losses: Sequence[Tensor], phases: int) -> str | None:
-    if losses:
-        finite_S = torch.stack([loss.detach() for loss in losses]).isfinite()
-        if not bool(finite_S.all()):
-            first = int((~finite_S).nonzero()[0])
-            return f"the loss of local step {first // phases + 1} is {float(losses[first])}, which is not finite"
-    for way, tree in (("sends", outcome.sends), ("keeps", outcome.private or {})):
-        name = first_not_finite(tree)
-        if name is not None:
-            return f"{name}, which it {way}, is not finite"
-    return None
 
 
 def first_not_finite(tree: Mapping[str, Any]) -> str | None:

@@ -1,6 +1,6 @@
 """`JobRunner` runs one job at a time in this process; every engine calls it."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -23,6 +23,8 @@ from benchmark.models.fast_group_norm import use_fast_group_norms
 from benchmark.optim.sgd import StepRange
 from benchmark.streams import seed_global, torch_stream
 
+TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
+
 
 def keeper_of(job: Job) -> str:
     """Under which name the job's private state is kept."""
@@ -40,7 +42,10 @@ class JobRunner:
     def __init__(self, environment: Environment, *, fast: bool = False, device: str = "cpu") -> None:
         self._device = torch.device(device)
         self._fast = fast and self._device.type == "cpu"
-        self._environment = on_device(environment, self._device)
+        self._products = faster_products if self._fast else nullcontext
+        # Views are made of the training images, on the device.
+        images = {name: getattr(environment.data, name) for name in TRAINED_ON}
+        self._environment = replace(environment, data=replace(environment.data, **moved(images, self._device)))
         self._networks: dict[Model | None, nn.Module] = {}
         self._modules: dict[tuple[object, ...], LocalModule] = {}
 
@@ -84,9 +89,6 @@ class JobRunner:
         job = replace(job, receives=moved(job.receives, self._device), update=update)
         reader = self._reader(job, round_number, purpose)
         return job, started(update, job.receives, moved(private, self._device), reader)
-
-    def _products(self) -> AbstractContextManager[None]:
-        return faster_products() if self._fast else nullcontext()
 
     def _network(self, model: Model | None) -> nn.Module:
         if model not in self._networks:
@@ -178,17 +180,6 @@ class JobReader:
         logits_D = self._network(noise_1CHW.to(next(self._network.parameters()).device))[0]
         self._network.train(was_training)
         return logits_D.cpu()
-
-
-TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
-
-
-def on_device(environment: Environment, device: torch.device) -> Environment:
-    """The environment with its training images and labels on the device, where views are made of them."""
-    if device.type == "cpu":
-        return environment
-    images = {name: value for name, value in vars(environment.data).items() if name in TRAINED_ON and value is not None}
-    return replace(environment, data=replace(environment.data, **moved(images, device)))
 
 
 def name_of(job: Job, round_number: int) -> str:

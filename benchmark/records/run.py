@@ -17,7 +17,6 @@ from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule, fit
-from benchmark.federated.start import load_ahead
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
 from benchmark.records.identity import at_hand, seed_folder, why_apart
@@ -67,8 +66,6 @@ def run(
     try:
         with stop.listening():
             keep_freed_memory()
-            if engine.processes(experiment) > 1:
-                load_ahead()  # while data are prepared
             environment = prepare(experiment, data_root)
             with claimed(folder, patience=patience) as claim:
                 if seed_folder(runs, here) != folder:

@@ -109,7 +109,7 @@ def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
     yield from (f"last.{fault}" for fault in _not_fractions(result["last"]))
     if copied:
         right["last"] = {name: value for name, value in right["last"].items() if name in record.rounds[-1]}
-    for part in ("last", "best", "fall", "cost"):
+    for part in ("last", "best", "cost"):
         said, sums = result.get(part) or {}, right.get(part) or {}
         for name in sorted(said.keys() | sums.keys() if part == "cost" else said.keys()):
             if not equal(said.get(name), sums.get(name), tolerance) and (name in sums or not copied):
@@ -138,8 +138,7 @@ def data_faults(records: Iterable[tuple[RunRecord, Path]], root: Path | None) ->
 
     faults, absent = [], set()
     sets: dict[str, DataSet] = {}
-    hashes: dict[object, Mapping[str, str]] = {}
-    notes: dict[object, str] = {}
+    computed: dict[object, Mapping[str, str]] = {}
     for record, path in records:
         try:
             experiment = from_record(record.experiment)
@@ -148,21 +147,21 @@ def data_faults(records: Iterable[tuple[RunRecord, Path]], root: Path | None) ->
                 absent.add(name)
                 continue
             key = (experiment.data, experiment.partition, experiment.federation.K, record.seed)
-            if key not in hashes:
+            if key not in computed:
                 sets[name] = sets[name] if name in sets else load(name, root)
-                environment = prepare(experiment.with_seed(record.seed), root, data=sets[name])
-                hashes[key] = {"hash": environment.data.content_hash, "partition": environment.split.hash()}
-                notes[key] = environment.data.note
+                here = prepare(experiment.with_seed(record.seed), root, data=sets[name])
+                computed[key] = {"hash": here.data.content_hash, "partition": here.split.hash(), "note": here.data.note}
         except FsslError:  # `record_faults` reports what is wrong with the experiment
             continue
-        recorded = record.manifest.get("data", {})
-        other_files = record.data_note != notes[key] and UNKNOWN_ORIGIN not in record.data_note + notes[key]
+        notes = (record.data_note, computed[key]["note"])
+        other_files = notes[0] != notes[1] and UNKNOWN_ORIGIN not in "".join(notes)
         if other_files and name in DATASETS and DATASETS[name].original:
             absent.add(name)  # the suite lists the record's files, too: those of the original, or packed ones
             continue
-        for what, right in hashes[key].items():
-            if record.manifest and recorded.get(what) != right:
-                faults.append(f"{path}: manifest.json: data.{what} is {recorded.get(what)}; computed again {right}")
+        for what in ("hash", "partition"):
+            recorded, right = record.manifest.get("data", {}).get(what), computed[key][what]
+            if record.manifest and recorded != right:
+                faults.append(f"{path}: manifest.json: data.{what} is {recorded}; computed again {right}")
     return faults, absent
 
 

@@ -74,7 +74,6 @@ def sound_files(folder: Path) -> dict[str, Any]:
     files[ROUNDS] = [json.loads(line) for line in (folder / ROUNDS).read_text().splitlines()]
     claims = {"ssfl demo": {"main": [], "others": [item("demo").hash_of(CLAIM)]}}
     files["manifest.json"] |= {"claims": claims, "rule": rule(), "sources": {"mine:Mine": "0" * 64}}
-    files[RESULT]["fall"] = {"depth": 0.5, "round": 2, "accuracy": 0.2, "from": 0.7, "best": 1}
     return files
 
 
