@@ -60,13 +60,13 @@ def test_torch_without_triton_counts_and_trains_in_silence() -> None:
 import sys
 sys.modules["triton"] = None
 import torch
-from benchmark.models.build import flop_counter
+from benchmark.models.build import FlopCounter
 layer = torch.nn.Linear(3, 5)
 sgd = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
-with flop_counter() as counter:
+with FlopCounter() as counter:
     layer(torch.ones(2, 3)).sum().backward()
 sgd.step()
-print(counter.get_total_flops())
+print(counter.flops)
 """
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
