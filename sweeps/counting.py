@@ -35,7 +35,6 @@ from benchmark.methods.calls import finished, first_state, play_round, started
 from benchmark.methods.protocol import SERVER, Job, Limit, Local, Method, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import FlopCounter, Model, build, forward_flops, network_class
 from benchmark.models.classifier import Classifier
-from benchmark.optim.sgd import Constant
 from benchmark.streams import numpy_stream, torch_stream
 
 IMAGES = 32  # of each stream in a timed step, at most
@@ -43,7 +42,6 @@ HEAVY = 1e10  # FLOPs of a step on so many images; one with more takes as long a
 PASS_FLOPS = 1e10  # of the evaluation that is timed
 TIMED_SECONDS, TIMED_STEPS = 0.04, 16  # a step is timed for about so long, and so many times at most
 ROUND_SECONDS = 0.003  # of a round: the Trainer, the record and the observers, as measured
-MILD = 1e-3  # a learning rate with which nothing diverges
 SURE = 50.0  # a logit among zeros: probability 1 in float32
 
 AT_MOST = "all pseudo-labels are taken as confident: where steps, bytes or time depend on them, this is the most"
@@ -133,8 +131,7 @@ class CountingEngine:
         """Raises ConfigError where the run itself would."""
         self._device = torch.device(device)
         prepare_torch(self._device, experiment.precision)
-        optimizer = replace(experiment.optimizer, lr=MILD, server_lr=None, schedule=Constant())
-        self._environment = stand_in(replace(experiment, optimizer=optimizer))
+        self._environment = stand_in(experiment)
         setup = replace(self._environment.setup(), initial_weights=self._initial_weights)
         self._state = first_state(experiment.method, setup)
         self._kept: dict[str, Tree] = dict(self._state.clients)
@@ -272,14 +269,16 @@ def kind_of(job: Job, local: Local) -> Hashable:
 
 
 def alike(value: Any) -> Hashable:
-    """What of a setting decides a step's work: whether a rate or threshold is 0, and how many of something."""
+    """What of a setting decides a step's work: whether a number is 0, and how many of something."""
     if is_dataclass(value):
         at_server = getattr(value, "server_settings", ())
         parts = (alike(getattr(value, f.name)) for f in fields(value) if f.name not in at_server)
         return (*parts,) if isinstance(value, Method) else (type(value), *parts)  # methods share updates
-    if isinstance(value, float):
-        return value == 0.0
-    return len(value) if isinstance(value, tuple) else repr(value)
+    if isinstance(value, Mapping):
+        return tuple((name, alike(part)) for name, part in value.items())
+    if isinstance(value, int | float):
+        return value == 0
+    return value.shape if isinstance(value, Tensor) else len(value) if isinstance(value, tuple) else repr(value)
 
 
 def thin(tree: Mapping[str, Any], initial: Weights) -> Tree:
