@@ -92,9 +92,7 @@ class Federation(Checked):
     T: Count = 16  # local steps per round
     rounds: Count = 100  # of communication
     epochs: Count | None = added(None)  # E  local passes over a holder's images per round, in place of T local steps
-    # What a client's loss or update that is not finite does: end the run ("stop"), or count as a client that sat the
-    # round out, and under comm/dropped ("drop"). No paper says. The server's own ends the run in either case.
-    on_divergence: Literal["stop", "drop"] = added("stop")
+    on_divergence: Literal["stop"] = added("stop")  # a loss or update that is not finite ends the run; records name it
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,7 @@ from benchmark.federated.evaluate import chunk_of, logits_of
 from benchmark.federated.jobs import JobReader, JobRunner, keeper_of
 from benchmark.federated.start import CPU
 from benchmark.federated.trees import moved, tree_bytes
-from benchmark.losses.confident import pass_all_images
+from benchmark.losses import pass_all_images
 from benchmark.methods.calls import finished, first_state, play_round, started
 from benchmark.methods.protocol import SERVER, Job, Limit, Local, Method, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import FlopCounter, Model, build, forward_flops, network_class

@@ -12,7 +12,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from benchmark.config import full_name, nearest, override
+from benchmark.config import full_name, merge, nearest, scalar
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, follow, from_json, to_json
 from benchmark.papers.arena import UNTUNED
@@ -111,7 +111,8 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
 def with_fields(plain: dict[str, Any], values: Mapping[str, Any]) -> Experiment:
     """A kind before its fields, wherever it stands."""
     for name in sorted(values, key=lambda name: name.removesuffix(".kind").count(".")):
-        override(plain, name, values[name] if isinstance(values[name], str) else repr(values[name]))
+        value = values[name]
+        merge(plain, {name: scalar(value) if isinstance(value, str) else value})
     follow(plain, values.keys())
     return from_json(plain)
 

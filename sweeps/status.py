@@ -12,7 +12,7 @@ from benchmark.data.datasets import public_name
 from benchmark.errors import FsslError
 from benchmark.records.claim import is_held, why_dead
 from benchmark.records.collect import runs_in, trouble_with
-from benchmark.records.identity import AtHand, at_hand_for, seed_folder, why_apart
+from benchmark.records.identity import AtHand, seed_folder, why_apart
 from benchmark.records.record import Round, RunRecord, read_run
 
 # stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
@@ -173,7 +173,7 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
         if record is not None and profile in (None, record.experiment.get("profile")):  # None: it begins at this moment
             experiment = record.experiment
             name = f"{experiment['method']['kind']} on {public_name(experiment['data']['name'])}, {key}"
-            here = at_hand_for(record.experiment, record.seed)
+            here = AtHand(record.experiment, record.seed)
             right = seed_folder(folder.parent, here)
             known = record if right == folder else None
             status = status_of(right, name=name, rounds=rounds, record=known)

@@ -17,8 +17,8 @@ from benchmark.cli.main import number
 from benchmark.cli.scope import add_devices
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.records.fall import AGAINST_A_FALL, fall_in_words
 from benchmark.records.record import run_folder, run_if_whole
+from benchmark.records.result import AGAINST_A_FALL, fall_in_words
 from sweeps.launcher import Workers, launch
 from sweeps.plan import Plan
 from sweeps.processes import LocalWorkers

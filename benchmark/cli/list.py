@@ -93,9 +93,9 @@ def data_sets() -> list[Row]:
     rows = []
     for name, known in DATASETS.items():
         folder = find(name)
-        downloaded = known.original is not None and not known.by_hand
+        downloaded = bool(known.original) and not known.by_hand
         missing = "no; torchvision downloads it when it is used" if downloaded else "no; set FSSL_DATA"
-        packed = folder is not None and not (known.original and (folder / known.original.marker).exists())
+        packed = folder is not None and not known.original_in(folder)
         rows.append(
             {
                 "data set": name,

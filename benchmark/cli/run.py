@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmark.cli.main import Parser, add_places
 from benchmark.cli.scope import add_devices
-from benchmark.config import merge, override
+from benchmark.config import merge, scalar
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, follow, from_json, to_json
 from benchmark.papers.catalogue import cell_named
@@ -171,7 +171,7 @@ def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment 
     # A kind before its fields, wherever it stands: another kind drops fields that were set before.
     for key, text in sorted(words, key=lambda pair: pair[0].removesuffix(".kind").count(".")):
         if key != "_wandb":  # an argument that some sweep agents add
-            override(data, key, text)
+            merge(data, {key: scalar(text)})
     follow(data, {*dotted_names(file), *(key for key, _ in words)})
     return from_json(data)
 

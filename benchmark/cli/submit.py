@@ -27,8 +27,8 @@ from benchmark.records.bundle import (
 )
 from benchmark.records.collect import read_records
 from benchmark.records.files import ANEW, write_atomically, write_json
+from benchmark.records.identity import own_names
 from benchmark.records.record import FINISHED, Records
-from benchmark.records.verify import own_names
 from benchmark.verdicts.checks import troubles_of_claims
 from reports.formatting import slug
 from reports.provenance import seeds_text
