@@ -206,7 +206,7 @@ class CountingEngine:
         (initial, forward), phases = network_of(self._environment, job.network), len(job.update.phases)
         outcome, few, counted = self._least_step(job, private, number)
         flops = counted * images_a_step(job) / images_a_step(few) / phases
-        few = with_most(job, IMAGES)
+        few = part_of(job, IMAGES / max(stream.batch_size for stream in job.data.values()))
         share = images_a_step(job) / images_a_step(few) / phases
         on_cpu, precision = self._device.type == CPU, self._environment.experiment.precision
         if on_cpu and precision == "fp32" and flops / share > HEAVY:
@@ -227,12 +227,12 @@ class CountingEngine:
 
     def _least_step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Job, float]:
         """What a local step on one image leaves, that step, and its FLOPs. On two, where a batch norm refuses one."""
-        few = with_least(job, 1)
-        for allowed in ((Exception,), ()):
-            # The counter does not know every kernel of the fast step.
+        smallest = min(stream.batch_size for stream in job.data.values())
+        for images, allowed in ((1, (Exception,)), (2, ())):
+            few = part_of(job, images / smallest)
+            # Torch's formulas do not know every kernel of the fast step.
             with FlopCounter() as counter, contextlib.suppress(*allowed):
                 return self._plain.run(few, number, private), few, counter.flops
-            few = with_least(job, 2)
         raise AssertionError
 
     def _seconds(self, job: Job, private: Tree | None, number: int) -> float:
@@ -241,17 +241,8 @@ class CountingEngine:
         return clock(self._device) - began
 
 
-def with_least(job: Job, images: int) -> Job:
-    """One step of the job, with this many images of its smallest stream, and as many more of the others."""
-    return _scaled(job, images / min(stream.batch_size for stream in job.data.values()))
-
-
-def with_most(job: Job, images: int) -> Job:
-    """One step of the job, with at most so many images of its largest stream."""
-    return _scaled(job, images / max(stream.batch_size for stream in job.data.values()))
-
-
-def _scaled(job: Job, share: float) -> Job:
+def part_of(job: Job, share: float) -> Job:
+    """One step of the job, with so much of each stream's batch, and at least one image."""
     batches = {name: max(1, round(min(1, share) * stream.batch_size)) for name, stream in job.data.items()}
     data = {name: replace(stream, batch_size=batches[name]) for name, stream in job.data.items()}
     return replace(job, data=data, limit=Limit(steps=1))
