@@ -10,23 +10,13 @@ from torch import Tensor, nn
 
 from benchmark.data.augment import Weak
 from benchmark.experiment import Experiment
-from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.methods.flfl import FL2, adaptively_labelled, perturbed
-from benchmark.methods.protocol import SERVER, Job, Key, Limit, LocalUpdate, Selected, Stream
+from benchmark.methods.protocol import SERVER, Key, Selected, Stream
 from benchmark.optim.sgd import SGD, Constant
 from tests.federated.helpers import difference
+from tests.methods.plain_torch import batches, step
 from tests.methods.watch import tiny_with, watched
-
-
-def test_thresholds_by_hand():
-    """Probabilities (.9, .1), (.6, .4), (.3, .7), (.45, .55): tau = .6875. Means (.5625, .4375): class 0's threshold is
-    .6875, class 1's .6875 x .4375 / .5625 = .5347. Image 1 (.6) lies below it; .9 alone reaches tau_f = .8."""
-    probs_ND = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.45, 0.55]])
-    given = adaptively_labelled(probs_ND.log(), threshold=0.8)
-    assert given.labels_N.tolist() == [0, 0, 1, 1] and given.tau == pytest.approx(0.6875)
-    assert given.kept_N.tolist() == [True, False, True, True]
-    assert given.sure_N.tolist() == [True, False, False, False]
 
 
 def test_a_client_of_equal_images_keeps_all():
@@ -49,9 +39,6 @@ def test_the_perturbation_by_hand():
     assert float(gradient) == pytest.approx(2 * moved["bias"].item())  # that at the perturbed weights
     still = perturbed(network, loss * 0.0, rho=0.2)
     assert torch.equal(still["weight"], network.weight) and torch.equal(still["bias"], network.bias)
-
-
-# --- whole rounds, independently ---
 
 
 RATE = SGD(lr=0.05, momentum=0.9, schedule=Constant(), weight_decay=1e-3, nesterov=True)
@@ -89,19 +76,12 @@ class Holder:
             self._renew()
 
 
-def batches_of(environment: Environment, number: int, key: Key, part: Any, views: Any, **selected: Selected) -> Any:
-    stream = Stream(part=part, batch_size=8, views=views, drop_last=False)
-    job = Job(key=key, update=LocalUpdate(), receives={}, data={part: stream}, limit=Limit(steps=2))
-    for batch in JobBatches(environment, job, number, selected=selected):
-        yield batch.streams[part]
-
-
 def on_labels(environment: Environment, server: Holder, weights: Any, number: int, draw: int) -> Any:
     server.begin(weights)
-    for batch in batches_of(environment, number, Key(client=SERVER, draw=draw), "labelled", ("weak",)):
-        server.sgd.zero_grad()
-        nn.functional.cross_entropy(server.network(batch.views["weak"]), batch.labels_N).backward()
-        server.sgd.step()
+    streams = {"labelled": Stream.whole("labelled", 8)}
+    for batch in batches(environment, number, Key(client=SERVER, draw=draw), 2, streams):
+        labelled = batch["labelled"]
+        step(server.sgd, nn.functional.cross_entropy(server.network(labelled.views["weak"]), labelled.labels_N))
     return weights_of(server.network)
 
 
@@ -110,7 +90,7 @@ def gradient_of(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
-def step(holder: Holder, method: FL2, views: Any, labels_N: Tensor, sure_N: Tensor) -> None:
+def client_step(holder: Holder, method: FL2, views: Any, labels_N: Tensor, sure_N: Tensor) -> None:
     """By moving the weights themselves, as ASAM's code does, and adding two gradients."""
     network, images = holder.network, views["strong"]
     parameters = dict(network.named_parameters())
@@ -167,9 +147,10 @@ def by_plain_torch(method: FL2, rounds: int) -> dict[str, Tensor]:
             in_A = (p_N >= cut_D[y_N]).nonzero().flatten()
             marks_N = y_N + 100 * (p_N >= 0.13)
             chosen = Selected(positions_N=in_A, labels_N=marks_N[in_A])
-            for batch in batches_of(environment, number, Key(client=k), "unlabelled", views, unlabelled=chosen):
-                marks = batch.pseudo_labels_N
-                step(holders[k], method, batch.views, marks % 100, marks >= 100)
+            streams = {"unlabelled": Stream.whole("unlabelled", 8, *views)}
+            for batch in batches(environment, number, k, 2, streams, {"unlabelled": chosen}):
+                marks = batch["unlabelled"].pseudo_labels_N
+                client_step(holders[k], method, batch["unlabelled"].views, marks % 100, marks >= 100)
             sent[k] = (1 - float(p_N.mean()), weights_of(holders[k].network))
         total = sum(weight for weight, _ in sent.values())
         mean = {name: sum(b / total * w[name].double() for b, w in sent.values()) for name in weights}
@@ -190,16 +171,3 @@ def test_rounds_by_plain_torch(way):
     assert module.metrics["client/consistency"] > 1e-4 and 0.3 < module.metrics["pseudo/kept"] < 1
     if way != "paper":
         assert difference(expected, by_plain_torch(METHOD, rounds)) > 1e-4
-
-
-def test_less_sure_clients_count_for_more():
-    """Eq. 15 over what clients sent, without global momentum: the mean by 1 - tau."""
-    experiment = experiment_of(replace(METHOD, server_momentum=0.0))
-    module, watch = watched(experiment)
-    sent = [outcome.sends for job, outcome in watch.clients() if "student" in outcome.sends]
-    total = sum(1 - one["tau"] for one in sent)
-    received = next(job.receives["student"] for job, _ in watch.seen[1][::-1] if job.key.client == SERVER)
-    for name, value in received.items():
-        mean = sum((1 - one["tau"]) / total * one["student"][name].double() for one in sent)
-        torch.testing.assert_close(value.double(), mean, rtol=1e-6, atol=1e-7)
-    assert max(one["tau"] for one in sent) - min(one["tau"] for one in sent) > 1e-4
