@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.experiment import Experiment
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import Environment, prepare, weights_of
-from benchmark.methods.protocol import Job, Key, Limit, LocalUpdate, Selected, Stream, Weights
+from benchmark.methods.protocol import SERVER, Job, Key, Limit, LocalUpdate, Selected, Stream, Weights
 from benchmark.optim.sgd import SGD, Constant
 from tests.federated.helpers import difference
 from tests.methods.watch import tiny_with, watched
@@ -70,12 +71,15 @@ class PlainRounds:
     def __init__(self, experiment: Experiment, rounds: int = 2) -> None:
         self.method: Any = experiment.method
         self.environment = prepare(experiment)
-        self.T, self.now = experiment.federation.T, weights_of(self.environment.network())
+        self.T, self.rounds, self.now = experiment.federation.T, rounds, weights_of(self.environment.network())
         self.momentum: dict[Any, Any] = {}
         self.begin()
         for self.number in range(1, rounds + 1):
             cohort = self.environment.world(self.number, None).cohort()  # type: ignore[arg-type]
-            self.ends([self.job(client) for client in cohort])
+            self.play(cohort)
+
+    def play(self, cohort: list[int]) -> None:
+        self.ends([self.job(client) for client in cohort])
 
     def begin(self) -> None:
         """Before the first round."""
@@ -120,11 +124,41 @@ class PlainRounds:
         return network(torch.cat(list(views))).split([len(view) for view in views])
 
 
+class AlternatingRounds(PlainRounds):
+    """The server and the clients in turn, with momentum of the server's step. Buffers stay with their holder."""
+
+    def begin(self) -> None:
+        self.velocity: dict[str, Any] = {}
+
+    def _keeper(self, client: int, name: str) -> Any:
+        return client if self.method.momentum == "released_code" else None
+
+    def serve(self, draw: int, T: int = 2, *, keeps: bool = False) -> None:
+        server = self.network().train()
+        sgd = self.optimizer(SERVER, server)
+        sgd.param_groups[0]["lr"] = 0.05
+        streams, key = {"labelled": Stream.whole("labelled", 8)}, Key(client=SERVER, draw=draw)
+        for batch in batches(self.environment, self.number, key, T, streams):
+            step(sgd, F.cross_entropy(server(batch["labelled"].views["weak"]), batch["labelled"].labels_N))
+        if keeps:
+            self.keep(SERVER, sgd)
+        self.now = weights_of(server)
+
+    def follow(self, target: Weights) -> None:
+        """Statistics of norms are the target's."""
+        trained = dict(self.environment.network().named_parameters())
+        for name, w in self.now.items():
+            if name in trained:
+                change = w.double() - target[name].double()
+                self.velocity[name] = self.method.server_momentum * self.velocity.get(name, 0.0) + change
+            self.now[name] = (w.double() - self.velocity[name] if name in trained else target[name]).to(w.dtype)
+
+
 def compared(experiment: Experiment, plain: PlainRounds, other: PlainRounds, *, least: float = 1e-5) -> Any:
     """The module after as many rounds, whose model is that of plain torch. By plain torch, too, it differs from that of
     another setting, unless it is the same."""
     module, _ = watched(experiment, plain.number)
-    model = module.models()["student"]
+    model = next(iter(module.models().values()))
     trained = {name: value for name, value in model.items() if value.is_floating_point()}
     assert difference(trained, plain.now) < 1e-6
     assert (difference(trained, other.now) > least) == (plain is not other)

@@ -17,7 +17,7 @@ from benchmark.federated.evaluate import logits_of
 from benchmark.methods.feddb import FedDB, least_biased, released_shares
 from benchmark.methods.protocol import Selected
 from benchmark.streams import torch_stream
-from tests.methods.plain_torch import PlainRounds, compared, mean, partly_labelled, step
+from tests.methods.plain_torch import AlternatingRounds, compared, mean, partly_labelled, step
 from tests.methods.watch import watched
 
 METHOD = FedDB(shares="paper", threshold=0.115, batch_size=8, labelled_batch_size=4, unlabelled_weight=2.0)
@@ -36,12 +36,12 @@ def of(way: str) -> Any:
     return partly_labelled(WAYS[way], "bn" if "batch norm" in way else "gn", T=4, images=240)
 
 
-class Plain(PlainRounds):
+class Plain(AlternatingRounds):
     """`kept`: how many images each job kept."""
 
     def begin(self) -> None:
+        super().begin()
         self.kept: list[int] = []
-        self.velocity: dict[str, Any] = {}
 
     def job(self, client: int) -> Any:
         method, student = self.method, self.network()
@@ -71,12 +71,7 @@ class Plain(PlainRounds):
         solvers = {"paper": by_slsqp, "released_code": by_torch_optim, "equal": lambda q: [1 / len(q)] * len(q)}
         shares = solvers[self.method.shares](torch.stack(qs).numpy())
         doubles = [{name: value.double() for name, value in student.items()} for student in students]
-        target = mean(doubles, shares)
-        for name, _ in self.environment.network().named_parameters():
-            change = self.now[name].double() - target[name]
-            self.velocity[name] = self.method.server_momentum * self.velocity.get(name, 0.0) + change
-            target[name] = self.now[name].double() - self.velocity[name]
-        self.now = {name: target[name].to(value.dtype) for name, value in self.now.items()}
+        self.follow(mean(doubles, shares))
 
 
 @functools.cache
