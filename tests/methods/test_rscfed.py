@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmark.federated.environment import weights_of
 from benchmark.methods.fed_consist import FedConsist, MeanTeacherUpdate, Member
-from benchmark.methods.protocol import Job, Outcome, Training
+from benchmark.methods.protocol import Training
 from benchmark.methods.rscfed import RSCFed
 from tests.federated.helpers import difference
 from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
@@ -22,21 +22,6 @@ from tests.methods.watch import watched
 BY_LETTER: dict[str, Any] = {"unlabelled_weight": 1.0, "ema_warm_up": "paper", "teacher_start": "paper"}
 rscfed = partial(RSCFed, labelled_weight="per_subset", **BY_LETTER)
 fed_consist = partial(FedConsist, **BY_LETTER)
-
-
-def rounds_of(experiment, rounds=1):
-    """The module after these rounds, and the jobs and outcomes of each."""
-    module, watch = watched(experiment, rounds)
-    logs = [Log(*map(list, zip(*watch.seen[number], strict=True))) for number in range(1, rounds + 1)]
-    return module, logs
-
-
-class Log(NamedTuple):
-    jobs: list[Job]
-    outcomes: list[Outcome]
-
-
-# --- whole rounds, independently ---
 
 
 ALPHA, LAMBDA_U = 0.3, 5.0
@@ -79,7 +64,7 @@ SAME: dict[str, Any] = {"batch_size": 8, "alpha": ALPHA, "unlabelled_weight": LA
 def test_four_rounds_by_plain_torch(method, share, beta):
     """Subsets of all clients, students and teachers alike: four rounds of weighted FedAvg, or of Eqs. 5 to 7."""
     experiment = experiment_of(method)
-    module, _ = rounds_of(experiment, rounds=4)
+    module, _ = watched(experiment, 4)
     weights = partial(weights_in, share=share, beta=beta)
     mean, teachers = rounds_by_plain_torch(experiment, 4, weights=weights, loss_of=sharpened_error, alpha=ALPHA)
     assert difference(module.models()["student"], mean) < 1e-6
@@ -92,45 +77,36 @@ def test_four_rounds_by_plain_torch(method, share, beta):
     assert difference(mean, start) > 1e-2  # four rounds of something
 
 
-# --- subsets, and a client drawn twice ---
-
-
-def sent_in(log, module):
-    """(client's number, its images, whether it is labelled, a weight of its model) of each outcome."""
-    environment = module.environment
-    for o in log.outcomes:
-        k = o.key.client
-        yield environment.sizes[k], bool(environment.labelled[k]), o.sends["student"]["fc2.bias"].double()
-
-
 @pytest.mark.parametrize("beta", [0.0, 30.0])
 def test_labelled_clients_have_their_share_of_the_round(beta):
     """per_round, from the outcomes: Eq. 6 by size in each subset of three; then labelled draws scaled to .3 in sum, the
     others to .7."""
     method = rscfed(M=3, subset=3, batch_size=8, beta=beta, labelled_weight="per_round", labelled_share=0.3)
-    module, (log,) = rounds_of(experiment_of(method))
-    models, totals = list(sent_in(log, module)), {True: 0.0, False: 0.0}
+    module, watch = watched(experiment_of(method))
+    environment, total = module.environment, {True: 0.0, False: 0.0}
     sums: dict[bool, Any] = {True: 0.0, False: 0.0}
-    full = [o.sends["student"] for o in log.outcomes]
+    draws = [(job.key.client, outcome.sends["student"]) for job, outcome in watch.clients()]
     for first in (0, 3, 6):
-        n = [size for size, _, _ in models[first : first + 3]]
-        average = {name: sum(f * w[name] for f, w in zip(n, full[first:], strict=False)) / sum(n) for name in full[0]}
-        d = [math.sqrt(sum(float((w[k] - average[k]).square().sum()) for k in w)) for w in full[first : first + 3]]
+        subset = draws[first : first + 3]
+        n = [environment.sizes[k] for k, _ in subset]
+        average = {name: sum(f * w[name] for f, (_, w) in zip(n, subset, strict=True)) / sum(n) for name in draws[0][1]}
+        d = [math.sqrt(sum(float((w[name] - average[name]).square().sum()) for name in w)) for _, w in subset]
         e = [size * math.exp(-beta * distance / size) for size, distance in zip(n, d, strict=True)]
-        for (_, labelled, bias), weight in zip(models[first : first + 3], e, strict=True):
-            sums[labelled] = sums[labelled] + weight / sum(e) * bias
-            totals[labelled] += weight / sum(e)
-    expected = 0.3 * sums[True] / totals[True] + 0.7 * sums[False] / totals[False]
+        for (k, w), weight in zip(subset, e, strict=True):
+            labelled = bool(environment.labelled[k])
+            sums[labelled] = sums[labelled] + weight / sum(e) * w["fc2.bias"].double()
+            total[labelled] += weight / sum(e)
+    expected = 0.3 * sums[True] / total[True] + 0.7 * sums[False] / total[False]
     assert torch.allclose(module.models()["student"]["fc2.bias"].double(), expected, atol=1e-6)
     assert module.metrics["aggregation/labelled_share"] == 0.3
-    assert sum(labelled for _, labelled, _ in models) >= 2
+    assert sum(bool(environment.labelled[k]) for k, _ in draws) >= 2
 
 
 def test_a_labelled_client_of_few_images_keeps_its_share():
     """The server's 20 labels as one more client's, where others hold five to twenty times as many: Eq. 6 divides by
     N_i, so that its weight is 0 in float64 with beta = 1e6, and its share of the round is half all the same."""
     few, subset = (
-        rounds_of(experiment_of(rscfed(M=1, subset=5, batch_size=8, beta=1e6, labelled_weight=rule), "one_more_client"))
+        watched(experiment_of(rscfed(M=1, subset=5, batch_size=8, beta=1e6, labelled_weight=rule), "one_more_client"))
         for rule in ("per_round", "per_subset")
     )
     assert few[0].metrics["aggregation/labelled_share"] == 0.5
