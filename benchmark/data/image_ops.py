@@ -182,18 +182,6 @@ def autocontrast(images_NCHW: Tensor) -> Tensor:
     return look_up(images_NCHW, torch.where(span_NC1 > 0, stretched_NCV, value_V))
 
 
-def histogram(images_NCHW: Tensor) -> Tensor:
-    """Counts of each value, (N, C, V) int64."""
-    count, channels = images_NCHW.shape[:2]
-    value_NCP = images_NCHW.flatten(2).long()
-    if images_NCHW.device.type != "cpu":  # bincount would wait for the device; on a CPU it is the faster one
-        zeros_NCV = value_NCP.new_zeros(count, channels, 256)
-        return zeros_NCV.scatter_add_(2, value_NCP, torch.ones_like(value_NCP))
-    shift_NC1 = torch.arange(count * channels).view(count, channels, 1) * 256
-    counts = torch.bincount((value_NCP + shift_NC1).flatten(), minlength=count * channels * 256)
-    return counts.view(count, channels, 256)
-
-
 def equalize(images_NCHW: Tensor) -> Tensor:
     """Flatten each channel's histogram in integers, as PIL.ImageOps.equalize does.
 
@@ -201,7 +189,8 @@ def equalize(images_NCHW: Tensor) -> Tensor:
     at most 255; a step of 0 leaves the channel alone.
     """
     pixels = images_NCHW.shape[-2] * images_NCHW.shape[-1]
-    count_NCV = histogram(images_NCHW)
+    value_NCP = images_NCHW.flatten(2).long()
+    count_NCV = value_NCP.new_zeros(*images_NCHW.shape[:2], 256).scatter_add_(2, value_NCP, torch.ones_like(value_NCP))
     highest_NC1 = images_NCHW.amax(dim=(2, 3))[..., None].long()
     step_NC1 = (pixels - count_NCV.gather(2, highest_NC1)) // 255
     below_NCV = count_NCV.cumsum(2) - count_NCV

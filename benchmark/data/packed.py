@@ -62,11 +62,11 @@ def read_split(folder: Path, split: str, sha256: Mapping[str, str]) -> Part:
     """The `train` or `test` images of a packed folder. `sha256`: the hashes of the set's known files, by name. Raises
     DataError for a missing part, another hash than the known one, and contents that contradict themselves."""
     files = _part_files(folder, split)
-    known = [name for name in sha256 if re.fullmatch(rf"{split}(_\d+)?\.npz", name)]
     names = [path.name for path in files]
-    missing = [name for name in known if name not in names]
-    if not files or (missing and any(name in known for name in names)):
-        raise DataError(f"{folder}: {', '.join(missing) or f'{split}.npz'} is missing: copy the whole folder again")
+    known = [name for name in sha256 if re.fullmatch(rf"{split}(_\d+)?\.npz", name)]
+    wanted = {*names, *known} if any(name in known for name in names) else names or [f"{split}.npz"]
+    if missing := [name for name in sorted(wanted) if not (folder / name).is_file()]:
+        raise DataError(f"{folder}: {', '.join(missing)} is missing: copy the whole folder again")
     parts = [_read_file(path, sha256.get(path.name)) for path in files]
     for path, part in zip(files, parts, strict=True):
         if part.classes != parts[0].classes or part.images_NCHW.shape[1:] != parts[0].images_NCHW.shape[1:]:
@@ -80,15 +80,13 @@ def read_split(folder: Path, split: str, sha256: Mapping[str, str]) -> Part:
 
 
 def _part_files(folder: Path, split: str) -> list[Path]:
-    """[SPLIT.npz] or [SPLIT_0.npz, SPLIT_1.npz, ...]; empty if neither. Raises DataError for a gap or for both."""
+    """[SPLIT.npz] or as many of SPLIT_0.npz, SPLIT_1.npz, ... as there are; empty if neither. Raises DataError for
+    both."""
     whole = folder / f"{split}.npz"
-    numbers = sorted(int(m[1]) for p in folder.glob(f"{split}_*.npz") if (m := re.fullmatch(rf"{split}_(\d+)", p.stem)))
-    if whole.is_file() and numbers:
-        raise DataError(f"{folder}: holds both {whole.name} and {split}_{numbers[0]}.npz: remove one of the two copies")
-    if numbers != list(range(len(numbers))):
-        gap = next(number for number in range(len(numbers) + 1) if number not in numbers)
-        raise DataError(f"{folder}: {split}_{gap}.npz is missing: copy the whole folder again")
-    return [whole] if whole.is_file() else [folder / f"{split}_{number}.npz" for number in numbers]
+    numbered = [path for path in folder.glob(f"{split}_*.npz") if re.fullmatch(rf"{split}_\d+", path.stem)]
+    if whole.is_file() and numbered:
+        raise DataError(f"{folder}: holds both {whole.name} and {numbered[0].name}: remove one of the two copies")
+    return [whole] if whole.is_file() else [folder / f"{split}_{number}.npz" for number in range(len(numbered))]
 
 
 def _read_file(path: Path, expected: str | None) -> Part:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, nearest
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, one_line
 from benchmark.models.classifier import Classifier
 from benchmark.models.emnist_cnn import EmnistCnn
 from benchmark.models.fedavg_cnn import FedAvgCnn
@@ -85,7 +85,7 @@ def network_class(name: str) -> type[nn.Module]:
     try:
         network = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever a user's file raises
-        raise ConfigError(f"network: {name!r} cannot be imported ({_line(error)})") from error
+        raise ConfigError(f"network: {name!r} cannot be imported ({one_line(error)})") from error
     if not (isinstance(network, type) and issubclass(network, nn.Module)):
         raise ConfigError(f"network: {name!r} is not a subclass of torch.nn.Module")
     try:
@@ -139,7 +139,7 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
             raise
         except Exception as error:  # whatever a user's network raises
             raise ConfigError(
-                f"model.network: {model.network} fails on images {image_shape} ({_line(error)})"
+                f"model.network: {model.network} fails on images {image_shape} ({one_line(error)})"
             ) from error
     if not isinstance(logits_ND, torch.Tensor) or logits_ND.shape != (2, num_classes):
         returned = tuple(logits_ND.shape) if isinstance(logits_ND, torch.Tensor) else type(logits_ND).__name__
@@ -167,7 +167,3 @@ def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
     with flop_counter() as counter, torch.no_grad():
         own(torch.zeros(1, *image_shape))
     return counter.get_total_flops()
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -36,7 +36,7 @@ class StaticBatchNorm2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
-        # (mean_C, unbiased variance_C, values a channel) of each batch, where `statistics_over` asks for them.
+        # (mean_C, unbiased variance_C, values a channel) of the last batch, where `statistics_over` asks for them.
         self.seen: list[tuple[Tensor, Tensor, int]] | None = None
 
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
@@ -66,29 +66,25 @@ def statistics_over(
     """
     layers = {name: part for name, part in network.named_modules() if isinstance(part, StaticBatchNorm2d)}
     was_training = network.training
-    sizes: list[int] = []  # images of each batch
+    shares: list[tuple[dict[str, Tensor], int]] = []
     network.train()
     for layer in layers.values():
         layer.seen = []
     try:
         for images_NCHW in batches:
             network(images_NCHW)
-            sizes.append(len(images_NCHW))
-        seen = {name: layer.seen or [] for name, layer in layers.items()}
+            statistics: dict[str, Tensor] = {}
+            for name, layer in layers.items():
+                mean_C, var_C, values = (layer.seen or []).pop()
+                biased = (values - 1) / values if pooled else 1.0
+                statistics[f"{name}.running_mean".lstrip(".")] = mean_C.double()
+                statistics[f"{name}.running_var".lstrip(".")] = var_C.double() * biased
+            shares.append((statistics, len(images_NCHW) if pooled else 1))
     finally:
         network.train(was_training)
         for layer in layers.values():
             layer.seen = None
-    shares = []
-    for batch, size in enumerate(sizes):
-        statistics: dict[str, Tensor] = {}
-        for name, batch_statistics in seen.items():
-            mean_C, var_C, values = batch_statistics[batch]
-            biased = (values - 1) / values if pooled else 1.0
-            statistics[f"{name}.running_mean".lstrip(".")] = mean_C.double()
-            statistics[f"{name}.running_var".lstrip(".")] = var_C.double() * biased
-        shares.append((statistics, size if pooled else 1))
-    return mean_statistics(shares, pooled=pooled), sum(sizes) if pooled else len(sizes)
+    return mean_statistics(shares, pooled=pooled), sum(weight for _, weight in shares)
 
 
 def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, pooled: bool = True) -> dict[str, Tensor]:
