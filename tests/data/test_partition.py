@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmark.data.partition import RULES, ClassSkew, Dirichlet, FedMatchSkew, Iid, Shards, main_classes
+from benchmark.data.partition import RULES, ClassSkew, Dirichlet, FedMatchSkew, Iid, Partition, Shards, main_classes
 from benchmark.data.split import mean_total_variation
 from benchmark.data.tables import round_table
 from benchmark.errors import ConfigError
@@ -31,7 +31,7 @@ def test_every_rule_gives_what_it_gave():
     other rules came, the third of the rounding in its first, plain form."""
     few_d, many_d = np.array([120, 80, 300, 55, 210]), np.random.default_rng(5).integers(200, 900, 47)
     ten_d = np.arange(10) * 7 + 60
-    recorded = [
+    recorded: list[tuple[Partition, np.ndarray, int, str]] = [
         (Dirichlet(alpha=0.1, min_size=3), few_d, 6, "8ba26f3330fb8f4d"),
         (Dirichlet(alpha=5.0, min_size=3), few_d, 4, "7331e54b52ae6452"),
         (ClassSkew(R=0.4), many_d, 300, "d8c34a101be47900"),
