@@ -119,13 +119,6 @@ def warp_bilinear(images_NCHW: Tensor, matrix_N6: Tensor) -> Tensor:
     return between(rows[0], rows[1], y_NHW - top_NHW).mul_(inside_N1HW).to(torch.uint8)
 
 
-def centred(linear_N4: Tensor, shift_N2: Tensor, height: int, width: int) -> Tensor:
-    """Matrices (N, 6) of `affine_index` about the image's centre. A linear map (a, b, d, e), then a shift in pixels."""
-    a, b, d, e = linear_N4.unbind(1)
-    x, y = width / 2, height / 2
-    return torch.stack([a, b, x - a * x - b * y + shift_N2[:, 0], d, e, y - d * x - e * y + shift_N2[:, 1]], dim=1)
-
-
 def paint_boxes(images_NCHW: Tensor, centre_N2: Tensor, side: int, extra: int, fill: int) -> Tensor:
     """Paint one square of value `fill` per image, in place. It is clipped at the border (CutoutAbs of the released
     code). `centre_N2` in [0, 1) is (x, y) as a share of the size. The box begins at int(max(0, centre - side / 2)) and

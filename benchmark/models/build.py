@@ -26,12 +26,7 @@ from benchmark.streams import stream_seed
 
 ImageShape = tuple[int, int, int]  # channels, rows, columns
 
-# A network is a torch.nn.Module made by Network(image_shape, num_classes, norm): norm(channels) gives a module for a
-# map of so many channels. It takes images_NCHW and returns logits_ND. Optional arguments: dropout (a probability);
-# width (a share of the hidden units) with channel_multiple. Optional attributes of the class:
-# * norm_channels: channel counts that it passes to norm, to check norm_groups early; (): it has no norm.
-# * smallest_side: of an image, in pixels; with fewer, nothing would be left after pooling.
-# A method may ask for features: networks that have them are `Classifier`s.
+# README.md of this folder says what a network is made by. Ours may have a width (a share of the hidden units), too.
 NETWORKS: Mapping[str, type[Classifier]] = {
     "emnist_cnn": EmnistCnn,
     "fedavg_cnn": FedAvgCnn,

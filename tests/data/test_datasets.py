@@ -46,9 +46,9 @@ def test_statistics_by_hand():
 @needs("cifar10")
 def test_cifar10_stays_interleaved_and_has_cifars_statistics():
     """Its test part (quick to decode): 1,000 a class, stored 0..9, 0..9, ...; mean as published for CIFAR-10."""
-    part = packed.read_split(REAL / "cifar10", "test", DATASETS["cifar10"].packed_sha256)
-    assert part.known and part.labels_N.tolist() == list(range(10)) * 1000
-    mean, _ = channel_statistics(torch.as_tensor(part.images_NCHW))
+    images_NCHW, labels_N, _ = packed._read_split(REAL / "cifar10", "test", DATASETS["cifar10"].packed_sha256)
+    assert labels_N.tolist() == list(range(10)) * 1000
+    mean, _ = channel_statistics(torch.as_tensor(images_NCHW))
     assert mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=0.005)
 
 
