@@ -96,11 +96,10 @@ def split(
 ) -> Split:
     """Share N training images out to the server and K clients.
 
-    The server gets N_s labelled and N_validation held-out ones. N_s = 0 is a server without labels (RSCFed). Validation
-    images are taken in equal numbers from each class, up to one, as far as a class reaches. `labels_per_client`
-    labelled images of each class go to each client, and the rule shares out what is left. `labelled_share`, of the
-    rarest class, is how many of each class the rule first shares out as labelled ones. `images`: how many of the N are
-    used at most, the same share of each class; 0: all. Raises ConfigError for numbers that the labels cannot give.
+    The server gets N_s labelled and N_validation held-out ones. `labels_per_client` labelled images of each class go to
+    each client, and the rule shares out what is left. `labelled_share`, of the rarest class, is how many of each class
+    the rule first shares out as labelled ones. `images`: how many of the N are used at most, the same share of each
+    class; 0: all. Raises ConfigError for numbers that the labels cannot give.
     """
     n_d = class_counts_in_use(np.bincount(labels_N, minlength=num_classes), images)
     server_d = _server_counts(n_d, N_s, N_validation + K * max(1, num_classes * labels_per_client))
@@ -157,9 +156,8 @@ def class_counts_in_use(n_d: IntArray, images: int) -> IntArray:
 
 
 def share_unlabelled(N: int, K: int, seed: int, images: int = 0) -> tuple[IntArray, ...]:
-    """N images without labels among K clients, in equal numbers up to one. STL-10's (SSFL appendix I); they are
-    shuffled first. `images`: how many of the N are used at most; 0: all. Raises ConfigError where K is larger than
-    that."""
+    """N images without labels, shuffled, among K clients, in equal numbers up to one: STL-10's (SSFL appendix I).
+    `images`: how many are used at most; 0: all. Raises ConfigError where K is larger than that."""
     in_use = min(images or N, N)
     _check_clients(in_use, K)
     order_N = shuffled(np.arange(N), numpy_stream(seed, "partition", "unlabelled"))[:in_use]

@@ -29,12 +29,6 @@ def test_description_by_hand():
     }
 
 
-def test_labels_at_the_clients_are_counted_apart():
-    """Two classes of 12: one of each for either client leaves 10, shared 5 and 5."""
-    described = describe(split(LABELS_N, 2, 0, 2, Iid(), 0, labels_per_client=1), LABELS_N)
-    assert described["labelled_counts"] == [[1, 1], [1, 1]] and described["counts"] == [[5, 5], [5, 5]]
-
-
 def test_picture_says_what_it_shows(tmp_path):
     plot(split(LABELS_N, 2, 4, 2, ClassSkew(R=0.6), 0), LABELS_N, ("cat", "dog"), tmp_path / "a.svg")
     for name in ("a.pdf", "b.pdf"):
@@ -42,11 +36,7 @@ def test_picture_says_what_it_shows(tmp_path):
     assert (tmp_path / "a.pdf").read_bytes() == (tmp_path / "b.pdf").read_bytes()  # no clock
     words = " ".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
     assert all(word in words for word in ("cat", "dog", "server", "client", "realised R = 0.600 (nominal 0.6)"))
-
-
-def test_refusals(tmp_path):
     shared = split(LABELS_N, 2, 4, 2, Iid(), 0)
-    with pytest.raises(ConfigError, match=r"'\.jpg'"):
-        plot(shared, LABELS_N, ("cat", "dog"), tmp_path / "a.jpg")
-    with pytest.raises(CannotWrite, match="No such file"):
-        plot(shared, LABELS_N, ("cat", "dog"), tmp_path / "absent" / "a.svg")
+    for name, error, words in (("a.jpg", ConfigError, r"'\.jpg'"), ("absent/a.svg", CannotWrite, "No such file")):
+        with pytest.raises(error, match=words):
+            plot(shared, LABELS_N, ("cat", "dog"), tmp_path / name)

@@ -1,4 +1,4 @@
-"""A user's own images: partitioned and trained by the command line."""
+"""A user's own images: trained by the command line."""
 
 import json
 from dataclasses import replace
@@ -28,14 +28,6 @@ def own_images(tmp_path):
     return f"folder:{tmp_path / 'pets'}"
 
 
-def test_it_is_partitioned(own_images, capsys):
-    """A fifth of each class, 6 of 30, is the test set; of the other 24 the server labels 4, and 2 clients share 20."""
-    words = ["--federation.K=2", "--federation.C=2", "--partition=iid", "--data.N_s=12", "--json"]
-    assert main(["data", "partition", "--data", own_images, *words]) == 0
-    actual = json.loads(capsys.readouterr().out)
-    assert actual["server_counts"] == [4, 4, 4] and actual["counts"] == [[10, 10, 10], [10, 10, 10]]
-
-
 def test_it_is_trained_on(own_images, tmp_path, capsys):
     words = ["--federation.K=2", "--federation.C=2", "--federation.T=2", "--federation.rounds=1", "--data.N_s=12"]
     data = ["--data.name", own_images, "--partition=iid", "--method.batch_size=4", "--method.server_batch_size=4"]
@@ -44,6 +36,7 @@ def test_it_is_trained_on(own_images, tmp_path, capsys):
     assert result["status"] == "done" and 0 <= result["last"]["test/accuracy"] <= 1
     manifest = (Path(result["folder"]) / "manifest.json").read_text()
     assert json.loads(manifest)["data"]["name"] == "folder:pets" and str(tmp_path) not in manifest
+    assert config_of(replace(tiny_experiment(), data=Data(name=own_images)))["data"]["name"] == "folder:pets"  # on W&B
     assert main(["verify", "--results", str(tmp_path / "results")]) == 0
 
 
@@ -56,11 +49,6 @@ def test_ten_labels_a_class_are_the_default(own_images, tmp_path, capsys):
     for words, N_s in (([], 30), (["--data.N_s=12"], 12)):
         assert main(["run", "--data", own_images, *words, "--print-config"]) == 0
         assert json.loads(capsys.readouterr().out)["data"]["N_s"] == N_s
-
-
-def test_the_path_to_it_is_not_sent_to_wandb(own_images):
-    experiment = replace(tiny_experiment(), data=Data(name=own_images))
-    assert config_of(experiment)["data"]["name"] == "folder:pets"
 
 
 def test_a_folder_that_is_not_there_is_one_line(capsys):

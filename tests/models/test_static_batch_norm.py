@@ -1,6 +1,5 @@
 """Static batch norm against torch's, in training and after a pass for statistics."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,11 +67,10 @@ def test_pooled_they_are_those_of_all_values(sizes: list[int], seed: int) -> Non
     torch.testing.assert_close(actual["running_var"], expected_C, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("network", ["tiny_cnn", "wresnet28x2"])
-def test_a_whole_network_equals_its_twin_with_torchs_batch_norm(network) -> None:
+def test_a_whole_network_equals_its_twin_with_torchs_batch_norm() -> None:
     """Same names, same initial weights, and after the pass the same statistics and the same logits."""
     shape = (1, 8, 8)
-    ours, theirs = (build(Model(network=network, norm=norm), shape, 10, seed=3) for norm in ("sbn", "bn"))
+    ours, theirs = (build(Model(network="wresnet28x2", norm=norm), shape, 10, seed=3) for norm in ("sbn", "bn"))
     assert has_batch_statistics(ours) and has_batch_statistics(theirs)
     assert count_parameters(ours) == count_parameters(theirs)
     their_names = [name for name in theirs.state_dict() if not name.endswith("num_batches_tracked")]
