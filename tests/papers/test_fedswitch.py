@@ -9,7 +9,8 @@ from benchmark.data.partition import Dirichlet, FedMatchSkew, Iid
 from benchmark.experiment import Data, Experiment, Federation
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.papers.catalogue import items
-from benchmark.papers.fedswitch import clients_of, divergence_K, prior_of
+from benchmark.papers.columns import clients_of
+from benchmark.papers.fedswitch import divergence_K, prior_of
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.scale import PROFILES
 
