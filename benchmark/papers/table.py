@@ -165,7 +165,7 @@ class Entry:
 
     def shown(self) -> Shown:
         """The line as one that nothing is trained for."""
-        words = {key: WORDS.get(self.line[key], self.line[key]) for key in ("method", *self.keys)}
+        words: dict[str, Any] = {key: WORDS.get(self.line[key], self.line[key]) for key in ("method", *self.keys)}
         label = str(self.line.get("label", "/".join(str(self.line[key]) for key in self.keys)))
         data = self.line.get("data", "")
         label = label.replace("{data}", str(WORDS.get(data, data)))
