@@ -63,7 +63,7 @@ def test_only_what_a_stand_in_names_changes(data, method):
         partition=Dirichlet(alpha=0.3, rule="limited"),
         model=Model(network="resnet9", norm="gn"),
         method=method,
-        federation=Federation(K=100, C=10, T=9, epochs=5, rounds=800, on_divergence="drop"),
+        federation=Federation(K=100, C=10, T=9, epochs=5, rounds=800),
         optimizer=SGD(lr=0.03, server_lr=0.1, schedule=RoundCosine(), clip=1.0),
         evaluation=Evaluation(selection="best_on_test"),
     )
