@@ -13,7 +13,7 @@ from benchmark.papers import catalogue, fedswitch, switches
 from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Item
-from benchmark.papers.scale import FULL_SIZE, PROFILES, REDUCED, with_fields
+from benchmark.papers.scale import FULL_SIZE, PROFILES, with_fields
 from benchmark.papers.switches import Switch, switches_of
 from tests.conftest import ROOT
 from tests.federated.helpers import module_of
@@ -36,20 +36,6 @@ INSTEAD = {
 PAPERS = ("ssfl", "semifl", "rscfed", "fedswitch", "sage")
 # Where the profile's own way is the paper's, there is no pair.
 ABSENT = {"ssfl": {"warm-start"}, "semifl": {"augmentation", "warm-start"}}
-# Items whose cells the defaults are, and defaults of their own: SSFL's Figure 2 has other data or another length.
-BASES = {
-    "ssfl": ("tab2", "fig2", "tabh1"),
-    "semifl": ("tab4", "tab3", "tab1"),
-    "rscfed": ("tab7", "fig2", "tab1"),
-    "fedswitch": ("fig4", "tab2", "tab3"),
-    "sage": ("tab1",),
-}
-OWN = {
-    "ssfl": {"schedule", "bn-statistics", "pseudo-label-mode", "views"},
-    "semifl": {"flfl-perturbed-constant"},
-    "rscfed": {"irm-ramp", "distances-printed"},
-    "fedswitch": {"fedmatch-helpers-released"},
-}
 PAPERS_AND_PROFILES = [(paper, profile) for paper in PAPERS for profile in PROFILES]
 
 
@@ -88,15 +74,6 @@ def test_a_pair_differs_in_its_switch_alone(paper, profile):
         assert changed and all(any(f"{key}.".startswith(f"{field}.") for field in fields) for key in changed)
         if isinstance(switch.other, str) and "method.beta" in fields:
             assert other.method.beta == prior_of(other) and changed != {"method.beta"}
-
-
-@pytest.mark.parametrize(("paper", "profile"), PAPERS_AND_PROFILES)
-def test_defaults_are_cells_that_are_trained_anyway(paper, profile):
-    known = {cell.cell_key for name in BASES[paper] for cell in item_of(f"{paper}/{name}", profile).cells}
-    default = {c.label: c.cell_key for c in departures(paper, profile).cells if c.label.endswith("/default")}
-    own = OWN.get(paper, set()) | ({"view"} if (paper, profile) == ("rscfed", "demo") else set())  # digits are padded
-    own |= {"forward"} if paper == "sage" and profile in REDUCED else set()  # a stand-in's norm sees no batch
-    assert {label.split("/")[0] for label, key in default.items() if key not in known} == own
 
 
 def test_the_values_found_are_the_study_s():
