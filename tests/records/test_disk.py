@@ -100,7 +100,7 @@ def test_a_file_system_without_links(tmp_path, unbroken, monkeypatch):
 
 
 def test_two_that_write_one_file_at_once_each_write_it_whole(tmp_path):
-    """As two `report --commit-reference` do, or two reports: the one that ends last has it, and nothing else is left."""
+    """As two `report --commit-reference` do: the one that ends last has it, and nothing else is left."""
     path = tmp_path / "copy"
     with replacing(path) as slow:
         slow.write(b"slow")
