@@ -147,6 +147,14 @@ ShareBelow1 = Annotated[float, Interval("[0, 1)")]
 ShareBetween = Annotated[float, Interval("(0, 1)")]
 
 
+class UnknownKey(ConfigError):
+    """A key that is not a field of its table. `hint`: what the table has in its place."""
+
+    def __init__(self, what: str, key: str, hint: str) -> None:
+        super().__init__(f"{what}; {hint}")
+        self.what, self.key, self.hint = what, key, hint
+
+
 class Checked:
     """A dataclass that checks its values when it is made.
 
@@ -242,7 +250,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         raise ConfigError(
             f"{path or 'experiment'}: {quoted(data)} is not a table of fields; {cls.__name__} has {_names(cls)}"
         )
-    hints = typing.get_type_hints(cls)
+    hints = _hints(typing.cast(Any, cls))
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
     values = {}
     for key, raw in data.items():
@@ -255,13 +263,17 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
             continue
         if key not in fields:
             hint = full_name(str(key), cls) or nearest(key, fields)
-            raise ConfigError(f"unknown key {_join(path, key)} = {quoted(raw)}; {hint}")
+            raise UnknownKey(f"unknown key {_join(path, key)} = {quoted(raw)}", str(key), hint)
         names = {former: now for now, former in fields[key].metadata.get("former", {}).items()}
         raw = names.get(raw, raw) if isinstance(raw, str) else raw
         if isinstance(raw, Mapping) and "kind" not in raw and dataclasses.is_dataclass(fields[key].default):
             raw = {**to_plain(fields[key].default), **raw}
         reader = fields[key].metadata.get("read")  # open sets, such as methods, have a reader of their own
-        values[key] = reader(raw, _join(path, key)) if reader else _read(hints[key], raw, _join(path, key))
+        try:
+            values[key] = reader(raw, _join(path, key)) if reader else _read(hints[key], raw, _join(path, key))
+        except UnknownKey as error:
+            elsewhere = "" if path or not error.hint.startswith("choose ") else full_name(error.key, cls)
+            raise ConfigError(f"{error.what}; {elsewhere}") if elsewhere else error from None
     missing = [
         name
         for name, f in fields.items()

@@ -85,7 +85,6 @@ def _run_agents(options: argparse.Namespace) -> bool:
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         "FSSL_RESULTS": str(options.results.resolve()),
         "WANDB_DIR": str(folder.resolve()),
-        **({"FSSL_DATA": str(options.data_root.resolve())} if options.data_root else {}),
         **({"FSSL_WANDB": "offline"} if options.offline else {}),
     }
     count = ["--count", str(options.count)] if options.count else []

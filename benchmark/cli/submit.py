@@ -95,7 +95,7 @@ def _verify(path: Path, options: argparse.Namespace) -> int:
             does = "used" if options.trust else "left alone: read it, then --trust uses it, and nothing confines it"
             print(f"fssl: {path}: of its own, and {does}: {_plain(', '.join(bundle.own))}", file=sys.stderr)
         with running(bundle) if options.trust else contextlib.nullcontext():
-            reasons, absent = check_bundle(bundle, options.data_root, trusted=options.trust)
+            reasons, absent = check_bundle(bundle, trusted=options.trust)
             believed = [*sorted(absent), *([] if options.trust else bundle.own)]
             reasons += troubles_of_claims(bundle.records)
             if options.retrain and not reasons:

@@ -16,7 +16,7 @@ from benchmark.data.datasets import DataSet, as_released, load
 from benchmark.data.labelling import LabelAssignment, assign_labels
 from benchmark.data.pooling import pooled
 from benchmark.data.split import Split, share_unlabelled, split
-from benchmark.data.streaming import arrivals, step_at
+from benchmark.data.streaming import arrivals
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import memory_format
@@ -111,7 +111,7 @@ class Environment:
         steps = self.experiment.data.streaming_steps
         if steps == 1 or not len(self.held.unlabelled[holder]):
             return self.held.unlabelled[holder]
-        return self._arrivals[holder][step_at(round_number, steps)]
+        return self._arrivals[holder][(round_number - 1) % steps]  # rounds count from 1
 
     @cached_property
     def _arrivals(self) -> Mapping[int, tuple[np.ndarray, ...]]:

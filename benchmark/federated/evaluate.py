@@ -22,7 +22,7 @@ from benchmark.federated.environment import Environment, Part
 from benchmark.federated.local import load
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import moved
-from benchmark.losses.terms import supervised_loss
+from benchmark.losses import supervised_loss
 from benchmark.methods.protocol import SERVER, Weights
 from benchmark.models.classifier import Classifier
 from benchmark.models.norms import statistics_over

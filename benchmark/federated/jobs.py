@@ -15,7 +15,7 @@ from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome_of, seed_job, train
 from benchmark.federated.machine import faster_products, memory_named
 from benchmark.federated.trees import moved
-from benchmark.losses.confident import leave_out_rejected
+from benchmark.losses import leave_out_rejected
 from benchmark.methods.calls import finished, started
 from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model

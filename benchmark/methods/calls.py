@@ -25,19 +25,8 @@ def first_state(method: Any, setup: fl.Setup) -> fl.State:
 
 def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
     """`round`, which returns a State and numbers."""
-    result = method.round(state, world)
-    match result:
-        case (fl.State(), Mapping() as numbers) if all(isinstance(value, Real) for value in numbers.values()):
-            return result
-        case (fl.State(), Mapping() as numbers):
-            given = next(
-                f"{_type(value)} as {name!r}" for name, value in numbers.items() if not isinstance(value, Real)
-            )
-        case tuple():
-            given = " and ".join(map(_type, result))
-        case _:
-            given = _type(result)
-    _refuse(method, f"round {world.round}", given, "a State and the numbers to record, such as `state, {}`")
+    wanted = "a State and the numbers to record, such as `state, {}`"
+    return _pair(method, f"round {world.round}", method.round(state, world), fl.State, Real, wanted)
 
 
 def models_of(method: Any, state: fl.State) -> dict[str, fl.Weights]:
@@ -66,17 +55,8 @@ def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, 
 def loss_of(update: fl.LocalUpdate, phase: int, *arguments: Any) -> fl.Loss:
     """The loss of one local step and what to report. A scalar tensor, and tensors by name."""
     name = update.phases[phase]
-    result = getattr(update, name)(*arguments)
-    match result:
-        case (Tensor() as loss, Mapping() as aux) if not loss.dim() and all(
-            isinstance(v, Tensor) for v in aux.values()
-        ):
-            return result
-        case tuple():
-            given = " and ".join(map(_type, result))
-        case _:
-            given = _type(result)
-    _refuse(update, name, given, "the loss, a scalar tensor, and tensors to report, such as `loss, {}`")
+    wanted = "the loss, a scalar tensor, and tensors to report, such as `loss, {}`"
+    return _pair(update, name, getattr(update, name)(*arguments), Tensor, Tensor, wanted)
 
 
 def finished(update: fl.LocalUpdate, local: fl.Local) -> fl.Tree:
@@ -85,6 +65,21 @@ def finished(update: fl.LocalUpdate, local: fl.Local) -> fl.Tree:
     if not isinstance(sends, Mapping):
         _refuse(update, "finish", _type(sends), "what is sent by name, such as {'student': weights}")
     return dict(sends)
+
+
+def _pair(owner: object, function: str, result: Any, first: type, values: type, wanted: str) -> Any:
+    """The result, which has to be a pair of a `first`, a scalar where it is a tensor, and of `values` by name."""
+    match result:
+        case (head, Mapping() as named) if isinstance(head, first) and not (isinstance(head, Tensor) and head.dim()):
+            wrong = [f"{_type(value)} as {name!r}" for name, value in named.items() if not isinstance(value, values)]
+            if not wrong:
+                return result
+            given = wrong[0]
+        case tuple():
+            given = " and ".join(map(_type, result))
+        case _:
+            given = _type(result)
+    _refuse(owner, function, given, wanted)
 
 
 def _refuse(owner: object, function: str, given: str, wanted: str) -> NoReturn:

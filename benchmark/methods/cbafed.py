@@ -15,8 +15,6 @@ Departures: reports/rscfed/departures.md, entries 25 to 28. Besides:
 3. The first rounds, on labels alone, are jobs of `labelled_epochs_each` passes. Released: one job of 501 passes, 1,001
    on CIFAR-100 (local_supervised.py:87-180).
 4. Labelled images count once. Released: ten times on ISIC 2018 (train_main.py:283-415).
-
-Legend: N images of a part, D classes.
 """
 
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from torch import Tensor
 from benchmark.config import Count, Share, ShareBelow1, Whole
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import RunningMean, StudentUpdate, ema, ema_, labelled_cohort, labelled_loss
+from benchmark.methods.shared import OwnLabelsUpdate, RunningMean, SupervisedUpdate, ema, ema_, labelled_cohort, sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +65,9 @@ class CBAFed(fl.Method):
         is_warm, since = world.round <= self.warm_start_rounds, world.round - self.warm_start_rounds
         clients = labelled_cohort(world) if is_warm else world.cohort()
         average, counted, on_labels = RunningMean(), [], 0.0
-        for outcome in world.fit([self._job(client, state, world) for client in clients]):
-            if outcome.sat_out:
-                continue
-            has_labels, of_client_D = bool(world.labelled[outcome.key.client]), outcome.sends["counts"]
-            average.add(outcome.sends["student"], float(of_client_D.sum()))
+        for client, sends in sent(world.fit([self._job(client, state, world) for client in clients])):
+            has_labels, of_client_D = bool(world.labelled[client]), sends["counts"]
+            average.add(sends["student"], float(of_client_D.sum()))
             on_labels += has_labels * float(of_client_D.sum())
             if is_warm or self.histogram == "all" or not has_labels:
                 counted.append(of_client_D)
@@ -90,55 +86,38 @@ class CBAFed(fl.Method):
     def _job(self, client: int, state: fl.State, world: fl.World) -> fl.Job:
         """Labels alone, or pseudo-labels; none of these clients has both."""
         labels, keeps = world.labelled[client], self.momentum == "released_code"
-        update: fl.LocalUpdate = PseudoLabelUpdate(method=self, keeps_momentum=keeps)
-        part: fl.PartName = "unlabelled"
         receives, limit = {"student": state.server["student"]}, world.limit
         if labels:
-            part = "labelled"
             a_pass = limit.steps or (limit.epochs or 1) * -(-labels // self.batch_size)
             update = LabelledUpdate(method=self, keeps_momentum=keeps, steps_a_pass=a_pass)
-            longer = {name: self.labelled_epochs_each * n for name, n in vars(limit).items() if n is not None}
-            limit = fl.Limit(**longer)
-        elif state.server["counts"] is not None:
+            data = {"labelled": fl.Stream.whole("labelled", self.batch_size)}
+            longer = limit.times(self.labelled_epochs_each)
+            return world.job(client, update, receives, data, limit=longer, learning_rate="server")
+        if state.server["counts"] is not None:
             receives["counts"] = state.server["counts"]
-        return fl.Job(
-            key=fl.Key(client=client),
-            update=update,
-            receives=receives,
-            data={part: fl.Stream(part=part, batch_size=self.batch_size, views=("weak",), drop_last=False)},
-            limit=limit,
-            learning_rate="server" if labels else "client",
-        )
-
-
-# Local work. Both kinds send the weights, and how many images of each class they were trained on.
+        data = {"unlabelled": fl.Stream.whole("unlabelled", self.batch_size)}
+        return world.job(client, PseudoLabelUpdate(method=self, keeps_momentum=keeps), receives, data)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledUpdate(StudentUpdate):
+class LabelledUpdate(SupervisedUpdate):
     """Cross-entropy, and averages with the weights after earlier passes (local_supervised.py:87-180).
 
-    After the first pass the weights are recorded. After the 6th, the 11th and so on (`residual_every`) they become the
-    average with those recorded, which is recorded in turn. The next job begins anew.
+    It sends the weights and counts of the classes trained on, as `PseudoLabelUpdate` does. After the first pass the
+    weights are recorded. After the 6th, the 11th and so on (`residual_every`) they become the average with those
+    recorded, which is recorded in turn. The next job begins anew.
     """
 
     method: CBAFed
     steps_a_pass: int
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        student, labels_N = received["student"], reader.labels("labelled")
+    def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
+        local, labels_N = super().begin(received, private, reader), reader.labels("labelled")
         assert labels_N is not None
-        D = len(reader.on_noise(student))  # as many classes as the network has
-        return fl.Local(
-            trainable={"student": student},
-            frozen={"recorded": student},
-            momentum=(private or {}).get("momentum"),
-            for_finish={"counts": torch.bincount(labels_N, minlength=D)},
-        )
-
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        loss = labelled_loss(trainable["student"], batch["labelled"])
-        return loss, {"client/labelled_loss": loss.detach()}
+        D = len(reader.on_noise(received["student"]))  # as many classes as the network has
+        local.frozen = {"recorded": received["student"]}
+        local.for_finish = {"counts": torch.bincount(labels_N, minlength=D)}
+        return local
 
     def after_step(self, training: fl.Training) -> None:
         passes, inside = divmod(training.step, self.steps_a_pass)
@@ -151,12 +130,9 @@ class LabelledUpdate(StudentUpdate):
             ema_(recorded, student, decay=self.method.local_residual)
             ema_(student, recorded, decay=0.0)
 
-    def finish(self, local: fl.Local) -> fl.Tree:
-        return {**super().finish(local), **local.for_finish}
-
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoLabelUpdate(StudentUpdate):
+class PseudoLabelUpdate(OwnLabelsUpdate):
     """Cross-entropy with labels that were given on receipt (local_PL.py)."""
 
     method: CBAFed
@@ -167,26 +143,14 @@ class PseudoLabelUpdate(StudentUpdate):
         D = logits_ND.shape[1]
         counts_D = received.get("counts", torch.ones(D)).to(logits_ND.device)
         labels_N, kept_N = balanced_labels(logits_ND, counts_D, self.method)
-        given = fl.PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
-        at_N = kept_N.nonzero().flatten()
-        if not len(at_N):
-            return fl.Local(trainable={}, pseudo=given)
-        return fl.Local(
-            trainable={"student": received["student"]},
-            momentum=(private or {}).get("momentum"),
-            pseudo=given,
-            selected={"unlabelled": fl.Selected(positions_N=at_N, labels_N=labels_N[at_N])},
-            for_finish={"counts": torch.bincount(labels_N[at_N], minlength=D)},
-        )
+        local = self.labelled(received, private, reader, labels_N, kept_N)
+        local.for_finish = {"counts": torch.bincount(labels_N[kept_N], minlength=D)}
+        return local
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         images = batch["unlabelled"]
-        assert images.pseudo_labels_N is not None
-        loss = supervised_loss(trainable["student"](images.views["weak"]), images.pseudo_labels_N)
-        return loss, {"client/unlabelled_loss": loss.detach()}
-
-    def finish(self, local: fl.Local) -> fl.Tree:
-        return {**super().finish(local), **local.for_finish} if local.trainable else {}
+        loss = supervised_loss(trainable["student"](images.views["weak"]), images.given_N)
+        return loss, {"client/unlabelled_loss": loss}
 
 
 def balanced_labels(logits_ND: Tensor, counts_D: Tensor, method: CBAFed) -> tuple[Tensor, Tensor]:

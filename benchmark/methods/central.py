@@ -37,15 +37,7 @@ from benchmark.losses import (
     squared_error_loss,
 )
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import (
-    ReadOnlyUpdate,
-    ServerUpdate,
-    StudentUpdate,
-    ema_,
-    fit_each,
-    labelled_loss,
-    predict_weak,
-)
+from benchmark.methods.shared import ReadOnlyUpdate, ServerUpdate, StudentUpdate, ema_, labelled_loss, predict_weak
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,23 +61,15 @@ class Central(fl.Method):
         return fl.State(server={"student": start, **({"average": start} if self.ema else {})})
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        size = self.batch_size * self.unlabelled_ratio
-        labelled = {"labelled": fl.Stream(part="labelled", batch_size=self.batch_size, views=("weak",))}
-        unlabelled = {"unlabelled": fl.Stream(part="unlabelled", batch_size=size, views=self.views)}
-        warm = world.round <= self.warm_start_rounds
-        asked = {} if warm else self.asked(state, world)
-        update = CentralUpdate(method=self, keeps_momentum=True, ramp=self.ramp(world), **asked)
-        job = fl.Job(
-            key=fl.Key(client=fl.CENTRAL),
-            update=ServerUpdate(keeps_momentum=True) if warm else update,
-            receives=dict(state.server),
-            data=labelled if warm else labelled | unlabelled,
-            limit=world.limit,
-            keeps="central",
-        )
-        (outcome,) = world.fit([job])
-        sent = outcome.sends
-        return fl.State(server={name: sent.get(name, sent["student"]) for name in state.server}), {}
+        data = {"labelled": fl.Stream(part="labelled", batch_size=self.batch_size, views=("weak",))}
+        update: StudentUpdate = ServerUpdate(keeps_momentum=True)
+        if world.round > self.warm_start_rounds:
+            size = self.batch_size * self.unlabelled_ratio
+            data["unlabelled"] = fl.Stream(part="unlabelled", batch_size=size, views=self.views)
+            asked = self.asked(state, world)
+            update = CentralUpdate(method=self, keeps_momentum=True, ramp=self.ramp(world), **asked)
+        sends = world.fit_one(fl.CENTRAL, update, dict(state.server), data, keeps="central")
+        return fl.State(server={name: sends.get(name, sends["student"]) for name in state.server}), {}
 
     def ramp(self, world: fl.World) -> float:
         """The factor of the unlabelled terms' weight in this round, 0 to 1."""
@@ -109,9 +93,9 @@ class CentralUpdate(StudentUpdate):
     # The classes' shares of the labels, and of the predictions on unlabelled images.
     shares_2D: Tensor | None = field(default=None, compare=False, repr=False)
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        local = super().start(received, private, reader)
-        if self.method.ema and local is not None:
+    def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
+        local = super().begin(received, private, reader)
+        if self.method.ema:
             local.frozen = {"average": received["average"]}
         return local
 
@@ -154,7 +138,7 @@ class Step:
         return torch.softmax(predict_weak(self.network, self.views[view], "train"), dim=-1)
 
     def total(self, supervised: Tensor, unlabelled: Tensor, weight: float, **pseudo: Tensor) -> fl.Loss:
-        aux = {"server/loss": supervised.detach(), "client/loss": unlabelled.detach(), **pseudo}
+        aux = {"server/loss": supervised, "client/loss": unlabelled, **pseudo}
         return supervised + weight * self.ramp * unlabelled, aux
 
 
@@ -299,9 +283,7 @@ class ReMixMatch(Central):
     ramp_share = 1 / 64
 
     def asked(self, state: fl.State, world: fl.World) -> fl.Tree:
-        receives = {"student": state.server["student"]}
-        (outcome,) = fit_each(world, [fl.CENTRAL], SharesUpdate(), receives, {})
-        return {"shares_2D": outcome.sends["shares"]}
+        return world.fit_one(fl.CENTRAL, SharesUpdate(), {"student": state.server["student"]})
 
     def loss(self, step: Step) -> fl.Loss:
         assert step.shares_2D is not None
@@ -322,7 +304,7 @@ class SharesUpdate(ReadOnlyUpdate):
         labels_N = reader.labels("labelled")
         assert labels_N is not None
         known_D = torch.bincount(labels_N, minlength=logits_ND.shape[1]) / len(labels_N)
-        return {"shares": torch.stack([known_D, torch.softmax(logits_ND, dim=-1).mean(dim=0)])}
+        return {"shares_2D": torch.stack([known_D, torch.softmax(logits_ND, dim=-1).mean(dim=0)])}
 
 
 def aligned(probs_ND: Tensor, known_D: Tensor, predicted_D: Tensor) -> Tensor:
@@ -335,9 +317,8 @@ def mixed(step: Step, guess_ND: Tensor, alpha: float) -> tuple[Tensor, Tensor, T
     """MixMatch's Eqs. 8 to 14: the labelled images' loss, and logits_MD and targets_MD. Labelled images and both
     views of the unlabelled ones are each mixed with one of all by max(lambda, 1 - lambda); logits and targets are of
     the unlabelled ones."""
-    assert step.labelled.labels_N is not None
     images_NCHW = torch.cat([step.labelled.views["weak"], *step.views.values()])
-    known_ND = F.one_hot(step.labelled.labels_N, guess_ND.shape[1]).to(guess_ND)
+    known_ND = F.one_hot(step.labelled.known_N, guess_ND.shape[1]).to(guess_ND)
     targets_ND = torch.cat([known_ND, *[guess_ND] * len(step.views)])
     rng = np.random.default_rng(int(torch.randint(2**62, (), generator=step.draw)))
     lam_N = rng.beta(alpha, alpha, size=len(images_NCHW))

@@ -4,20 +4,17 @@ Zhao, Li, Lai, Suda, Civin, Chandra. Federated Learning with Non-IID Data. arXiv
 code). SSFL quotes it in Table 4, its reference [16].
 
 G is a labelled set of beta |D| images, uniform over classes, which the server keeps apart from the clients' data D.
-Federated training starts from a model trained on G alone; each client is given a random share alpha of G, once; it
-trains on the union, and FedAvg weighs by its size.
+Training starts from a model trained on G alone; each client is given a random share alpha of G, once, and trains on the
+union; FedAvg weighs by its size. SSFL gives neither alpha nor beta. Here G is the server's N_s labelled images.
 
-SSFL gives neither alpha nor beta, and prints N_s = - and an R = 0.29* "calculated according to the setting in
-DataSharing". Here G is the server's N_s labelled images (beta = N_s / |D|, equally many of each class). The switch is
-`data.label_setting`: "everywhere" is Zhao's and Table 4's, clients know the labels of their own images; with "server"
-the shared images are all the labels they have, and from their own images they learn as FixMatch does.
+With `data.label_setting` "everywhere" clients know the labels of their own images, as in Zhao's and Table 4; with
+"server" the shared images are all the labels they have, and from their own they learn as FixMatch does.
 
 Departures: reports/ssfl/departures.md, entry 24. Besides:
 1. The images are given to a client when it first takes part; `comm/shared_images` counts them, `comm/bytes_down` has
    weights alone.
 2. The paper does not say how long the model trains on G first: `warm_start_rounds`.
 3. Training uses weak views; an incomplete last batch is trained on.
-4. Where own images have no labels, the loss also has FixMatch's lambda_u L_u; the client's size counts them.
 """
 
 from dataclasses import dataclass
@@ -28,7 +25,8 @@ from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import loss_of_kept, pseudo_labels
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import labelled_loss, mean_of, predict_weak, trained_at_server, with_static_statistics
+from benchmark.methods.shared import labelled_loss, mean_of, predict_weak, trained_at_server
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +91,10 @@ class DataSharing(fl.Method):
     def _job(self, student: fl.Weights, given: fl.Tree, client: int, world: fl.World) -> fl.Job:
         shared_N = tuple(given[str(client)].tolist())
         update = DataSharingUpdate(method=self, own=world.labelled[client], shared_N=shared_N)
-        data = {"labelled": fl.Stream(part="with_shared", batch_size=self.batch_size, views=("weak",), drop_last=False)}
-        if world.sizes[client] > world.labelled[client]:
-            data["unlabelled"] = fl.Stream(
-                part="unlabelled", batch_size=self.unlabelled_batch_size, views=("weak", "strong"), drop_last=False
-            )
-        return fl.Job(
-            key=fl.Key(client=client), update=update, receives={"student": student}, data=data, limit=world.limit
-        )
+        data = {"labelled": fl.Stream.whole("with_shared", self.batch_size)}
+        if world.unlabelled(client):
+            data["unlabelled"] = fl.Stream.whole("unlabelled", self.unlabelled_batch_size, "weak", "strong")
+        return world.job(client, update, {"student": student}, data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +113,12 @@ class DataSharingUpdate(fl.LocalUpdate):
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         student = trainable["student"]
         loss = labelled_loss(student, batch["labelled"])
-        aux = {"client/supervised_loss": loss.detach()}
+        aux = {"client/supervised_loss": loss}
         if "unlabelled" in batch:
             views = batch["unlabelled"].views
             weak_ND = predict_weak(student, views["weak"], "train")
             labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
             consistency = loss_of_kept(student, views["strong"], labels_N, kept_N)
             loss = loss + self.method.unlabelled_weight * consistency
-            aux |= {"client/consistency_loss": consistency.detach(), "labels_N": labels_N, "kept_N": kept_N}
-        return loss, {**aux, "client/loss": loss.detach()}
+            aux |= {"client/consistency_loss": consistency, "labels_N": labels_N, "kept_N": kept_N}
+        return loss, {**aux, "client/loss": loss}

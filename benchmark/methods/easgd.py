@@ -1,26 +1,22 @@
 """EASGD: clients keep their own models, and a common center is averaged.
 
-After a round each model is pulled towards the center, and the center moves towards their mean. Zhang, Choromanska,
-LeCun. Deep Learning with Elastic Averaging SGD. NeurIPS 2015. Sections 2 and 3, Eqs. 2, 5, 6, Algorithm 1
-(communication every tau = T local steps). SSFL quotes it in Table 5 from Overlap-Local-SGD's paper, whose released
-distoptim/EASGD.py (JYWa/Overlap_Local_SGD) is the same update: z <- (1 - m alpha) z + alpha sum x_i.
+Zhang, Choromanska, LeCun. Deep Learning with Elastic Averaging SGD. NeurIPS 2015. Sections 2 and 3, Eqs. 2, 5, 6,
+Algorithm 1 (communication every tau = T local steps). SSFL quotes it in Table 5 from Overlap-Local-SGD's paper, whose
+released distoptim/EASGD.py (JYWa/Overlap_Local_SGD) is the same update.
 
-After T local steps, with the same old center z in both lines (the Jacobi form of Eqs. 5 and 6):
+After T local steps on its labels, with the same old center z in both lines (the Jacobi form of Eqs. 5 and 6):
 
     x_i <- x_i - alpha (x_i - z)          z <- z + beta (mean_i x_i - z)
 
 Elastic symmetry is beta = p alpha with p the clients of a round; the paper's experiments have beta = 0.9 and alpha =
-beta / p (section 5). The spring's constant rho of Eq. 2 is alpha / eta with eta the learning rate.
+beta / p (section 5). A client goes on from its own model; it is never replaced by z.
 
-Clients with labels train on them, as in `supervised_fl`. A client starts the next round in which it takes part from its
-own model; it is never replaced by z. Overlap-Local-SGD (`overlap_sgd`) has the same local work.
-
-Departures: reports/ssfl/departures.md, entry 23. Besides (the first three for both methods):
+Departures: reports/ssfl/departures.md, entry 23. Besides (the first three for `overlap_sgd`, too):
 1. Both papers have p workers in every round. With C < K a client's model stays while others train, and z moves on.
 2. Batch-norm statistics are pulled as weights are; counters of batches are the client's own.
 3. Training uses weak views; an incomplete last batch is trained on; labelled images at the server are not used.
 4. Synchronous, as the suite's rounds are; the paper's Algorithm 1 is asynchronous, with Eqs. 5 and 6 its other form.
-5. alpha is set, not computed from rho; a schedule of the rate leaves it alone, as the paper's constant rate does.
+5. alpha is set, not computed from Eq. 2's rho = alpha / eta; a schedule of the rate leaves it alone.
 """
 
 from dataclasses import dataclass
@@ -28,7 +24,7 @@ from typing import Literal
 
 from benchmark.config import Checked, Count, Share
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import SupervisedUpdate, ema, means_of, trained_on_labels
+from benchmark.methods.shared import SupervisedUpdate, ema, mean_of, trained_on_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +69,7 @@ class ElasticMethod(fl.Method):
 
     def mean_of_clients(self, update: ElasticUpdate, common: fl.Weights, world: fl.World) -> fl.Weights | None:
         """The plain mean of what the cohort's clients with labels send. None: no client sent anything."""
-        means = means_of(trained_on_labels(update, common, world, self.batch_size))
-        return None if means is None else means["student"]
+        return mean_of(trained_on_labels(update, common, world, self.batch_size), otherwise=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,6 @@ student after each local step (Eq. 4).
 
 Departures: reports/rscfed/departures.md, entries 5 to 8 and 11 to 13. Besides: theta_glob^0 of section 3.2 is the
 global model after the warm start, where there is one.
-
-Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,30 +76,25 @@ class MeanTeacherMethod(fl.Method):
 
     def local_jobs(self, state: fl.State, world: fl.World, draws: Sequence[int]) -> list[fl.Job]:
         """LocalTraining of these clients in order. A client that comes again in a round is not sent the model again."""
-        has_teacher = state.server["has_teacher"]
+        labelled = fl.Stream.whole("labelled", self.batch_size, *self.label_views)
+        unlabelled = fl.Stream.whole("unlabelled", self.batch_size, "weak", "weak2")
         jobs = []
         for place, client in enumerate(draws):
             before = draws[:place].count(client)
             receives = {"student": state.server["student"]} if not before else {}
             late = world.round > self.warm_start_rounds + 1  # in the first round both models are the same
-            needs_teacher = has_unlabelled(world, client) and str(client) not in has_teacher
+            needs_teacher = world.unlabelled(client) and str(client) not in state.server["has_teacher"]
             if "first" in state.server and needs_teacher and late and not before:
                 receives["teacher"] = state.server["first"]
-            jobs.append(
-                fl.Job(
-                    key=fl.Key(client=client, draw=before),
-                    update=self._update(world, client, again=client in draws[place + 1 :]),
-                    receives=receives,
-                    data=self._streams(world, client),
-                    limit=world.limit,
-                    learning_rate="server" if world.labelled[client] else "client",
-                )
-            )
+            update = self._update(world, client, again=client in draws[place + 1 :])
+            data = world.streams(client, labelled=labelled, unlabelled=unlabelled)
+            rate = "server" if world.labelled[client] else "client"
+            jobs.append(world.job(client, update, receives, data, draw=before, learning_rate=rate))
         return jobs
 
     def next_state(self, state: fl.State, world: fl.World, student: fl.Weights, drawn: Sequence[int]) -> fl.State:
         """The state after a round. These clients trained in it, and it ended in this global model."""
-        teachers = {str(client): 1 for client in drawn if has_unlabelled(world, client)}
+        teachers = {str(client): 1 for client in drawn if world.unlabelled(client)}
         server = {**state.server, "student": student, "has_teacher": {**state.server["has_teacher"], **teachers}}
         return fl.State(server=server)
 
@@ -111,26 +104,14 @@ class MeanTeacherMethod(fl.Method):
         order = world.generator("warm start").permutation(len(holders))[: world.C]
         clients = [holders[i] for i in sorted(order)]
         receives = {"student": state.server["student"]}
-        data = {"labelled": self._stream("labelled", *self.label_views)}
+        data = {"labelled": fl.Stream.whole("labelled", self.batch_size, *self.label_views)}
         outcomes = fit_each(world, clients, LabelledUpdate(method=self), receives, data, learning_rate="server")
         student = mean_of(outcomes, state.server["student"], world.labelled.__getitem__)
         first = {"first": student} if "first" in state.server else {}
         return fl.State(server={**state.server, "student": student, **first})
 
     def _update(self, world: fl.World, client: int, again: bool) -> "LabelledUpdate":
-        return (MeanTeacherUpdate if has_unlabelled(world, client) else LabelledUpdate)(method=self, again=again)
-
-    def _streams(self, world: fl.World, client: int) -> dict[str, fl.Stream]:
-        labelled = {"labelled": self._stream("labelled", *self.label_views)} if world.labelled[client] else {}
-        unlabelled = {"unlabelled": self._stream("unlabelled", "weak", "weak2")}
-        return {**labelled, **(unlabelled if has_unlabelled(world, client) else {})}
-
-    def _stream(self, part: Literal["labelled", "unlabelled"], *views: str) -> fl.Stream:
-        return fl.Stream(part=part, batch_size=self.batch_size, views=views, drop_last=False)
-
-
-def has_unlabelled(world: fl.World, client: int) -> bool:
-    return world.sizes[client] > world.labelled[client]
+        return (MeanTeacherUpdate if world.unlabelled(client) else LabelledUpdate)(method=self, again=again)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +123,7 @@ class Member:
 
 
 def member_of(world: fl.World, client: int) -> Member:
-    return Member(size=world.sizes[client], labelled=not has_unlabelled(world, client))
+    return Member(size=world.sizes[client], labelled=not world.unlabelled(client))
 
 
 def share_of_labelled(world: fl.World, share: float) -> Mapping[str, float]:
@@ -200,9 +181,6 @@ class FedConsist(MeanTeacherMethod):
         return weights, labelled / sum(weights)
 
 
-# Local work.
-
-
 @dataclass(frozen=True, kw_only=True)
 class LabelledUpdate(fl.LocalUpdate):
     """LocalTraining of a client that trains on labels alone (Eq. 1)."""
@@ -225,7 +203,7 @@ class LabelledUpdate(fl.LocalUpdate):
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         loss = self.method.loss_on_labels(trainable["student"], batch["labelled"])
-        return loss, {"client/labelled_loss": loss.detach()}
+        return loss, {"client/labelled_loss": loss}
 
     def finish(self, local: fl.Local) -> fl.Tree:
         """The student is sent. A client that keeps nothing any more has its former private state cleared."""
@@ -248,8 +226,7 @@ class MeanTeacherUpdate(LabelledUpdate):
         if local is None:
             return None
         kept = private or {}
-        teachers = (kept.get("teacher"), received.get("teacher"), local.trainable["student"])
-        local.frozen = {"teacher": next(teacher for teacher in teachers if teacher is not None)}
+        local.frozen = {"teacher": kept.get("teacher") or received.get("teacher") or local.trainable["student"]}
         local.private = {**kept, "teacher_steps": kept.get("teacher_steps", 0)}
         return local
 
@@ -258,7 +235,7 @@ class MeanTeacherUpdate(LabelledUpdate):
         loss, aux = self.unlabelled_loss(trainable["student"], frozen["teacher"], batch["unlabelled"].views)
         if "labelled" in batch:
             supervised = self.method.loss_on_labels(trainable["student"], batch["labelled"])
-            return supervised + loss, {**aux, "client/labelled_loss": supervised.detach()}
+            return supervised + loss, {**aux, "client/labelled_loss": supervised}
         return loss, aux
 
     def unlabelled_loss(self, student: nn.Module, teacher: nn.Module, views: Mapping[str, Tensor]) -> fl.Loss:
@@ -269,7 +246,7 @@ class MeanTeacherUpdate(LabelledUpdate):
         consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.method.temperature))
         labels_N = teacher_ND.argmax(dim=-1)
         kept_N = torch.ones_like(labels_N, dtype=torch.bool)
-        aux = {"client/unlabelled_loss": consistency.detach(), "labels_N": labels_N, "kept_N": kept_N}
+        aux = {"client/unlabelled_loss": consistency, "labels_N": labels_N, "kept_N": kept_N}
         return self.method.unlabelled_weight * consistency, aux
 
     def after_step(self, training: fl.Training) -> None:

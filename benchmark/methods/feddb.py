@@ -18,7 +18,7 @@ Departures:
 3. Released: momentum buffers stay with the client (`momentum`, which here is reset).
 4. A client without unlabelled images has no q, and sits out. So does one that has neither labels nor a kept image.
 
-Legend: N images, K clients that sent something, D classes.
+Legend: K clients that sent something.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from benchmark.config import ShareBelow1
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.sage import ClientUpdate, Logits, TwoLabellers
-from benchmark.methods.shared import mean, momentum_step
+from benchmark.methods.shared import mean, momentum_step, sent
 
 RIDGE = 1e-6  # of shares that are equally good, those nearest to 1 / K
 KEEP = 0.5  # of q in a step
@@ -55,16 +55,16 @@ class FedDB(TwoLabellers):
     uses_global = False
 
     def update(self, world: fl.World, client: int) -> "FedDBUpdate":
-        return FedDBUpdate(method=self, keeps_momentum=self.momentum != "reset")
+        return FedDBUpdate(method=self, keeps_momentum=self.keeps_momentum)
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
-        sent = [outcome.sends for outcome in world.fit(self.jobs(student, world)) if not outcome.sat_out]
-        if not sent:
+        trees = [sends for _, sends in sent(world.fit(self.jobs(student, world)))]
+        if not trees:
             return state, {}
-        q_KD = torch.stack([sends["q"] for sends in sent]).double().cpu()
+        q_KD = torch.stack([sends["q"] for sends in trees]).double().cpu()
         shares_K = SHARES[self.shares](q_KD)
-        target = mean([sends["student"] for sends in sent], shares_K.tolist())
+        target = mean([sends["student"] for sends in trees], shares_K.tolist())
         student, velocity = momentum_step(student, target, state.server.get("velocity"), self.server_momentum)
         bias = float((shares_K @ q_KD - 1 / q_KD.shape[1]).norm())
         server = {"student": student, "velocity": velocity}
@@ -90,8 +90,7 @@ class FedDBUpdate(ClientUpdate):
         # A stream needs an image: where none is kept, `loss` leaves out the one that stands in.
         sure_N = kept_N.nonzero().flatten() if kept_N.any() else torch.zeros(1, dtype=torch.int64)
         self.notes.update(q=q_D.to(next(iter(received["student"].values())).device), kept_N=kept_N)
-        local = super().start(received, private, reader)
-        assert local is not None
+        local = self.begin(received, private, reader)
         local.pseudo = fl.PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
         local.selected["unlabelled"] = fl.Selected(positions_N=sure_N, labels_N=labels_N[sure_N])
         return local
@@ -103,11 +102,10 @@ class FedDBUpdate(ClientUpdate):
 
     def consistency(self, logits: Logits, unlabelled: fl.Batch) -> fl.Loss:
         """Of kept images alone. Moves q, too."""
-        assert unlabelled.pseudo_labels_N is not None
         strong_ND = logits["strong"]
         batch_D = torch.softmax(strong_ND.detach(), dim=-1).mean(dim=0)
         self.notes["q"] = KEEP * self.notes["q"] + (1 - KEEP) * batch_D
-        return supervised_loss(strong_ND, unlabelled.pseudo_labels_N), {}
+        return supervised_loss(strong_ND, unlabelled.given_N), {}
 
     def finish(self, local: fl.Local) -> fl.Tree:
         return {**super().finish(local), "q": self.notes["q"]}

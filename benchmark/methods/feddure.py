@@ -19,8 +19,6 @@ reports/sage/departures.md, entries 22 and 23. Besides:
 3. The student has no steps on labels alone first. Released: as many as of both.
 4. f stays with the client. In the class that has it, it begins anew in each job.
 5. A client without labels, or with nothing else, takes the step of FixMatch-LPL.
-
-Legend: N images of a batch, D classes.
 """
 
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ from torch.func import functional_call
 from benchmark.config import Count, Positive, Share
 from benchmark.losses import pseudo_labels, supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.sage import ClientUpdate, TwoLabellers, unlabelled
+from benchmark.methods.sage import ClientUpdate, TwoLabellers
 from benchmark.methods.shared import labelled_loss
 
 
@@ -58,8 +56,8 @@ class FedDure(TwoLabellers):
     uses_global = False
 
     def update(self, world: fl.World, client: int) -> ClientUpdate:
-        shared: dict[str, Any] = {"method": self, "keeps_momentum": self.momentum != "reset"}
-        if not (world.labelled[client] and unlabelled(world, client)):
+        shared: dict[str, Any] = {"method": self, "keeps_momentum": self.keeps_momentum}
+        if not (world.labelled[client] and world.unlabelled(client)):
             return ClientUpdate(**shared)
         if self.regulator == "released_code":
             return CopyUpdate(**shared)
@@ -73,9 +71,8 @@ class CopyUpdate(ClientUpdate):
     method: FedDure
     phases: ClassVar[tuple[str, ...]] = ("of_copy", "of_student")
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        local = super().start(received, private, reader)
-        assert local is not None
+    def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
+        local = super().begin(received, private, reader)
         local.trainable["copy"] = received["student"]
         self.notes["steps"] = 0
         return local
@@ -87,18 +84,17 @@ class CopyUpdate(ClientUpdate):
             self.notes["before"] = labelled_loss(trainable["copy"], batch["labelled"])
         logits_ND = trainable["copy"](batch["unlabelled"].views["weak"])
         loss = self._weighted(logits_ND, self.weights(trainable))
-        return loss, {"client/copy_loss": loss.detach()}
+        return loss, {"client/copy_loss": loss}
 
     def of_student(
         self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
     ) -> fl.Loss:
-        method, logits, labels_N = self.method, self.notes.pop("logits"), batch["labelled"].labels_N
-        assert labels_N is not None
+        method, logits = self.method, self.notes.pop("logits")
         with torch.no_grad():
             d = self.notes["before"] - labelled_loss(trainable["copy"], batch["labelled"])
         self.notes["steps"] += 1
         weight = method.unlabelled_weight * min(1.0, self.notes["steps"] / method.ramp_steps)
-        supervised = supervised_loss(logits["labelled"], labels_N)
+        supervised = supervised_loss(logits["labelled"], batch["labelled"].known_N)
         weights_N, strong_ND = self.weights(trainable), logits["strong"]
         if method.feedback == "paper":
             loss = supervised + weight * self._weighted(strong_ND, weights_N + d)
@@ -107,10 +103,10 @@ class CopyUpdate(ClientUpdate):
             loss = supervised + weight * self._weighted(strong_ND, weights_N) - d * own
         kept_N = self.notes["sure_N"] if method.regulator == "released_code" else torch.ones_like(self.notes["sure_N"])
         return loss, {
-            "client/supervised_loss": supervised.detach(),
+            "client/supervised_loss": supervised,
             "client/fine": weights_N.mean(),
             "client/coarse": d,
-            "client/loss": loss.detach(),
+            "client/loss": loss,
             "labels_N": self.notes["labels_N"],
             "kept_N": kept_N,
         }
@@ -137,17 +133,15 @@ class RegulatedUpdate(CopyUpdate):
     num_classes: int
     phases = ("of_fine", "of_copy", "of_student")
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+    def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         """f begins as PyTorch's layers do, or as the client left it."""
-        local = super().start(received, private, reader)
-        assert local is not None
-        device = next(iter(received["student"].values())).device
-        shapes = {"hidden": (self.method.hidden, self.num_classes), "last": (1, self.method.hidden)}
+        local = super().begin(received, private, reader)
+        device, hidden, D = next(iter(received["student"].values())).device, self.method.hidden, self.num_classes
+        shapes = {"hidden_weight": (hidden, D), "hidden_bias": (hidden,), "last_weight": (1, hidden), "last_bias": (1,)}
         fine = {}
-        for layer, (outputs, inputs) in shapes.items():
-            for name, shape in ((f"{layer}_weight", (outputs, inputs)), (f"{layer}_bias", (outputs,))):
-                drawn = torch.rand(shape, generator=reader.draw)
-                fine[name] = ((2 * drawn - 1) * inputs**-0.5).to(device)
+        for name, shape in shapes.items():
+            inputs = D if name.startswith("hidden") else hidden
+            fine[name] = ((2 * torch.rand(shape, generator=reader.draw) - 1) * inputs**-0.5).to(device)
         local.trainable["fine"], local.layers = (private or {}).get("fine", fine), ("fine",)
         return local
 
@@ -165,8 +159,8 @@ class RegulatedUpdate(CopyUpdate):
             for (name, value), slope in zip(before.items(), slopes, strict=True)
         }
         logits_ND = functional_call(copy, buffers | after, (batch["labelled"].views["weak"],))
-        judged = supervised_loss(logits_ND, cast(Tensor, batch["labelled"].labels_N))
-        return judged, {"client/fine_loss": judged.detach()}
+        judged = supervised_loss(logits_ND, batch["labelled"].known_N)
+        return judged, {"client/fine_loss": judged}
 
     def weights(self, trainable: fl.Networks) -> Tensor:
         with torch.no_grad():

@@ -19,14 +19,13 @@ Departures (of its runs: reports/semifl/departures.md, entry 16):
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmark.config import Count, NotNegative
-from benchmark.losses import proximal_term
-from benchmark.losses.terms import flat, on_cpu
+from benchmark.losses import proximal_term, sum_over_weights
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import RunningMean, is_statistic, labelled_loss, trained_on_labels, with_static_statistics
-from benchmark.models.tensors import tensors_of
+from benchmark.methods.shared import RunningMean, is_statistic, labelled_loss, sent, trained_on_labels
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +44,17 @@ class FedDyn(fl.Method):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         theta, h = state.server["theta"], state.server["h"]
-        outcomes = trained_on_labels(ClientUpdate(method=self), theta, world, self.batch_size)
         clients = RunningMean()
-        for outcome in outcomes:
-            if not outcome.sat_out:
-                clients.add(outcome.sends["student"])
+        for _, sends in sent(trained_on_labels(ClientUpdate(method=self), theta, world, self.batch_size)):
+            clients.add(sends["student"])
         if not clients.total:
-            return fl.State(server=state.server), {}
+            return state, {}
         mean = with_static_statistics(clients.value(), world, range(world.K))
         if not self.alpha:
             return fl.State(server={"theta": mean, "h": h, "student": mean}), {}
         h = moved(h, theta, mean, self.alpha * clients.total / world.K)
-        sent = {name: corrected(value, h[name], self.alpha) if name in h else value for name, value in mean.items()}
-        return fl.State(server={"theta": sent, "h": h, "student": mean}), {}
+        theta = {name: corrected(value, h[name], self.alpha) if name in h else value for name, value in mean.items()}
+        return fl.State(server={"theta": theta, "h": h, "student": mean}), {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +75,9 @@ class ClientUpdate(fl.LocalUpdate):
         loss = supervised = labelled_loss(student, batch["labelled"])
         if alpha:
             pull = proximal_term(student, frozen["anchor"], alpha, half=True)
-            loss = supervised - inner_product(frozen["gradient"], student) + pull
-        return loss, {"client/supervised_loss": supervised.detach(), "client/loss": loss.detach()}
+            inner_product = sum_over_weights(lambda g, w: (g.detach() * w).sum(), frozen["gradient"], student)
+            loss = supervised - inner_product + pull
+        return loss, {"client/supervised_loss": supervised, "client/loss": loss}
 
     def finish(self, local: fl.Local) -> fl.Tree:
         student = local.trainable["student"]
@@ -88,14 +86,6 @@ class ClientUpdate(fl.LocalUpdate):
             like = local.frozen["gradient"]
             local.private = {"gradient": {name: new.get(name, old).to(old.dtype) for name, old in like.items()}}
         return {"student": student}
-
-
-def inner_product(gradient: nn.Module, network: nn.Module) -> Tensor:
-    """<g, theta> over all parameters as one vector; a scalar. The gradient g takes no gradient."""
-    if not on_cpu(network):
-        return flat(gradient).detach() @ flat(network)
-    pairs = zip(tensors_of(gradient).parameters, tensors_of(network).parameters, strict=True)
-    return torch.stack([(g.detach() * w).sum() for g, w in pairs]).sum()
 
 
 def moved(old: fl.Weights | None, start: fl.Weights, end: fl.Weights, rate: float) -> fl.Weights:

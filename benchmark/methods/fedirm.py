@@ -4,12 +4,11 @@ Liu, Yang, Dou, Heng. Federated Semi-supervised Medical Image Classification via
 2021 (arXiv:2106.08600). Released code: liuquande/FedIRM. RSCFed compares with it (Tables 1 and 3, Figure 2). Numbers
 below are the released ones unless they say otherwise. The paper's text was not available: no equation is named.
 
-A labelled client trains on its labels (cross-entropy). Then it takes the mean of its model's logits over the images of
-each class, and softens each with a softmax at tau: row c of its relation matrix says which classes the model finds
-similar to class c. The server averages these matrices. A client without labels has a mean teacher (`fed_consist`,
-without sharpening), computes the same matrix of each batch from confident pseudo-labels, and draws it to the server's
-by the mean of the Kullback-Leibler divergences in both directions. Confidence: the entropy of the mean of several
-passes with dropout. Both losses have one weight, which is ramped up.
+A labelled client trains on its labels. Then it takes the mean of its model's logits over the images of each class, and
+softens each with a softmax at tau: row c of its relation matrix says which classes the model finds similar to class c.
+The server averages these matrices. A client without labels has a mean teacher (`fed_consist`, without sharpening),
+computes the same matrix of each batch from confident pseudo-labels, and draws it to the server's by the mean of both
+Kullback-Leibler divergences. Confidence: the entropy of the mean of several passes with dropout.
 
 Departures: reports/rscfed/departures.md, entries 16 and 17. Besides:
 1. Labelled clients of a cohort train before the others, which so get the same round's matrix; in a cohort without any
@@ -20,7 +19,7 @@ Departures: reports/rscfed/departures.md, entries 16 and 17. Besides:
 4. A network without dropout has no further passes: all would be the one that trains.
 5. Records from before 2026-11-25 have other values of the five fields below that are declared with `before`.
 
-Legend: N images of a batch, D classes; row c of relation_DD is a distribution, or zeros where the class has no image.
+Legend: row c of relation_DD is a distribution, or zeros where the class has no image.
 """
 
 import math
@@ -83,7 +82,7 @@ class FedIRM(FedConsist):
         average, relations = RunningMean(), []
         jobs = dict(zip(cohort, self.local_jobs(state, world, cohort), strict=True))
         labelled = [client for client in cohort if world.labelled[client]]
-        asked = [self._asks(client, world) for client in labelled]
+        asked = [world.job(client, RelationUpdate(method=self), {}, draw=1) for client in labelled]
         for outcome in world.fit([*(jobs[client] for client in labelled), *asked]):
             if "relation" in outcome.sends:
                 relations.append(outcome.sends["relation"])
@@ -109,27 +108,18 @@ class FedIRM(FedConsist):
 
     def loss_on_labels(self, student: nn.Module, batch: fl.Batch) -> Tensor:
         """The smoothed cross-entropy, summed over the views; a scalar."""
-        assert batch.labels_N is not None
-        losses = [supervised_loss(student(batch.views[v]), batch.labels_N, self.smoothing) for v in self.label_views]
+        losses = [supervised_loss(student(batch.views[v]), batch.known_N, self.smoothing) for v in self.label_views]
         return torch.stack(losses).sum()
 
     def _update(self, world: fl.World, client: int, again: bool) -> LabelledUpdate:
         update = LabelledAndKept if world.labelled[client] else RelationMatching
         return update(method=self, again=again)
 
-    def _asks(self, client: int, world: fl.World) -> fl.Job:
-        """The job that computes the relations of the model trained in the job before."""
-        update = RelationUpdate(method=self)
-        return fl.Job(key=fl.Key(client=client, draw=1), update=update, receives={}, data={}, limit=world.limit)
-
     def _matches(self, job: fl.Job, relation: Tensor | None, world: fl.World) -> fl.Job:
         received = {} if relation is None else {"relation": relation}
         assert isinstance(job.update, RelationMatching)
         update = replace(job.update, relation_DD=relation, ramp=self.ramp(world))
         return replace(job, update=update, receives={**job.receives, **received})
-
-
-# Relations.
 
 
 def relation_matrix(logits_ND: Tensor, labels_N: Tensor, kept_N: Tensor, temperature: float) -> Tensor:
@@ -160,14 +150,13 @@ def relation_loss(mine_DD: Tensor, theirs_DD: Tensor) -> Tensor:
     return both.sum() / len(mine_DD) / 2.0
 
 
-def has_dropout(network: nn.Module) -> bool:
-    return bool(_dropouts(network))
-
-
 @torch.no_grad()
-def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor:
-    """logits_PND of several passes with dropout. All other modules stay in their mode."""
-    modes = {dropout: dropout.training for dropout in _dropouts(network)}
+def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor | None:
+    """logits_PND of several passes with dropout. All other modules stay in their mode. None without dropout."""
+    dropouts = [m for m in network.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.0]
+    if not dropouts:
+        return None
+    modes = {dropout: dropout.training for dropout in dropouts}
     for dropout in modes:
         dropout.train()
     try:
@@ -175,13 +164,6 @@ def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tens
     finally:
         for dropout, training in modes.items():
             dropout.train(training)
-
-
-def _dropouts(network: nn.Module) -> list[nn.Module]:
-    return [m for m in network.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.0]
-
-
-# Local work.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,15 +212,12 @@ class RelationMatching(MeanTeacherUpdate):
         student_ND = torch.softmax(logits_ND, dim=-1)
         consistency = squared_error_loss(student_ND, sharpen(teacher_ND, method.temperature))
         if method.asked == "student":
-            mean_ND, label_ND = student_ND.detach(), student_ND.detach()
-            if has_dropout(student):
-                passed_PND = several_passes(student, views["weak2"], method.passes + 1)
+            mean_ND = label_ND = student_ND.detach()
+            if (passed_PND := several_passes(student, views["weak2"], method.passes + 1)) is not None:
                 mean_ND = torch.softmax(passed_PND.mean(dim=0), dim=-1)
         else:
-            mean_ND = teacher_ND
-            if has_dropout(teacher):
-                mean_ND = torch.softmax(several_passes(teacher, views["weak"], method.passes), dim=-1).mean(dim=0)
-            label_ND = mean_ND
+            passed_PND = several_passes(teacher, views["weak"], method.passes)
+            mean_ND = label_ND = teacher_ND if passed_PND is None else torch.softmax(passed_PND, dim=-1).mean(dim=0)
         entropy_N = -torch.xlogy(mean_ND, mean_ND).sum(dim=-1)
         confidence_N, labels_N = label_ND.max(dim=-1)
         kept_N = (entropy_N < method.uncertainty) & (confidence_N >= method.least_confidence)
@@ -246,10 +225,6 @@ class RelationMatching(MeanTeacherUpdate):
         if self.relation_DD is not None:
             mine_DD = relation_matrix(logits_ND, labels_N, kept_N, method.relation_temperature)
             relations = method.relation_weight * relation_loss(mine_DD, self.relation_DD.to(mine_DD))
-        aux = {
-            "client/unlabelled_loss": consistency.detach(),
-            "client/relation_loss": relations.detach(),
-            "labels_N": labels_N,
-            "kept_N": kept_N,
-        }
-        return method.unlabelled_weight * self.ramp * (consistency + relations), aux
+        aux = {"client/unlabelled_loss": consistency, "client/relation_loss": relations}
+        loss = method.unlabelled_weight * self.ramp * (consistency + relations)
+        return loss, {**aux, "labels_N": labels_N, "kept_N": kept_N}

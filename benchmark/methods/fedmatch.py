@@ -10,9 +10,8 @@ The network is theta = sigma + psi. On each batch two losses are taken in turn, 
     without     lambda_i / H sum_h KL(p_h(u) || p(u)) + lambda_a CE(theta(strong u), vote)   steps psi
                 + lambda_l2 ||sigma - psi||^2 + lambda_l1 ||psi||_1
 
-with theta_h the received sigma plus a helper's psi. Images of which the client's own model is less than tau sure count
-in neither of the first two terms, which are means over the others. The vote is the class that most of the client's
-model and its helpers name; among equal votes the lowest class wins (argmax, as released).
+with theta_h the received sigma plus a helper's psi. The first two terms are means over the images of which the client's
+own model is at least tau sure. The vote is the class that most of its model and its helpers name.
 
 Labels at the clients: each takes both losses on every batch, and sigma and psi are averaged. Labels at the server: it
 trains sigma on them first, alone; clients train psi. Averages are uniform. Every `helper_interval` rounds each client
@@ -21,16 +20,14 @@ by the output for one fixed image of noise (a KD-tree in the released code; here
 
 Departures: reports/ssfl/departures.md, entry 22. Besides:
 1. psi is sent with entries of at most `psi_threshold` as zero; as released they decide what has changed, and unrounded
-   values are sent. They differ by 0.00001 at most. The global psi is evaluated so, as released (layers.py).
+   values are sent. The global psi is evaluated so, as released (layers.py).
 2. With `federation.epochs` a client passes over its longer stream so often; with T it takes T batches. Released: 5
    steps with 5 labels a class, 6 without labels.
 3. Views of labels and of pseudo-labels are plain, the other is the experiment's strong view (released: RandAugment).
-4. Norms: sigma and psi add up in scale and shift as in any weight; batch norm has statistics that would belong to
-   neither, and is refused. The paper's ResNet-9 has no norm (`model.norm = none`), nor a bias.
+4. Batch norm is refused. The paper's ResNet-9 has no norm (`model.norm = none`), nor a bias.
 5. Labelled images at the server are not used where clients have labels.
-6. `warm_start_rounds`: rounds on labels alone first; reduced profiles need them.
 
-Legend: N images of a batch, n entries of a tensor that are sent, D classes.
+Legend: n entries of a tensor that are sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,10 +42,9 @@ from torch.func import functional_call
 
 from benchmark.config import Checked, Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
-from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, supervised_loss
-from benchmark.losses.terms import flat, on_cpu
+from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, sum_over_weights, supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean
+from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean, sent
 from benchmark.models.tensors import tensors_of
 
 Sets = dict[str, fl.Weights]  # "sigma" and "psi"
@@ -120,45 +116,31 @@ class FedMatch(fl.Method):
 
     def _server_sigma(self, current: Sets, world: fl.World) -> fl.Weights:
         """sigma after the server's pass over its labels; psi is only read."""
-        job = fl.Job(
-            key=fl.Key(client=fl.SERVER),
-            update=ServerSigmaUpdate(method=self),
-            receives={**current},
-            data={"labelled": self._labelled(self.server_batch_size)},
-            limit=world.limit,
-            begins=current,
-        )
-        (outcome,) = world.fit([job])
-        return outcome.sends["sigma"]
+        data = {"labelled": fl.Stream.whole("labelled", self.server_batch_size, "plain")}
+        return world.fit_one(fl.SERVER, ServerSigmaUpdate(method=self), {**current}, data, begins=current)["sigma"]
 
     def _clients(
         self, state: fl.State, current: Sets, world: fl.World, update: "ClientUpdate"
     ) -> tuple[dict[int, Sets], int]:
         """The weights with which each client of the cohort ended, and how many had helpers."""
-        jobs, starts, helped = [], [], 0
+        streams = {
+            "sigma": ("labelled", fl.Stream.whole("labelled", self.labelled_batch_size, "plain")),
+            "psi": ("unlabelled", fl.Stream.whole("unlabelled", self.batch_size, "plain", "strong")),
+        }
+        data = dict(streams[name] for name in update.trains)
+        jobs, starts, helped = [], {}, 0
         for client in world.cohort():
-            receives, start = self._down(state.server["known"].get(str(client)), current)
+            receives, starts[client] = self._down(state.server["known"].get(str(client)), current)
             helpers = self._helpers(state, world, client) if "psi" in update.trains else []
             if helpers:
-                sent = [changes(start["psi"], psi, self.delta_threshold) for psi in helpers]
-                receives = {**receives, "helpers": {str(index): tree for index, tree in enumerate(sent)}}
+                changed = [changes(starts[client]["psi"], psi, self.delta_threshold) for psi in helpers]
+                receives = {**receives, "helpers": {str(index): tree for index, tree in enumerate(changed)}}
                 helped += 1
-            starts.append(start)
-            jobs.append(
-                fl.Job(
-                    key=fl.Key(client=client),
-                    update=update,
-                    receives=receives,
-                    data=self._streams(update),
-                    limit=world.limit,
-                    begins=start,
-                )
-            )
+            jobs.append(world.job(client, update, receives, data, begins=starts[client]))
         ends: dict[int, Sets] = {}
-        for start, outcome in zip(starts, world.fit(jobs), strict=True):
-            if not outcome.sat_out:
-                sent_up = {name: applied(start[name], tree) for name, tree in outcome.sends.items()}
-                ends[outcome.key.client] = {**start, **sent_up}
+        for client, sends in sent(world.fit(jobs)):
+            moved = {name: applied(starts[client][name], tree) for name, tree in sends.items()}
+            ends[client] = {**starts[client], **moved}
         return ends, helped
 
     def _down(self, known: Sets | None, current: Sets) -> tuple[fl.Tree, Sets]:
@@ -181,30 +163,10 @@ class FedMatch(fl.Method):
         if not self.helpers:
             return {}
         jobs = [
-            fl.Job(
-                key=fl.Key(client=fl.SERVER, draw=1 + place),
-                update=EmbedUpdate(),
-                receives={"theta": summed(sets["sigma"], sets["psi"])},
-                data={},
-                limit=fl.Limit(steps=0),
-            )
-            for place, sets in enumerate(ends.values())
+            world.job(fl.SERVER, EmbedUpdate(), {"theta": summed(**sets)}, draw=draw, limit=fl.Limit(steps=0))
+            for draw, sets in enumerate(ends.values(), start=1)
         ]
         return {str(client): outcome.sends["output"] for client, outcome in zip(ends, world.fit(jobs), strict=True)}
-
-    def _streams(self, update: "ClientUpdate") -> dict[str, fl.Stream]:
-        streams = {}
-        if "sigma" in update.trains:
-            streams["labelled"] = self._labelled(self.labelled_batch_size)
-        if "psi" in update.trains:
-            views = ("plain", "strong")
-            streams["unlabelled"] = fl.Stream(
-                part="unlabelled", batch_size=self.batch_size, views=views, drop_last=False
-            )
-        return streams
-
-    def _labelled(self, batch_size: int) -> fl.Stream:
-        return fl.Stream(part="labelled", batch_size=batch_size, views=("plain",), drop_last=False)
 
 
 def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[str]:
@@ -212,9 +174,6 @@ def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[
     others = sorted((name for name in outputs if name != client), key=int)
     distances = {name: float(torch.dist(outputs[name].double(), outputs[client].double())) for name in others}
     return sorted(others, key=lambda name: distances[name])[:count]
-
-
-# Local work.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,19 +196,17 @@ class ClientUpdate(fl.LocalUpdate):
             for name in ("sigma", "psi")
         }
         frozen = {name: weights for name, weights in sets.items() if name not in self.trains}
-        for index, sent in received.get("helpers", {}).items():
-            frozen[f"helper {index}"] = summed(sets["sigma"], applied(sets["psi"], sent))
+        for index, changed in received.get("helpers", {}).items():
+            frozen[f"helper {index}"] = summed(sets["sigma"], applied(sets["psi"], changed))
         return fl.Local(trainable={name: sets[name] for name in self.trains}, frozen=frozen, for_finish={"start": sets})
 
     def on_labels(
         self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
     ) -> fl.Loss:
         """sigma's loss; what is reported is the cross-entropy without its factor."""
-        labels_N = batch["labelled"].labels_N
-        assert labels_N is not None
         sigma, psi = trainable["sigma"], either("psi", trainable, frozen)
-        loss = supervised_loss(logits_of(sigma, psi, batch["labelled"].views["plain"]), labels_N)
-        return self.method.lambdas.s * loss, {self.reports: loss.detach()}
+        loss = supervised_loss(logits_of(sigma, psi, batch["labelled"].views["plain"]), batch["labelled"].known_N)
+        return self.method.lambdas.s * loss, {self.reports: loss}
 
     def without_labels(
         self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
@@ -268,14 +225,10 @@ class ClientUpdate(fl.LocalUpdate):
         strong_ND = logits_of(psi, sigma, views["strong"])
         agreement = consistency_loss(strong_ND, labels_N, kept_N) * len(kept_N) / kept_N.sum().clamp(min=1)
         l2 = proximal_term(psi, sigma, lambdas.l2, half=False)  # with a gradient for psi alone
-        l1 = length(psi)
+        l1 = sum_over_weights(lambda w: w.abs().sum(), psi)
         loss = lambdas.i * inter_client + lambdas.a * agreement + l2 + lambdas.l1 * l1
-        return loss, {
-            "client/agreement_loss": agreement.detach(),
-            "client/inter_client_loss": inter_client.detach(),
-            "labels_N": labels_N,
-            "kept_N": kept_N,
-        }
+        aux = {"client/agreement_loss": agreement, "client/inter_client_loss": inter_client}
+        return loss, {**aux, "labels_N": labels_N, "kept_N": kept_N}
 
     def finish(self, local: fl.Local) -> fl.Tree:
         """Changes to the client's first weights are sent. It keeps the weights that the server computes from them,
@@ -337,13 +290,6 @@ def logits_of(trained: nn.Module, other: nn.Module, images_NCHW: Tensor) -> Tens
     theta = torch._foreach_add(tensors_of(trained).parameters, fixed)
     names = (name for name, _ in trained.named_parameters())
     return functional_call(trained, dict(zip(names, theta, strict=True)), (images_NCHW,))
-
-
-def length(psi: nn.Module) -> Tensor:
-    """||psi||_1 over all parameters; a scalar."""
-    if not on_cpu(psi):
-        return flat(psi).abs().sum()
-    return torch.stack([value.abs().sum() for value in tensors_of(psi).parameters]).sum()
 
 
 def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
 They are held near the weights that they received. The baseline of FedMatch (Jeong et al. 2021) as FedSwitch has it:
 Zhao, Ghosh, Bharadwaj, Ma. When does the student surpass the teacher? Federated Semi-supervised Learning with
-Teacher-Student EMA. arXiv:2301.10114 (no released code), sections 3.3 ("setting T = S and skipping the EMA update") and
-6.1, Algorithms 1 and 2 with T' empty, Eqs. 4 and 5. FedProx: Li et al. 2020, Eq. 2. `ts_server_ema`, `ts_client_ema`
-and `fedswitch` have this file's local step and round.
+Teacher-Student EMA. arXiv:2301.10114 (no released code), sections 3.3 and 6.1, Algorithms 1 and 2 with T' empty, Eqs. 4
+and 5. FedProx: Li et al. 2020, Eq. 2. `ts_server_ema`, `ts_client_ema` and `fedswitch` have this file's local step and
+round.
 
 One local step takes a batch of each kind of images that the client has: L_s on labels, lambda_u L_u on confident
 pseudo-labels (the student labels the weak view and learns the strong one), and mu/2 ||S - S^s||^2 with the student S^s
@@ -15,13 +15,8 @@ Departures: reports/fedswitch/departures.md. Besides, for all four methods:
 1. A client without images of a kind leaves out that term: labelled clients of RSCFed's setting take L_s alone.
 2. E_s and E_c are both the federation's `epochs` (or T local steps); in an epoch the shorter stream starts anew.
 3. Views of labelled images are weak ones (section 5.2: "weakly augmented images", where FedMatch takes them plain).
-4. Labelled images at the server are not used where clients have labels, as in Algorithm 1; N_s = 0 gives them to the
-   clients.
+4. Labelled images at the server are not used where clients have labels, as in Algorithm 1.
 5. A last batch that is incomplete is trained on, as in FedMatch, whose data settings the paper follows.
-6. The student labels in training mode (`pseudo_label_mode`), as in FixMatch; FedMatch's own runs of this baseline (200
-   rounds) are not in its code.
-
-Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Mapping
@@ -35,16 +30,7 @@ from torch import Tensor, nn
 from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.losses import loss_of_kept, proximal_term, pseudo_labels
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import (
-    clients_with_labels,
-    ema_,
-    labelled_loss,
-    labelled_stream,
-    mean_of,
-    predict_weak,
-    trained_at_server,
-    trained_on_labels,
-)
+from benchmark.methods import shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +53,8 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
         student, method = trainable["student"], self.method
         terms, aux = [], {}
         if "labelled" in batch:
-            supervised = labelled_loss(student, batch["labelled"])
-            terms.append(supervised)
-            aux["client/supervised_loss"] = supervised.detach()
+            terms.append(shared.labelled_loss(student, batch["labelled"]))
+            aux["client/supervised_loss"] = terms[0]
         if "unlabelled" in batch:
             consistency, reported = self._consistency(student, frozen, batch["unlabelled"].views)
             terms.append(consistency if method.unlabelled_weight == 1.0 else method.unlabelled_weight * consistency)
@@ -77,39 +62,25 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
         if method.mu:
             terms.append(proximal_term(student, frozen["anchor"], method.mu, half=method.proximal == "half"))
         loss = reduce(torch.add, terms)
-        return loss, {**aux, "client/loss": loss.detach()}
+        return loss, {**aux, "client/loss": loss}
 
-    def _consistency(
-        self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _consistency(self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]) -> fl.Loss:
         """L_u of Eq. 5 on one batch, and what is reported of it."""
         labels_N, _, kept_N = pseudo_labels(self._weak_logits(student, frozen, views["weak"]), self.method.threshold)
         loss = loss_of_kept(student, views["strong"], labels_N, kept_N)
-        return loss, {"client/consistency_loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
+        return loss, {"client/consistency_loss": loss, "labels_N": labels_N, "kept_N": kept_N}
 
     def _weak_logits(self, student: nn.Module, frozen: fl.Networks, weak_NCHW: Tensor) -> Tensor:
         """The labeller's, which carry no gradient."""
         if self.labeller == "student":
-            return predict_weak(student, weak_NCHW, self.pseudo_label_mode)
+            return shared.predict_weak(student, weak_NCHW, self.pseudo_label_mode)
         with torch.no_grad():
             return frozen["teacher"](weak_NCHW)
 
     def after_step(self, training: fl.Training) -> None:
         """Eq. 1 for the local teacher."""
         if self.local_ratio is not None and "teacher" in training.frozen:
-            ema_(training.frozen["teacher"], training.trainable["student"], self.local_ratio)
-
-
-def client_streams(world: fl.World, client: int, batch_size: int, labelled_batch_size: int) -> dict[str, fl.Stream]:
-    """A stream for each kind of images that the client has. Not in the setting "everywhere": both kinds are one."""
-    streams = {}
-    if world.labelled[client]:
-        streams["labelled"] = labelled_stream(labelled_batch_size)
-    if world.sizes[client] > world.labelled[client]:
-        streams["unlabelled"] = fl.Stream(
-            part="unlabelled", batch_size=batch_size, views=("weak", "strong"), drop_last=False
-        )
-    return streams
+            shared.ema_(training.frozen["teacher"], training.trainable["student"], self.local_ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,29 +115,24 @@ class ProximalFixMatch(fl.Method):
 
     def client_jobs(self, world: fl.World, update: ProximalFixMatchUpdate, receives: fl.Tree) -> list[fl.Job]:
         """ClientUpdate at each client of the cohort."""
-        return [
-            fl.Job(
-                key=fl.Key(client=client),
-                update=update,
-                receives=receives,
-                data=client_streams(world, client, self.batch_size, self.labelled_batch_size),
-                limit=world.limit,
-            )
-            for client in world.cohort()
-        ]
+        streams = {
+            "labelled": fl.Stream.whole("labelled", self.labelled_batch_size),
+            "unlabelled": fl.Stream.whole("unlabelled", self.batch_size, "weak", "strong"),
+        }
+        return [world.job(k, update, receives, world.streams(k, **streams)) for k in world.cohort()]
 
     def server_update(self, student: fl.Weights, world: fl.World) -> fl.Weights:
         """ServerUpdate of Algorithm 2 where no client has labels. The same weights where one has (Algorithm 1)."""
-        if clients_with_labels(world):
+        if shared.clients_with_labels(world):
             return student
-        return trained_at_server(student, world, self.server_batch_size)
+        return shared.trained_at_server(student, world, self.server_batch_size)
 
     def warm_start(self, student: fl.Weights, world: fl.World) -> fl.Weights:
         """A round of L_s alone. The cohort's clients with labels train and are averaged equally, then the server
         trains."""
         update = ProximalFixMatchUpdate(method=self)
-        student = mean_of(trained_on_labels(update, student, world, self.labelled_batch_size), otherwise=student)
-        return self.server_update(student, world)
+        outcomes = shared.trained_on_labels(update, student, world, self.labelled_batch_size)
+        return self.server_update(shared.mean_of(outcomes, otherwise=student), world)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +144,8 @@ class FedProxFixMatch(ProximalFixMatch):
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
         update = ProximalFixMatchUpdate(method=self, pseudo_label_mode=self.pseudo_label_mode)
-        student = mean_of(world.fit(self.client_jobs(world, update, {"student": student})), otherwise=student)
-        return fl.State(server={"student": self.server_update(student, world)}), {}
+        outcomes = world.fit(self.client_jobs(world, update, {"student": student}))
+        return fl.State(server={"student": self.server_update(shared.mean_of(outcomes, student), world)}), {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,6 @@ Departures: reports/fedswitch/departures.md, entries 1 to 5, and those of `fedpr
    server keeps its last ones.
 2. The teacher is in evaluation mode; T_0 = S_0, and T = S until a warm start is over.
 3. D^S is of the student's training pass on the strong view.
-
-Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
 import math
@@ -30,7 +28,7 @@ from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, kept_rows, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
-from benchmark.methods.shared import RunningMean, ema
+from benchmark.methods.shared import RunningMean, ema, sent
 
 Prediction = Literal["mean_softmax", "histogram"]
 
@@ -97,31 +95,29 @@ class FedSwitch(TeacherStudent):
 
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         server = state.server
-        sent = self.sends_teacher(server["kl_teacher"], server["kl_student"])
+        has_teacher = self.sends_teacher(server["kl_teacher"], server["kl_student"])
         average = RunningMean()
         sums: dict[str, list[float]] = {"kl_teacher": [], "kl_student": []}
-        for outcome in world.fit(self._jobs(server, world, sent)):
-            if outcome.sat_out:
-                continue
-            average.add(outcome.sends["student"])
+        for _, sends in sent(world.fit(self._jobs(server, world, has_teacher))):
+            average.add(sends["student"])
             for name, values in sums.items():
-                values += [outcome.sends[name]] if name in outcome.sends else []
+                values += [sends[name]] if name in sends else []
         student = self.server_update(average.value() if average.total else server["student"], world)
         divergences = {name: sum(v) / len(v) if v else server[name] for name, v in sums.items()}
         known = {f"fedswitch/{name}": value for name, value in divergences.items() if value is not None}
         teacher = ema(server["teacher"], student, self.ratio)
         after = fl.State(server={"student": student, "teacher": teacher, **divergences})
-        return after, {"fedswitch/sent_teacher": float(sent), **known}
+        return after, {"fedswitch/sent_teacher": float(has_teacher), **known}
 
-    def _jobs(self, server: fl.Tree, world: fl.World, sent: bool) -> list[fl.Job]:
+    def _jobs(self, server: fl.Tree, world: fl.World, has_teacher: bool) -> list[fl.Job]:
         update = FedSwitchUpdate(
             method=self,
-            labeller="teacher" if sent else "student",
+            labeller="teacher" if has_teacher else "student",
             pseudo_label_mode=self.pseudo_label_mode,
             local_ratio=self.ratio if self.local_ratio is None else self.local_ratio,
         )
-        received = {"student": server["student"], "teacher": server["teacher"]}
-        return self.client_jobs(world, update, received if sent else {"student": server["student"]})
+        names = ("student", "teacher") if has_teacher else ("student",)
+        return self.client_jobs(world, update, {name: server[name] for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,15 +133,13 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
             local.frozen.setdefault("teacher", received["student"])
         return local
 
-    def _consistency(
-        self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _consistency(self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]) -> fl.Loss:
         """L_u and the divergences. Every strong image passes the network, also those that are not kept."""
         weak_ND = self._weak_logits(student, frozen, views["weak"])
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
         strong_ND = student(views["strong"])
         loss = consistency_loss(strong_ND, labels_N, kept_N)
-        reported = {"client/consistency_loss": loss.detach(), "labels_N": labels_N, "kept_N": kept_N}
+        reported = {"client/consistency_loss": loss, "labels_N": labels_N, "kept_N": kept_N}
         if "teacher" in frozen and self.labeller == "student":  # it is only watched
             with torch.no_grad():
                 weak_ND = frozen["teacher"](views["weak"])

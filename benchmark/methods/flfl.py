@@ -15,11 +15,9 @@ Departures: reports/semifl/departures.md, entries 22 to 24. Besides:
 3. Eq. 13 names no images and no mean: sure ones, over all of the batch, as released (algorithm/criterion.py). The
    prediction at the weights takes no gradient.
 4. Statistics are pooled (`semifl`, departure 8), and a pass at perturbed weights leaves them as they are.
-
-Legend: N images of a part or batch, D classes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -29,16 +27,8 @@ from torch.func import functional_call
 from benchmark.config import Count, NotNegative, Share, ShareBelow1, Whole
 from benchmark.losses import divergence_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import (
-    RunningMean,
-    ServerUpdate,
-    StudentUpdate,
-    fit_each,
-    labelled_stream,
-    momentum_step,
-    predict_weak,
-    with_static_statistics,
-)
+from benchmark.methods import shared
+from benchmark.methods.static_norm import with_static_statistics
 
 ETA = 0.01  # of ASAM: a weight of 0 is perturbed, too (algorithm/sam.py)
 LEAST = 1e-12  # of a client's weight: where all are certain, they count alike
@@ -82,30 +72,22 @@ class FL2(fl.Method):
 
     def _server_update(self, student: fl.Weights, world: fl.World, draw: int) -> fl.Weights:
         """Lines 4 and 5."""
-        job = fl.Job(
-            key=fl.Key(client=fl.SERVER, draw=draw),
-            update=ServerUpdate(keeps_momentum=self.momentum == "released_code"),
-            receives={"student": student},
-            data={"labelled": labelled_stream(self.server_batch_size)},
-            limit=world.limit,
-        )
-        (outcome,) = world.fit([job])
-        return with_static_statistics(outcome.sends["student"], world, range(world.K))
+        keeps = self.momentum == "released_code"
+        trained = shared.trained_at_server(student, world, self.server_batch_size, draw, keeps_momentum=keeps)
+        return with_static_statistics(trained, world, range(world.K))
 
     def _clients(
         self, student: fl.Weights, velocity: fl.Weights | None, world: fl.World
     ) -> tuple[fl.Weights, fl.Weights | None]:
         """Lines 6 to 26, as a step of global momentum (appendix C). Eq. 15: the unsure count for more."""
         views = ("strong",) if self.anchor == "strong" else ("weak", "strong")
-        stream = fl.Stream(part="unlabelled", batch_size=self.batch_size, views=views, drop_last=False)
+        data = {"unlabelled": fl.Stream.whole("unlabelled", self.batch_size, *views)}
         update = ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code")
-        average = RunningMean()
-        for outcome in fit_each(world, world.cohort(), update, {"student": student}, {"unlabelled": stream}):
-            if not outcome.sat_out:
-                average.add(outcome.sends["student"], max(1.0 - outcome.sends["tau"], LEAST))
-        if not average.total:
-            return student, velocity
-        return momentum_step(student, average.value(), velocity, self.server_momentum)
+        average = shared.RunningMean()
+        for _, sends in shared.sent(shared.fit_each(world, world.cohort(), update, {"student": student}, data)):
+            average.add(sends["student"], max(1.0 - sends["tau"], LEAST))
+        mean = average.value() if average.total else None
+        return shared.momentum_step(student, mean, velocity, self.server_momentum)
 
 
 class Labelled(NamedTuple):
@@ -149,7 +131,7 @@ def perturbed(network: nn.Module, loss: Tensor, rho: float) -> fl.Weights:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(StudentUpdate):
+class ClientUpdate(shared.OwnLabelsUpdate):
     """Lines 9 to 22."""
 
     method: FL2
@@ -157,40 +139,29 @@ class ClientUpdate(StudentUpdate):
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         """Line 9: labels once. A client without images has none."""
         logits_ND = reader.predict(received["student"], "unlabelled", "weak")
-        N, D = logits_ND.shape
-        if not N:
+        if not len(logits_ND):
             return None
         given = adaptively_labelled(logits_ND, self.method.threshold)
-        at_N = given.kept_N.nonzero().flatten()
+        local = self.labelled(received, private, reader, given.labels_N, given.kept_N)
         # A batch carries one number an image: its label, and D more where it is sure.
-        codes_N = given.labels_N + D * given.sure_N
-        return fl.Local(
-            trainable={"student": received["student"]},
-            momentum=(private or {}).get("momentum"),
-            pseudo=fl.PseudoLabelled(labels_N=given.labels_N, kept_N=given.kept_N),
-            selected={"unlabelled": fl.Selected(positions_N=at_N, labels_N=codes_N[at_N])},
-            for_finish={"tau": given.tau},
-        )
+        codes_N = (given.labels_N + logits_ND.shape[1] * given.sure_N)[given.kept_N]
+        local.selected["unlabelled"] = replace(local.selected["unlabelled"], labels_N=codes_N)
+        local.for_finish = {"tau": given.tau}  # line 24
+        return local
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         """Lines 15 to 21: Eqs. 10 to 14."""
         method, network, images = self.method, trainable["student"], batch["unlabelled"]
-        codes_N = images.pseudo_labels_N
-        assert codes_N is not None
         logits_ND = network(images.views["strong"])
-        labels_N, sure_N = codes_N % logits_ND.shape[1], codes_N >= logits_ND.shape[1]
+        labels_N, sure_N = images.given_N % logits_ND.shape[1], images.given_N >= logits_ND.shape[1]
         losses_N = nn.functional.cross_entropy(logits_ND, labels_N, reduction="none")
         loss = losses_N.mean()
         if not method.consistency_weight:
-            return loss, {"client/loss": loss.detach()}
+            return loss, {"client/loss": loss}
         weights = perturbed(network, (losses_N * sure_N).sum(), method.rho)
         weak = method.anchor == "weak"
-        anchor_ND = predict_weak(network, images.views["weak"], "train") if weak else logits_ND
+        anchor_ND = shared.predict_weak(network, images.views["weak"], "train") if weak else logits_ND
         moved_ND = functional_call(network, weights, (images.views["strong"],))
         consistency = divergence_loss(moved_ND, torch.softmax(anchor_ND, dim=-1), sure_N)
         loss = loss + method.consistency_weight * consistency
-        return loss, {"client/loss": loss.detach(), "client/consistency": consistency.detach()}
-
-    def finish(self, local: fl.Local) -> fl.Tree:
-        """Line 24."""
-        return {**super().finish(local), **local.for_finish}
+        return loss, {"client/loss": loss, "client/consistency": consistency}

@@ -5,9 +5,9 @@ Federated Learning for Heterogeneous Clients. ICLR 2021, Algorithm 1. Released c
 src/.
 
 A client of width r trains the first r of each hidden layer's units. The server averages every entry over the clients
-that have it; an entry that no client had stays. It also has static batch norms; a scaler, which divides by r after each
-layer in training; and masked cross-entropy, in which the logits of classes that a client does not hold are 0, and of
-the last layer only the rows of its classes are averaged (fed.py:132-160).
+that have it; an entry that no client had stays. Training has static batch norms, a scaler, which divides by r after
+each layer, and masked cross-entropy: logits of classes that a client does not hold are 0, and of the last layer only
+the rows of its classes are averaged (fed.py:132-160).
 
 Departures (of its runs: reports/semifl/departures.md, entry 16):
 1. A client's width is drawn anew each round, uniformly of `widths` (released: model_split_mode "dynamic", fed.py:15-23;
@@ -17,7 +17,6 @@ Departures (of its runs: reports/semifl/departures.md, entry 16):
    (models/resnet.py:40-54), which before a batch norm is the same but for the norm's epsilon.
 4. The released ResNet has its norms before the convolutions and none in shortcuts; ours is that of the suite, which has
    the printed size as well.
-5. The statistics of static batch norms are asked from all holders after averaging, of the whole network.
 """
 
 import math
@@ -33,15 +32,8 @@ from benchmark.config import Count
 from benchmark.errors import ConfigError
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import (
-    ReadOnlyUpdate,
-    StudentUpdate,
-    fit_each,
-    labelled_cohort,
-    labelled_stream,
-    layer_of,
-    with_static_statistics,
-)
+from benchmark.methods.shared import ReadOnlyUpdate, StudentUpdate, fit_each, labelled_cohort, layer_of, sent
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,20 +70,19 @@ class HeteroFL(fl.Method):
         for outcome in fit_each(world, unknown, ClassesUpdate(), {}, {}):
             classes[str(outcome.key.client)] = outcome.sends["classes"]
         drawn = world.generator("widths").choice(self.widths, size=len(cohort))
+        data = {"labelled": fl.Stream.whole("labelled", self.batch_size)}
         jobs = [
-            fl.Job(
-                key=fl.Key(client=client),
-                update=ClientUpdate(width=width, classes_M=classes[str(client)]),
-                receives={"student": leading_slices(student, width)},
-                data={"labelled": labelled_stream(self.batch_size)},
-                limit=world.limit,
+            world.job(
+                client,
+                ClientUpdate(width=width, classes_M=classes[str(client)]),
+                {"student": leading_slices(student, width)},
+                data,
                 network=replace(world.model, width=width),
             )
             for client, width in zip(cohort, map(float, drawn), strict=True)
         ]
-        outcomes = (outcome for outcome in world.fit(jobs) if not outcome.sat_out)
-        sent = ((outcome.sends["student"], classes[str(outcome.key.client)]) for outcome in outcomes)
-        student = with_static_statistics(averaged(student, sent), world, range(world.K))
+        returned = ((sends["student"], classes[str(client)]) for client, sends in sent(world.fit(jobs)))
+        student = with_static_statistics(averaged(student, returned), world, range(world.K))
         return fl.State(server={"student": student, "classes": classes}), {}
 
 
@@ -115,11 +106,10 @@ class ClientUpdate(StudentUpdate):
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         labelled = batch["labelled"]
-        assert labelled.labels_N is not None
         with scaler(trainable["student"], self.width):
             logits_ND = trainable["student"](labelled.views["weak"])
-        loss = supervised_loss(masked(logits_ND, self.classes_M), labelled.labels_N)
-        return loss, {"client/supervised_loss": loss.detach()}
+        loss = supervised_loss(masked(logits_ND, self.classes_M), labelled.known_N)
+        return loss, {"client/supervised_loss": loss}
 
 
 def masked(logits_ND: Tensor, classes_M: Tensor) -> Tensor:

@@ -19,12 +19,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from benchmark.config import Count, Whole
 from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import labelled_cohort, labelled_loss, labelled_stream, layer_of, mean_of
+from benchmark.methods.shared import SupervisedUpdate, labelled_cohort, layer_of, mean_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +50,10 @@ class LGFedAvg(fl.Method):
         fedavg = world.round <= self.fedavg_rounds
         common = student if fedavg else self.common(student)
         own = {name: value for name, value in student.items() if name not in common}
+        update, data = ClientUpdate(common=tuple(common)), {"labelled": fl.Stream.whole("labelled", self.batch_size)}
         jobs = [
-            fl.Job(
-                key=fl.Key(client=client),
-                update=ClientUpdate(common=tuple(common)),
-                receives={"student": common, **({} if str(client) in state.clients else {"own": own})},
-                data={"labelled": labelled_stream(self.batch_size)},
-                limit=world.limit,
-            )
-            for client in labelled_cohort(world)
+            world.job(k, update, {"student": common, **({} if str(k) in state.clients else {"own": own})}, data)
+            for k in labelled_cohort(world)
         ]
         mean = mean_of(world.fit(jobs), common, world.labelled.__getitem__)
         return fl.State(server={"student": {**student, **mean}}), {}
@@ -77,18 +70,15 @@ class LGFedAvg(fl.Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(fl.LocalUpdate):
+class ClientUpdate(SupervisedUpdate):
     """The client's lines of Algorithm 1; it keeps its own layers."""
 
     common: tuple[str, ...]  # names of the tensors that are shared
+    reports: str = "client/supervised_loss"
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         own = private["layers"] if private else received["own"]
         return fl.Local(trainable={"student": {**received["student"], **own}})
-
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        loss = labelled_loss(trainable["student"], batch["labelled"])
-        return loss, {"client/supervised_loss": loss.detach()}
 
     def finish(self, local: fl.Local) -> fl.Tree:
         student = local.trainable["student"]

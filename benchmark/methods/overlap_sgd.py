@@ -1,22 +1,20 @@
 """Overlap-Local-SGD: clients are pulled towards an anchor one round old.
 
-The anchor was averaged while they trained. Wang, Liang, Joshi. Overlap Local-SGD: An Algorithmic Approach to Hide
-Communication Delays in Distributed SGD. ICASSP 2020, arXiv:2002.09539. Released code: JYWa/Overlap_Local_SGD,
-distoptim/OverlapLocalSGD.py, `average`. SSFL quotes it in Table 5 ("OverlapSGD").
+Wang, Liang, Joshi. Overlap Local-SGD: An Algorithmic Approach to Hide Communication Delays in Distributed SGD. ICASSP
+2020, arXiv:2002.09539. Released code: JYWa/Overlap_Local_SGD, distoptim/OverlapLocalSGD.py, `average`. SSFL quotes it
+in Table 5 ("OverlapSGD").
 
 After the T local steps of a round, with the anchor z that the models of the round before gave:
 
     x_i <- x_i - alpha (x_i - z)          v <- beta v + (mean_i x_i - z)          z <- z + v
 
-where the mean is of the pulled models, and is taken while the clients already run their next T steps, without waiting.
-beta = 0 is the version without momentum: then z <- z + (1 - alpha) (mean_i x_i before the pull - z), which is EASGD
-with these two rates (a test holds them together). alpha = 1 never leaves the first anchor; alpha = 0 never pulls.
+The mean is of the pulled models, and is taken while the clients already run their next T steps. beta = 0 is EASGD with
+the rates alpha and 1 - alpha.
 
 Departures: reports/ssfl/departures.md, entry 23, and the first three of `easgd`. Besides:
 1. v is in units of weights. The released code divides by the learning rate when it adds and multiplies by it when it
    moves: the same at a constant rate.
-2. The anchor is evaluated: the mean of the models after the pull, which the paper's virtual sequence follows, plus
-   momentum. The released code tests each worker's own model.
+2. The anchor is evaluated, the pulled models' mean plus momentum. The released code tests each worker's own model.
 """
 
 from dataclasses import dataclass
@@ -43,7 +41,5 @@ class OverlapSGD(ElasticMethod):
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         anchor, velocity = state.server["anchor"], state.server["velocity"]
         update = ElasticUpdate(alpha=self.alpha, sends="pulled", keeps_momentum=self.momentum == "kept")
-        mean = self.mean_of_clients(update, anchor, world)
-        if mean is not None:
-            anchor, velocity = momentum_step(anchor, mean, velocity, self.beta)
+        anchor, velocity = momentum_step(anchor, self.mean_of_clients(update, anchor, world), velocity, self.beta)
         return fl.State(server={"anchor": anchor, "velocity": velocity}), {}

@@ -4,7 +4,7 @@ A method never loops over SGD steps, never touches a device and never sees an im
 which local work (`Job`), passes all of it to `world.fit` at once, and combines the results (`Outcome`), in job order.
 `README.md` in this folder has a whole method.
 
-Legend of shape suffixes: N images of a batch or of a part, C channels, H W pixels, D classes.
+Legend of shape suffixes in all methods: N images of a batch or of a part, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +45,11 @@ class Stream:
     views: tuple[str, ...]  # of "plain", "weak", "strong", and "weak2", a second draw of the weak view
     drop_last: bool = True  # leave out the incomplete batch at the end of a pass
 
+    @classmethod
+    def whole(cls, part: PartName, batch_size: int, *views: str) -> "Stream":
+        """With the incomplete last batch. Of weak views where no others are named."""
+        return cls(part=part, batch_size=batch_size, views=views or ("weak",), drop_last=False)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
@@ -52,6 +57,9 @@ class Limit:
 
     steps: int | None = None
     epochs: int | None = None
+
+    def times(self, factor: int) -> "Limit":
+        return Limit(**{name: factor * value for name, value in vars(self).items() if value is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +69,18 @@ class Batch:
     views: Mapping[str, Tensor]  # name -> images_NCHW, float32, normalised
     labels_N: Tensor | None
     pseudo_labels_N: Tensor | None = None  # those that `start` gave the images (`Selected`)
+
+    @property
+    def known_N(self) -> Tensor:
+        """The labels, where the label setting has been checked: there are some."""
+        assert self.labels_N is not None
+        return self.labels_N
+
+    @property
+    def given_N(self) -> Tensor:
+        """The pseudo-labels, where `start` gave some."""
+        assert self.pseudo_labels_N is not None
+        return self.pseudo_labels_N
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +203,7 @@ class LocalUpdate:
     def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
         """The loss of one local step, and what to report of it. "labels_N" and "kept_N" are the pseudo-labels of the
         stream "unlabelled" (their quality is measured outside, the method never sees a hidden label); every other
-        entry is a scalar, averaged over the job's steps."""
+        entry is a scalar, averaged over the job's steps without its gradient."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def after_step(self, training: Training) -> None:
@@ -258,10 +278,39 @@ class World:
     generator: Callable[..., np.random.Generator]  # generator("groups"): this round's named stream
     fit: Callable[[Sequence[Job]], Iterator[Outcome]]
 
-    def cohort(self, *names: str | int) -> list[int]:
+    def cohort(self) -> list[int]:
         """C of the K clients, uniformly without replacement, in random order. So consecutive parts of it are random
         groups."""
-        return [int(k) for k in self.generator("cohort", *names).permutation(self.K)[: self.C]]
+        return [int(k) for k in self.generator("cohort").permutation(self.K)[: self.C]]
+
+    def unlabelled(self, client: int) -> int:
+        """The client's unlabelled images. 0 where labels are everywhere: its part "unlabelled" is the labelled one."""
+        return self.sizes[client] - self.labelled[client]
+
+    def streams(self, client: int, **streams: Stream) -> dict[str, Stream]:
+        """Of the streams "labelled" and "unlabelled" those of whose images the client has some."""
+        images = {"labelled": self.labelled[client], "unlabelled": self.unlabelled(client)}
+        return {name: stream for name, stream in streams.items() if images[name]}
+
+    def job(
+        self,
+        holder: int,
+        update: LocalUpdate,
+        receives: Tree,
+        data: Mapping[str, Stream] | None = None,
+        *,
+        draw: int = 0,
+        limit: Limit | None = None,
+        **fields: Any,
+    ) -> Job:
+        """Local work at this holder, of a round's length where there is no other limit. `fields`: others of `Job`."""
+        key, limit = Key(client=holder, draw=draw), self.limit if limit is None else limit
+        return Job(key=key, update=update, receives=receives, data=data or {}, limit=limit, **fields)
+
+    def fit_one(self, *arguments: Any, **fields: Any) -> Tree:
+        """What one `job` sends."""
+        (outcome,) = self.fit([self.job(*arguments, **fields)])
+        return outcome.sends
 
 
 class Method(Checked):

@@ -14,7 +14,7 @@ Departures: reports/sage/departures.md, entries 19 to 21. Besides:
 1. Shares of the classes are counted over all of a job's steps. Released: over its last fifth (lines 267-290).
 2. The gradient of the tuning is written out and in float64; its batches have an order of their own.
 
-Legend: N images of a batch (M of them unlabelled, in both views), F features, D classes, P proxies of clients.
+Legend: M unlabelled images of the N of a batch, in both views; F features; P proxies of clients.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from benchmark.config import Count, NotNegative, Positive, Share, Whole
 from benchmark.losses import consistency_loss, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods.sage import ClientUpdate, Logits, TwoLabellers
-from benchmark.methods.shared import RunningMean
+from benchmark.methods.shared import RunningMean, sent
 from benchmark.models.build import head_of
 from benchmark.models.classifier import Classifier
 
@@ -88,19 +88,18 @@ class ProxyFL(TwoLabellers):
         return loss, {"labels_N": common.labels_N, "kept_N": kept_N}
 
     def update(self, world: fl.World, client: int) -> "ProxyUpdate":
-        return ProxyUpdate(method=self, keeps_momentum=self.momentum != "reset")
+        return ProxyUpdate(method=self, keeps_momentum=self.keeps_momentum)
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         head = f"{head_of(world.model)}.weight"
         means = {name: RunningMean() for name in ("student", "projections") if name in state.server}
         counts, proxies = [], []
         jobs = [replace(job, receives=dict(state.server)) for job in self.jobs(state.server["student"], world)]
-        for outcome in world.fit(jobs):
-            if not outcome.sat_out:
-                for name, mean in means.items():
-                    mean.add(outcome.sends[name])
-                counts.append(outcome.sends["counts"])
-                proxies.append(outcome.sends["student"][head])
+        for _, sends in sent(world.fit(jobs)):
+            for name, mean in means.items():
+                mean.add(sends[name])
+            counts.append(sends["counts"])
+            proxies.append(sends["student"][head])
         if not counts:
             return state, {}
         server: fl.Tree = {name: mean.value() for name, mean in means.items()}
@@ -138,9 +137,8 @@ class ProxyUpdate(ClientUpdate):
 
     method: ProxyFL
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        local = super().start(received, private, reader)
-        assert local is not None
+    def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
+        local = super().begin(received, private, reader)
         if "projections" in received:
             local.trainable["projections"], local.layers = received["projections"], ("projections",)
         self.notes.update(shares_D=received["shares"], counts_D=torch.zeros_like(received["shares"]))
@@ -154,8 +152,9 @@ class ProxyUpdate(ClientUpdate):
         loss, aux = self.loss_of(logits, frozen, batch)
         classes_D = torch.arange(head.out_features, device=head.weight.device)
         if "labelled" in batch:
-            labels_N = cast(Tensor, batch["labelled"].labels_N)
-            self.notes["counts_D"] = self.notes["counts_D"] + (labels_N[:, None] == classes_D).sum(dim=0)
+            self.notes["counts_D"] = self.notes["counts_D"] + (batch["labelled"].known_N[:, None] == classes_D).sum(
+                dim=0
+            )
         if "unlabelled" not in batch:
             return loss, aux
         best_MD = aux["labels_N"][:, None] == classes_D
@@ -177,7 +176,7 @@ class ProxyUpdate(ClientUpdate):
             )
         contrast = contrast_loss(*compared, weight_MD.repeat(2, 1), torch.cat(sets))
         loss = loss + self.method.proxy_weight * contrast
-        return loss, {**aux, "client/proxy_loss": contrast.detach(), "client/loss": loss.detach()}
+        return loss, {**aux, "client/proxy_loss": contrast, "client/loss": loss}
 
     def _candidates(self, p_ND: Tensor) -> Tensor:
         if self.method.candidates is None:
@@ -186,7 +185,7 @@ class ProxyUpdate(ClientUpdate):
 
     def _labelled_candidates(self, labelled: fl.Batch, frozen: fl.Networks, classes_D: Tensor) -> Tensor:
         if self.method.labelled_candidates == "paper":
-            return cast(Tensor, labelled.labels_N)[:, None] == classes_D
+            return labelled.known_N[:, None] == classes_D
         with torch.no_grad():
             logits_ND = frozen["global"](labelled.views["weak"])
         best = pseudo_labels(logits_ND, self.method.threshold)

@@ -5,8 +5,7 @@ Algorithm 1. Released code: XMed-Lab/RSCFed; DMA is train_main.py:284-310 and Fe
 
 M times a round, K clients are drawn and trained from the global model (`fed_consist`). Each draw gives a sub-consensus
 by distance-reweighted model aggregation (DMA, section 3.3): models near the draw's average count for more. The next
-global model is the plain mean of the sub-consensus models. With beta = 0 the distances do not count: Table 2's "Basic +
-SSO". Its "Basic" is `fed_consist`.
+global model is their plain mean. With beta = 0 the distances do not count: Table 2's "Basic + SSO".
 
 Departures: reports/rscfed/departures.md. Besides:
 1. A subset without labelled clients, or with no others, is weighted by size; so is such a round under `per_round`.

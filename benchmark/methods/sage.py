@@ -19,7 +19,7 @@ Departures:
 4. The rows but SAGE's have no released code; what their papers leave open is a switch.
 5. FlexMatch asks that clients hold all their images from the first round on (`data.streaming_steps` 1).
 
-Legend: N images of a batch, M unlabelled images of a client, C channels, H W pixels, D classes.
+Legend: M unlabelled images of a client.
 """
 
 import math
@@ -69,8 +69,12 @@ class TwoLabellers(fl.Method):
         labels_N, _, kept_N = pseudo_labels(logits["global" if self.uses_global else "weak"], self.threshold)
         return consistency_loss(logits["strong"], labels_N, kept_N), {"labels_N": labels_N, "kept_N": kept_N}
 
+    @property
+    def keeps_momentum(self) -> bool:
+        return self.momentum != "reset"
+
     def update(self, world: fl.World, client: int) -> "ClientUpdate":
-        return ClientUpdate(method=self, keeps_momentum=self.momentum != "reset")
+        return ClientUpdate(method=self, keeps_momentum=self.keeps_momentum)
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
@@ -78,39 +82,27 @@ class TwoLabellers(fl.Method):
         return fl.State(server={"student": mean_of(outcomes, otherwise=student)}), {}
 
     def jobs(self, student: fl.Weights, world: fl.World) -> list[fl.Job]:
+        labelled = fl.Stream(part="labelled", batch_size=self.labelled_batch_size, views=("weak",))
+        unlabelled = fl.Stream(part="unlabelled", batch_size=self.batch_size, views=self.views)
         return [
-            fl.Job(
-                key=fl.Key(client=client),
-                update=self.update(world, client),
-                receives={"student": student},
-                data=self._streams(world, client),
+            world.job(
+                client,
+                self.update(world, client),
+                {"student": student},
+                world.streams(client, labelled=labelled, unlabelled=unlabelled),
                 limit=self._limit(world, client),
                 keeps="everyone" if self.momentum == "released_code" else None,
             )
             for client in world.cohort()
         ]
 
-    def _streams(self, world: fl.World, client: int) -> dict[str, fl.Stream]:
-        """One for each kind of images that the client has."""
-        streams = {}
-        if world.labelled[client]:
-            streams["labelled"] = fl.Stream(part="labelled", batch_size=self.labelled_batch_size, views=("weak",))
-        if unlabelled(world, client):
-            streams["unlabelled"] = fl.Stream(part="unlabelled", batch_size=self.batch_size, views=self.views)
-        return streams
-
     def _limit(self, world: fl.World, client: int) -> fl.Limit:
         """An epoch, as released, is the whole batches of the labelled ones' size in the unlabelled images: two passes
         (SAGE.py:120). A schedule of the rate counts T steps a round in any case."""
         if world.limit.epochs is None:
             return world.limit
-        images = unlabelled(world, client) or world.sizes[client]
+        images = world.unlabelled(client) or world.sizes[client]
         return fl.Limit(steps=world.limit.epochs * max(1, images // self.labelled_batch_size))
-
-
-def unlabelled(world: fl.World, client: int) -> int:
-    """M, the client's unlabelled images."""
-    return world.sizes[client] - world.labelled[client]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,17 +113,13 @@ class ClientUpdate(StudentUpdate):
     # What the job's steps hand on to each other, from `start` to `finish`: a loss sees no private state.
     notes: fl.Tree = field(default_factory=dict, compare=False, repr=False)
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        student, labels_N = received["student"], reader.labels("labelled")
-        selected = {}
+    def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
+        local, labels_N = super().begin(received, private, reader), reader.labels("labelled")
+        if self.method.uses_global:
+            local.frozen = {"global": received["student"]}
         if self.method.labelled_list == "released_code" and labels_N is not None:
-            selected["labelled"] = fl.Selected(positions_N=torch.arange(len(labels_N)).repeat(COPIES))
-        return fl.Local(
-            trainable={"student": student},
-            frozen={"global": student} if self.method.uses_global else {},
-            momentum=(private or {}).get("momentum"),
-            selected=selected,
-        )
+            local.selected["labelled"] = fl.Selected(positions_N=torch.arange(len(labels_N)).repeat(COPIES))
+        return local
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         return self.loss_of(self.passed(trainable["student"], batch), frozen, batch)
@@ -140,20 +128,17 @@ class ClientUpdate(StudentUpdate):
         """The loss of the student's logits by view, to which p_G's are added."""
         terms, aux = [], {}
         if "labelled" in batch:
-            labels_N = batch["labelled"].labels_N
-            assert labels_N is not None
-            supervised = supervised_loss(logits["labelled"], labels_N)
-            terms.append(supervised)
-            aux["client/supervised_loss"] = supervised.detach()
+            terms.append(supervised_loss(logits["labelled"], batch["labelled"].known_N))
+            aux["client/supervised_loss"] = terms[0]
         if "unlabelled" in batch:
             if "global" in frozen:
                 with torch.no_grad():
                     logits["global"] = frozen["global"](batch["unlabelled"].views["weak"])
             consistency, reported = self.consistency(logits, batch["unlabelled"])
             terms.append(self.method.unlabelled_weight * consistency)
-            aux.update({"client/consistency_loss": consistency.detach(), **reported})
+            aux.update({"client/consistency_loss": consistency, **reported})
         loss = torch.stack(terms).sum()
-        return loss, {**aux, "client/loss": loss.detach()}
+        return loss, {**aux, "client/loss": loss}
 
     def consistency(self, logits: Logits, unlabelled: fl.Batch) -> fl.Loss:
         """L_u of one batch, and what is reported of it."""
@@ -202,8 +187,8 @@ class FlexMatchLPL(TwoLabellers):
     uses_global = False
 
     def update(self, world: fl.World, client: int) -> "FlexMatchUpdate":
-        M, keeps_momentum = unlabelled(world, client), self.momentum != "reset"
-        return FlexMatchUpdate(method=self, keeps_momentum=keeps_momentum, client=client, M=M)
+        M = world.unlabelled(client)
+        return FlexMatchUpdate(method=self, keeps_momentum=self.keeps_momentum, client=client, M=M)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,22 +199,18 @@ class FlexMatchUpdate(ClientUpdate):
     client: int
     M: int
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        local = super().start(received, private, reader)
-        assert local is not None
-        positions_M = torch.arange(self.M)
-        device = next(iter(received["student"].values())).device
+    def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
+        local, positions_M = super().begin(received, private, reader), torch.arange(self.M)
         local.selected["unlabelled"] = fl.Selected(positions_N=positions_M, labels_N=positions_M)
         local.private = private
-        never_M = torch.full((self.M,), NEVER, device=device)
+        never_M = torch.full((self.M,), NEVER, device=next(iter(received["student"].values())).device)
         kept = (private or {}).get("last_sure", {}) if self.method.counts == "kept" else {}
         self.notes["last_M"] = kept.get(str(self.client), never_M)
         return local
 
     def consistency(self, logits: Logits, unlabelled: fl.Batch) -> fl.Loss:
         """Thresholds are those before this batch."""
-        positions_N, tau = unlabelled.pseudo_labels_N, self.method.threshold
-        assert positions_N is not None
+        positions_N, tau = unlabelled.given_N, self.method.threshold
         labels_N, confidence_N, sure_N = pseudo_labels(logits["weak"], tau)
         last_M = self.notes["last_M"]
         kept_N = confidence_N >= flexible_thresholds(last_M, logits["weak"].shape[-1], tau)[labels_N]
@@ -275,11 +256,8 @@ class FedLabel(TwoLabellers):
         kept_N = local.kept_N | common.kept_N
         loss = consistency_loss(logits["strong"], labels_N, kept_N)
         agreement = self._divergence(logits, local.labels_N == common.labels_N)
-        return loss + self.agreement_weight * agreement, {
-            "client/agreement_loss": agreement.detach(),
-            "labels_N": labels_N,
-            "kept_N": kept_N,
-        }
+        aux = {"client/agreement_loss": agreement, "labels_N": labels_N, "kept_N": kept_N}
+        return loss + self.agreement_weight * agreement, aux
 
     def _divergence(self, logits: Logits, agreed_N: Tensor) -> Tensor:
         local_ND, global_ND = logits[self.agreement_view], logits["global"]

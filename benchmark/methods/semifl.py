@@ -25,14 +25,8 @@ from torch import Tensor
 from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import (
-    StudentUpdate,
-    fit_each,
-    means_of,
-    momentum_step,
-    trained_at_server,
-    with_static_statistics,
-)
+from benchmark.methods.shared import OwnLabelsUpdate, fit_each, mean_of, momentum_step, trained_at_server
+from benchmark.methods.static_norm import with_static_statistics
 
 NO_LABEL = -1
 
@@ -109,18 +103,16 @@ class SemiFL(fl.Method):
         self, weights: fl.Weights, velocity: fl.Weights | None, world: fl.World
     ) -> tuple[fl.Weights, fl.Weights | None]:
         """The cohort's ClientUpdates and Eq. 9, as a step of global momentum."""
-        fix = fl.Stream(part="unlabelled", batch_size=self.batch_size, views=("weak", "strong"), drop_last=False)
-        mix = fl.Stream(part="unlabelled", batch_size=self.batch_size, views=("weak",), drop_last=False)
         update = ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code")
-        data = {"fix": fix, "mix": mix} if self.mix_weight else {"fix": fix}
-        means = means_of(fit_each(world, world.cohort(), update, {"student": weights}, data))
-        if means is None:
-            return weights, velocity
-        return momentum_step(weights, means["student"], velocity, self.server_momentum)
+        data = {"fix": fl.Stream.whole("unlabelled", self.batch_size, "weak", "strong")}
+        if self.mix_weight:
+            data["mix"] = fl.Stream.whole("unlabelled", self.batch_size)
+        mean = mean_of(fit_each(world, world.cohort(), update, {"student": weights}, data), otherwise=None)
+        return momentum_step(weights, mean, velocity, self.server_momentum)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(StudentUpdate):
+class ClientUpdate(OwnLabelsUpdate):
     """ClientUpdate of Algorithm 1."""
 
     method: SemiFL
@@ -129,23 +121,14 @@ class ClientUpdate(StudentUpdate):
         """Eqs. 2 to 4: labels once, the sets D+ and D-. A client without D+ has nothing to train."""
         method = self.method
         labels_N, _, kept_N = pseudo_labels(reader.predict(received["student"], "unlabelled", "weak"), method.threshold)
-        given = fl.PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
-        sure_N = kept_N.nonzero().flatten()
-        if not len(sure_N):
-            return fl.Local(trainable={}, pseudo=given)
-        others_N = self._others(kept_N)
-        drawn_N = others_N[torch.randint(len(others_N), (len(sure_N),), generator=reader.draw)]
-        skipped = method.mix_source == "paper" and method.nothing_below == "skip_mix" and bool(kept_N.all())
-        mix_labels_N = torch.full_like(drawn_N, NO_LABEL) if skipped else labels_N[drawn_N]
-        return fl.Local(
-            trainable={"student": received["student"]},
-            momentum=(private or {}).get("momentum"),
-            pseudo=given,
-            selected={
-                "fix": fl.Selected(positions_N=sure_N, labels_N=labels_N[sure_N]),
-                "mix": fl.Selected(positions_N=drawn_N, labels_N=mix_labels_N),
-            },
-        )
+        local = self.labelled(received, private, reader, labels_N, kept_N, stream="fix")
+        if local.trainable:
+            others_N, count = self._others(kept_N), len(local.selected["fix"].positions_N)
+            drawn_N = others_N[torch.randint(len(others_N), (count,), generator=reader.draw)]
+            skipped = method.mix_source == "paper" and method.nothing_below == "skip_mix" and bool(kept_N.all())
+            mix_labels_N = torch.full_like(drawn_N, NO_LABEL) if skipped else labels_N[drawn_N]
+            local.selected["mix"] = fl.Selected(positions_N=drawn_N, labels_N=mix_labels_N)
+        return local
 
     def _others(self, kept_N: Tensor) -> Tensor:
         """What D- is drawn from: the unsure images (Eq. 4), or all (modules.py:259-262, data.py:310-322)."""
@@ -156,24 +139,14 @@ class ClientUpdate(StudentUpdate):
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         """Eqs. 5 to 8; one lambda a batch, not max(lambda, 1 - lambda) (utils.py:115-185)."""
         network, fix = trainable["student"], batch["fix"]
-        fix_labels_N = fix.pseudo_labels_N
-        assert fix_labels_N is not None
-        fix_loss = supervised_loss(network(fix.views["strong"]), fix_labels_N)
+        fix_loss = supervised_loss(network(fix.views["strong"]), fix.given_N)
         if not self.method.mix_weight:
-            return fix_loss, {"client/loss": fix_loss.detach()}
-        mix, lam = batch["mix"], draw_beta(self.method.beta, draw)
-        mix_labels_N = mix.pseudo_labels_N
-        assert mix_labels_N is not None
+            return fix_loss, {"client/loss": fix_loss}
+        mix, a = batch["mix"], self.method.beta
+        # Through NumPy: torch has no Beta draw from a named generator.
+        lam = float(np.random.default_rng(int(torch.randint(2**62, (), generator=draw))).beta(a, a))
         mixed_NCHW = mixup(fix.views["weak"], mix.views["weak"], lam)
-        counts = (mix_labels_N != NO_LABEL).float().mean()  # 1, or 0 where the mix is skipped
-        mixed_loss = counts * mix_loss(network(mixed_NCHW), fix_labels_N, mix_labels_N.clamp(min=0), lam)
+        counts = (mix.given_N != NO_LABEL).float().mean()  # 1, or 0 where the mix is skipped
+        mixed_loss = counts * mix_loss(network(mixed_NCHW), fix.given_N, mix.given_N.clamp(min=0), lam)
         loss = fix_loss + self.method.mix_weight * mixed_loss
-        return loss, {"client/loss": loss.detach(), "client/mix_loss": mixed_loss.detach()}
-
-    def finish(self, local: fl.Local) -> fl.Tree:
-        return super().finish(local) if local.trainable else {}
-
-
-def draw_beta(a: float, draw: torch.Generator) -> float:
-    """lambda from Beta(a, a). Through NumPy: torch has no Beta draw from a named generator."""
-    return float(np.random.default_rng(int(torch.randint(2**62, (), generator=draw))).beta(a, a))
+        return loss, {"client/loss": loss, "client/mix_loss": mixed_loss}

@@ -12,7 +12,8 @@ from typing import Literal
 from benchmark.config import Count, added
 from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import ServerUpdate, clients_with_labels, with_static_statistics
+from benchmark.methods.shared import ServerUpdate, clients_with_labels
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +37,8 @@ class ServerOnly(fl.Method):
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         everyones = self.images == "everyones"
         part: fl.PartName = "everyones" if everyones else "labelled"
-        job = fl.Job(
-            key=fl.Key(client=fl.CENTRAL if everyones else fl.SERVER),
-            update=ServerUpdate(keeps_momentum=self.momentum_kept),
-            receives={"student": state.server["student"]},
-            data={"labelled": fl.Stream(part=part, batch_size=self.batch_size, views=("weak",))},
-            limit=world.limit,
-            keeps="server",
-        )
-        (outcome,) = world.fit([job])
-        student = with_static_statistics(outcome.sends["student"], world, range(world.K) if everyones else ())
+        data = {"labelled": fl.Stream(part=part, batch_size=self.batch_size, views=("weak",))}
+        holder, update = fl.CENTRAL if everyones else fl.SERVER, ServerUpdate(keeps_momentum=self.momentum_kept)
+        sends = world.fit_one(holder, update, {"student": state.server["student"]}, data, keeps="server")
+        student = with_static_statistics(sends["student"], world, range(world.K) if everyones else ())
         return fl.State(server={"student": student}), {}

@@ -1,21 +1,20 @@
 """Functions that methods share: means of weights, EMA, momentum, local work.
 
 Sums run in job order in float64, so that a result depends neither on the number of workers nor on which is first.
-
-Legend: N images of a batch, C channels, H W pixels, D classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.models.norms import mean_statistics, set_statistics
 from benchmark.models.tensors import tensors_of
+
+Otherwise = TypeVar("Otherwise", bound=fl.Weights | None)
 
 # The server's side of a round.
 
@@ -50,27 +49,20 @@ def mean(weight_sets: Sequence[fl.Weights], coefficients: Sequence[float] | None
     return running.value()
 
 
-def means_of(
-    outcomes: Iterable[fl.Outcome],
-    names: Sequence[str] = ("student",),
-    weight: Callable[[int], float] | None = None,
-) -> dict[str, fl.Weights] | None:
-    """The means of these weight sets over the clients that sent something. None where no client did. `weight` of a
-    client's number; default: all count alike."""
-    means = {name: RunningMean() for name in names}
-    for outcome in outcomes:
-        if not outcome.sat_out:
-            for name, running in means.items():
-                running.add(outcome.sends[name], 1.0 if weight is None else weight(outcome.key.client))
-    return {name: running.value() for name, running in means.items()} if means[names[0]].total else None
+def sent(outcomes: Iterable[fl.Outcome]) -> Iterator[tuple[int, fl.Tree]]:
+    """Each client's number, and what it sent. Without the clients that sent nothing."""
+    return ((outcome.key.client, outcome.sends) for outcome in outcomes if not outcome.sat_out)
 
 
 def mean_of(
-    outcomes: Iterable[fl.Outcome], otherwise: fl.Weights, weight: Callable[[int], float] | None = None
-) -> fl.Weights:
-    """The mean of the weight set "student", as `means_of`. `otherwise` where no client sent anything."""
-    means = means_of(outcomes, weight=weight)
-    return otherwise if means is None else means["student"]
+    outcomes: Iterable[fl.Outcome], otherwise: Otherwise, weight: Callable[[int], float] = lambda client: 1.0
+) -> fl.Weights | Otherwise:
+    """The mean of the weight set "student" over the clients that sent something. `otherwise` where no client did.
+    `weight` of a client's number; default: all count alike."""
+    average = RunningMean()
+    for client, sends in sent(outcomes):
+        average.add(sends["student"], weight(client))
+    return average.value() if average.total else otherwise
 
 
 def ema(teacher: fl.Weights, student: fl.Weights, decay: float) -> fl.Weights:
@@ -100,11 +92,13 @@ def ema_(teacher: nn.Module, student: nn.Module, decay: float, *, lerp: bool = F
 
 
 def momentum_step(
-    weights: fl.Weights, target: fl.Weights, velocity: fl.Weights | None, beta: float
-) -> tuple[fl.Weights, fl.Weights]:
+    weights: fl.Weights, target: fl.Weights | None, velocity: fl.Weights | None, beta: float
+) -> tuple[fl.Weights, fl.Weights | None]:
     """v <- beta v + (w - target), w <- w - v for every trained parameter. Running statistics are the target's.
     SemiFL's global momentum: SGD with rate 1 on w - mean of the clients (modules.py:39-60). beta = 0 gives `target`
-    (up to rounding). Returns the new weights and v, in float64."""
+    (up to rounding). Returns the new weights and v, in float64; the former ones where there is no target."""
+    if target is None:
+        return weights, velocity
     moved, kept = {}, {}
     for name, value in weights.items():
         if is_statistic(name):
@@ -136,11 +130,40 @@ class StudentUpdate(fl.LocalUpdate):
     keeps_momentum: bool = False
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+        return self.begin(received, private, reader)
+
+    def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
+        """`start` of a holder that does train."""
         return fl.Local(trainable={"student": received["student"]}, momentum=(private or {}).get("momentum"))
 
     def finish(self, local: fl.Local) -> fl.Tree:
+        """The weights, and what `start` left for it. Nothing where nothing was trained."""
+        if not local.trainable:
+            return {}
         local.private = {"momentum": local.momentum} if self.keeps_momentum else None
-        return {"student": local.trainable["student"]}
+        return {"student": local.trainable["student"], **local.for_finish}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnLabelsUpdate(StudentUpdate):
+    """Training on labels that the client gives its images once, on receipt. Where it keeps none, it sits out."""
+
+    def labelled(
+        self,
+        received: fl.Tree,
+        private: fl.Tree | None,
+        reader: fl.Reader,
+        labels_N: Tensor,
+        kept_N: Tensor,
+        stream: str = "unlabelled",
+    ) -> fl.Local:
+        """What `start` returns; the stream has the images that are kept."""
+        local, at_N = self.begin(received, private, reader), kept_N.nonzero().flatten()
+        local.pseudo = fl.PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
+        local.selected = {stream: fl.Selected(positions_N=at_N, labels_N=labels_N[at_N])}
+        if not len(at_N):
+            local.trainable = {}
+        return local
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +190,7 @@ class SupervisedUpdate(StudentUpdate):
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         loss = labelled_loss(trainable["student"], batch[self.stream])
-        return loss, {self.reports: loss.detach()}
+        return loss, {self.reports: loss}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +202,7 @@ class ServerUpdate(SupervisedUpdate):
 
 def labelled_loss(network: nn.Module, batch: fl.Batch, view: str = "weak") -> Tensor:
     """Cross-entropy on that view, a scalar. The label setting has been checked: there are labels."""
-    assert batch.labels_N is not None
-    return supervised_loss(network(batch.views[view]), batch.labels_N)
+    return supervised_loss(network(batch.views[view]), batch.known_N)
 
 
 @torch.no_grad()
@@ -205,46 +227,29 @@ def fit_each(
     learning_rate: Literal["client", "server"] | None = None,
 ) -> Iterator[fl.Outcome]:
     """The outcomes of the same local work at each of these holders. From the same weights, in the holders' order."""
-    jobs = [
-        fl.Job(
-            key=fl.Key(client=holder),
-            update=update,
-            receives=receives,
-            data=data,
-            limit=world.limit,
-            learning_rate=learning_rate,
-        )
-        for holder in holders
-    ]
-    return world.fit(jobs)
-
-
-def labelled_stream(batch_size: int, view: str = "weak") -> fl.Stream:
-    """An incomplete last batch is trained on."""
-    return fl.Stream(part="labelled", batch_size=batch_size, views=(view,), drop_last=False)
+    return world.fit([world.job(holder, update, receives, data, learning_rate=learning_rate) for holder in holders])
 
 
 def trained_at_server(
-    student: fl.Weights, world: fl.World, batch_size: int, draw: int = 0, times: int = 1
+    student: fl.Weights,
+    world: fl.World,
+    batch_size: int,
+    draw: int = 0,
+    times: int = 1,
+    *,
+    keeps_momentum: bool = False,
 ) -> fl.Weights:
     """The student after local work on the server's labelled images. It lasts `times` as long as a client's."""
-    length = {name: times * value for name, value in vars(world.limit).items() if value is not None}
-    job = fl.Job(
-        key=fl.Key(client=fl.SERVER, draw=draw),
-        update=ServerUpdate(),
-        receives={"student": student},
-        data={"labelled": labelled_stream(batch_size)},
-        limit=fl.Limit(**length),
-    )
-    (outcome,) = world.fit([job])
-    return outcome.sends["student"]
+    update, data = ServerUpdate(keeps_momentum=keeps_momentum), {"labelled": fl.Stream.whole("labelled", batch_size)}
+    limit = world.limit.times(times)
+    return world.fit_one(fl.SERVER, update, {"student": student}, data, draw=draw, limit=limit)["student"]
 
 
 def trained_on_labels(
     update: fl.LocalUpdate, student: fl.Weights, world: fl.World, batch_size: int, view: str = "weak"
 ) -> Iterator[fl.Outcome]:
     """The outcomes of local work on labels, at the cohort's clients that have some."""
-    data = {"labelled": labelled_stream(batch_size, view)}
+    data = {"labelled": fl.Stream.whole("labelled", batch_size, view)}
     return fit_each(world, labelled_cohort(world), update, {"student": student}, data)
 
 
@@ -260,53 +265,3 @@ def labelled_cohort(world: fl.World) -> list[int]:
 
 def clients_with_labels(known: fl.Setup | fl.World) -> list[int]:
     return [client for client in range(known.K) if known.labelled[client]]
-
-
-# Static batch normalisation (SemiFL section 3.4): statistics asked from holders of images, between local training.
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatisticsUpdate(ReadOnlyUpdate):
-    """The statistics of each static batch norm over a holder's images, and their weight."""
-
-    part: fl.PartName
-    pooled: bool
-    batch_size: int = 250  # released: data.py:242-254
-
-    def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
-        statistics, count = reader.statistics(received["student"], self.part, self.batch_size, self.pooled)
-        return {"statistics": statistics, "count": count} if count else {}
-
-
-def with_static_statistics(
-    weights: fl.Weights, world: fl.World, clients: Sequence[int], *, pooled: bool = True
-) -> fl.Weights:
-    """The weights with static batch norms' statistics of the holders' images.
-
-    They are asked from the server, for its labelled images, and from `clients`, for all theirs. pooled: E[x] and
-    Var[x], "where x represents the whole dataset" (section 3.4). Else a mean over batches: with batch norms of
-    PyTorch's `momentum=None` the same as one pass over everyone's images in turn, except that no batch has images of
-    two holders; between clients of different classes the means' own spread is then lost. Other networks are returned as
-    they are, without a pass.
-    """
-    if world.model.norm != "sbn":
-        return weights
-    asked: list[tuple[int, fl.PartName]] = []
-    for holder in (fl.SERVER, *clients):
-        if world.labelled[holder]:
-            asked.append((holder, "labelled"))
-        if world.sizes[holder] > world.labelled[holder]:
-            asked.append((holder, "unlabelled"))
-    jobs = [
-        fl.Job(
-            key=fl.Key(client=holder),
-            update=StatisticsUpdate(part=part, pooled=pooled),
-            receives={"student": weights},
-            data={},
-            limit=fl.Limit(steps=0),
-        )
-        for holder, part in asked
-    ]
-    answers = [outcome.sends for outcome in world.fit(jobs) if not outcome.sat_out]
-    shares = [(answer["statistics"], answer["count"]) for answer in answers]
-    return set_statistics(weights, mean_statistics(shares, pooled=pooled))

@@ -16,10 +16,10 @@ Departures: reports/ssfl/departures.md, entries 1 to 8, 14 and 21. Besides:
    batches are as large as the server's would be (64, a client's 50 images all at once), in weak views; the two losses
    add up without a factor.
 
-Legend: N images of a batch, M = 2 N views, D classes.
+Legend: M = 2 N views.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,18 +30,7 @@ from benchmark.config import Checked, Count, Share, ShareBelow1, Whole, added
 from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, loss_of_kept, pseudo_labels
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import (
-    RunningMean,
-    ServerUpdate,
-    StudentUpdate,
-    SupervisedUpdate,
-    is_statistic,
-    labelled_loss,
-    mean,
-    predict_weak,
-)
-
-# Averaging: FedAvg (Eq. 8) and grouping (Eq. 7).
+from benchmark.methods import shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +71,13 @@ class Grouping(Checked):
         return tuple(C // self.S + (group < C % self.S) for group in range(self.S))
 
 
-def with_server(clients: RunningMean, server: fl.Weights, server_weight: float | None) -> fl.Weights:
+def with_server(clients: shared.RunningMean, server: fl.Weights, server_weight: float | None) -> fl.Weights:
     """The server's weights and the clients' mean in one. `clients.total` is the number of clients.
 
     With `server_weight` None the server counts as one more client: 1 / (|clients| + 1), as in Eqs. 7 and 8.
     """
     share = 1.0 / (clients.total + 1.0) if server_weight is None else server_weight
-    return mean([server, clients.value()], [share, 1.0 - share])
-
-
-# Objectives of clients (Eqs. 4 to 6), each with its local work.
+    return shared.mean([server, clients.value()], [share, 1.0 - share])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,42 +99,6 @@ class CRL(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsistencyUpdate(StudentUpdate):
-    """Eq. 4, and also Eq. 3 where the client has labels."""
-
-    objective: CRL = CRL()
-
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        network, views = trainable["student"], batch["unlabelled"].views
-        objective = self.objective
-        if objective.views == "one_forward":
-            weak_ND, strong_ND = network(torch.cat([views["weak"], views["strong"]])).chunk(2)
-            labels_N, _, kept_N = pseudo_labels(weak_ND, objective.threshold)
-            loss = consistency_loss(strong_ND, labels_N, kept_N)
-        else:
-            weak_ND = predict_weak(network, views["weak"], objective.pseudo_label_mode)
-            labels_N, _, kept_N = pseudo_labels(weak_ND, objective.threshold)
-            loss = loss_of_kept(network, views["strong"], labels_N, kept_N)
-        return with_labels(loss, labels_N, kept_N, network, batch)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoViewSelfTrainingUpdate(StudentUpdate):
-    """Eq. 3, and self-training on weak and strong views alike. As released, with labels at clients."""
-
-    objective: CRL = CRL()
-
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        """The measured pseudo-labels are those of the weak views."""
-        network, views = trainable["student"], batch["unlabelled"].views
-        logits_MD = network(torch.cat([views["weak"], views["strong"]]))
-        labels_M, _, kept_M = pseudo_labels(logits_MD, self.objective.threshold)
-        loss = consistency_loss(logits_MD, labels_M, kept_M)
-        N = len(views["weak"])
-        return with_labels(loss, labels_M[:N], kept_M[:N], network, batch)
-
-
-@dataclass(frozen=True, kw_only=True)
 class SelfTraining(Checked):
     """Objective Eq. 5: the weak view has to give its own confident label."""
 
@@ -159,49 +109,84 @@ class SelfTraining(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfTrainingUpdate(StudentUpdate):
-    """Eq. 5, and also Eq. 3 where the client has labels. The label is given in evaluation mode, as released
-    (train_LocalSGD.py:547-570), so that it depends on the running statistics."""
+class Supervised:
+    """Objective Eq. 6, with oracle labels: needs the label setting "everywhere"."""
+
+    def update(self, keeps_momentum: bool) -> shared.SupervisedUpdate:
+        return shared.SupervisedUpdate(stream="unlabelled", reports="client/loss", keeps_momentum=keeps_momentum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveUpdate(shared.StudentUpdate):
+    """Base of Eqs. 4 and 5: the loss of unlabelled images, and also Eq. 3 where the client has labels."""
+
+    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+        network = trainable["student"]
+        loss, labels_N, kept_N = self.unlabelled(network, batch["unlabelled"].views)
+        aux = {"client/loss": loss, "labels_N": labels_N, "kept_N": kept_N}
+        if "labelled" not in batch:
+            return loss, aux
+        labelled = shared.labelled_loss(network, batch["labelled"])
+        return loss + labelled, {**aux, "client/labelled_loss": labelled}
+
+    def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss, labels_N and kept_N."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss of unlabelled images")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsistencyUpdate(ObjectiveUpdate):
+    """Eq. 4."""
+
+    objective: CRL = CRL()
+
+    def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        objective = self.objective
+        if objective.views == "one_forward":
+            weak_ND, strong_ND = network(torch.cat([views["weak"], views["strong"]])).chunk(2)
+            labels_N, _, kept_N = pseudo_labels(weak_ND, objective.threshold)
+            return consistency_loss(strong_ND, labels_N, kept_N), labels_N, kept_N
+        weak_ND = shared.predict_weak(network, views["weak"], objective.pseudo_label_mode)
+        labels_N, _, kept_N = pseudo_labels(weak_ND, objective.threshold)
+        return loss_of_kept(network, views["strong"], labels_N, kept_N), labels_N, kept_N
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoViewSelfTrainingUpdate(ObjectiveUpdate):
+    """Self-training on weak and strong views alike. As released, with labels at clients."""
+
+    objective: CRL = CRL()
+
+    def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The measured pseudo-labels are those of the weak views."""
+        logits_MD, N = network(torch.cat([views["weak"], views["strong"]])), len(views["weak"])
+        labels_M, _, kept_M = pseudo_labels(logits_MD, self.objective.threshold)
+        return consistency_loss(logits_MD, labels_M, kept_M), labels_M[:N], kept_M[:N]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfTrainingUpdate(ObjectiveUpdate):
+    """Eq. 5. The label is given in evaluation mode, as released (train_LocalSGD.py:547-570), so that it depends on the
+    running statistics."""
 
     objective: SelfTraining = SelfTraining()
     keeps_statistics: bool = False  # the slot keeps its batch-norm statistics for the next round
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+    def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         statistics = (private or {}).get("statistics", {})
-        return super().start({"student": {**received["student"], **statistics}}, private, reader)
+        return super().begin({"student": {**received["student"], **statistics}}, private, reader)
 
     def finish(self, local: fl.Local) -> fl.Tree:
         sends = super().finish(local)
         if self.keeps_statistics:
-            statistics = {name: value for name, value in sends["student"].items() if is_statistic(name)}
+            statistics = {name: value for name, value in sends["student"].items() if shared.is_statistic(name)}
             local.private = {**(local.private or {}), "statistics": statistics}
         return sends
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        network, weak_NCHW = trainable["student"], batch["unlabelled"].views["weak"]
-        labels_N, _, kept_N = pseudo_labels(predict_weak(network, weak_NCHW, "eval"), self.objective.threshold)
-        loss = loss_of_kept(network, weak_NCHW, labels_N, kept_N)
-        return with_labels(loss, labels_N, kept_N, network, batch)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Supervised:
-    """Objective Eq. 6, with oracle labels: needs the label setting "everywhere"."""
-
-    def update(self, keeps_momentum: bool) -> SupervisedUpdate:
-        return SupervisedUpdate(stream="unlabelled", reports="client/loss", keeps_momentum=keeps_momentum)
-
-
-def with_labels(unlabelled: Tensor, labels_N: Tensor, kept_N: Tensor, network: nn.Module, batch: fl.Batches) -> fl.Loss:
-    """The loss on unlabelled images, and the reports of it. Plus Eq. 3 where the client has labels."""
-    aux = {"client/loss": unlabelled.detach(), "labels_N": labels_N, "kept_N": kept_N}
-    if "labelled" not in batch:
-        return unlabelled, aux
-    labelled = labelled_loss(network, batch["labelled"])
-    return unlabelled + labelled, {**aux, "client/labelled_loss": labelled.detach()}
-
-
-# The method.
+    def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        weak_ND = shared.predict_weak(network, views["weak"], "eval")
+        labels_N, _, kept_N = pseudo_labels(weak_ND, self.objective.threshold)
+        return loss_of_kept(network, views["weak"], labels_N, kept_N), labels_N, kept_N
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +235,6 @@ class SSFL(fl.Method):
                 f"method.client_labels: {self.client_labels!r} does nothing without labels at the clients (or with "
                 "another objective than crl); choose 'paper'"
             )
-
         if self.bn_statistics == "slot" and not isinstance(self.objective, SelfTraining):
             raise ConfigError(
                 "method.bn_statistics: 'slot' has no effect but with self-training, which labels in evaluation mode; "
@@ -270,55 +254,45 @@ class SSFL(fl.Method):
         if warm and not at_clients:
             return self._server_alone(state, world), {}
         groups = cut(world.cohort(), self.averaging.group_sizes(world.C))
+        group_of = {client: index for index, group in enumerate(groups) for client in group}
         server_jobs = [] if at_clients else self._server_jobs(state, world, len(groups))
-        outcomes = world.fit([*server_jobs, *self._client_jobs(state, groups, world, at_clients, warm)])
-        servers = [next(outcomes).sends["student"] for _ in server_jobs]
-        means = list(self._group_means(groups, servers or [None], outcomes, state.server["average"]))
-        average = self._keep_server_statistics(mean(means), servers[0] if servers else None)
-        last_group = {str(client): index for index, group in enumerate(groups) for client in group}
-        server = {"average": average, "groups": {str(i): m for i, m in enumerate(means)}, "last_group": last_group}
+        outcomes = world.fit([*server_jobs, *self._client_jobs(state, group_of, world, at_clients, warm)])
+        servers = [next(outcomes).sends["student"] for _ in server_jobs] or [None]
+        clients = [shared.RunningMean() for _ in groups]
+        for client, sends in shared.sent(outcomes):
+            clients[group_of[client]].add(sends["student"])
+        before = state.server["average"]
+        means = [self._group_mean(of, servers[i % len(servers)], before) for i, of in enumerate(clients)]
+        server = {
+            "average": self._keep_server_statistics(shared.mean(means), servers[0]),
+            "groups": {str(index): of_group for index, of_group in enumerate(means)},
+            "last_group": {str(client): index for client, index in group_of.items()},
+        }
         return fl.State(server=server), {}
 
     def _server_alone(self, state: fl.State, world: fl.World) -> fl.State:
-        (outcome,) = world.fit(self._server_jobs(state, world, 1)[:1])
+        (outcome,) = world.fit(self._server_jobs(state, world, 1))
         weights = outcome.sends["student"]
         groups = {name: weights for name in state.server["groups"]}
         return fl.State(server={"average": weights, "groups": groups, "last_group": {}})
 
-    def _replicas(self, groups: int) -> int:
-        return groups if self.server_models == "released_code" else 1
-
     def _server_jobs(self, state: fl.State, world: fl.World, groups: int) -> list[fl.Job]:
-        stream = fl.Stream(part="labelled", batch_size=self.server_batch_size, views=("weak",))
+        update = shared.ServerUpdate(keeps_momentum=self.momentum == "released_code")
+        data = {"labelled": fl.Stream(part="labelled", batch_size=self.server_batch_size, views=("weak",))}
+        receives = {"student": state.server["average"]}
         return [
-            fl.Job(
-                key=fl.Key(client=fl.SERVER, draw=replica),
-                update=ServerUpdate(keeps_momentum=self.momentum == "released_code"),
-                receives={"student": state.server["average"]},
-                data={"labelled": stream},
-                limit=world.limit,
-                keeps=f"server-{replica}",
-            )
-            for replica in range(self._replicas(groups))
+            world.job(fl.SERVER, update, receives, data, draw=replica, keeps=f"server-{replica}")
+            for replica in range(groups if self.server_models == "released_code" else 1)
         ]
 
     def _client_jobs(
-        self, state: fl.State, groups: Sequence[Sequence[int]], world: fl.World, at_clients: bool, warm: bool
+        self, state: fl.State, group_of: Mapping[int, int], world: fl.World, at_clients: bool, warm: bool
     ) -> list[fl.Job]:
-        update = self._client_update(at_clients, warm)
-        data = self._client_streams(at_clients, warm)
-        slots = ((group, client) for group, members in enumerate(groups) for client in members)
+        update, data = self._client_update(at_clients, warm), self._client_streams(at_clients, warm)
+        starts = {client: {"student": self._start(state, group, client)} for client, group in group_of.items()}
         return [
-            fl.Job(
-                key=fl.Key(client=client),
-                update=update,
-                receives={"student": self._start(state, group, client)},
-                data=data,
-                limit=world.limit,
-                keeps=f"slot-{slot}",
-                group=group,
-            )
-            for slot, (group, client) in enumerate(slots)
+            world.job(client, update, starts[client], data, keeps=f"slot-{slot}", group=group)
+            for slot, (client, group) in enumerate(group_of.items())
         ]
 
     def _client_update(self, at_clients: bool, warm: bool) -> fl.LocalUpdate:
@@ -326,7 +300,7 @@ class SSFL(fl.Method):
         if isinstance(objective, Supervised):
             return objective.update(keeps_momentum)
         if at_clients and warm:
-            return SupervisedUpdate(keeps_momentum=keeps_momentum)
+            return shared.SupervisedUpdate(keeps_momentum=keeps_momentum)
         if isinstance(objective, SelfTraining):
             return replace(objective.update(keeps_momentum), keeps_statistics=self.bn_statistics == "slot")
         if self.client_labels == "released_code" and isinstance(objective, CRL):
@@ -347,31 +321,17 @@ class SSFL(fl.Method):
         last = state.server["last_group"].get(str(client)) if self.client_start == "paper" else None
         return state.server["average"] if last is None else state.server["groups"][str(last)]
 
-    def _group_means(
-        self,
-        groups: Sequence[Sequence[int]],
-        servers: Sequence[fl.Weights | None],
-        outcomes: Iterator[fl.Outcome],
-        before: fl.Weights,
-    ) -> Iterator[fl.Weights]:
-        """Eq. 7 for each group. Without a server's weights its clients' mean, or `before` where none sent anything."""
-        for index, group in enumerate(groups):
-            clients = RunningMean()
-            for _ in group:
-                outcome = next(outcomes)
-                if not outcome.sat_out:
-                    clients.add(outcome.sends["student"])
-            server = servers[index % len(servers)]
-            if server is None:
-                yield clients.value() if clients.total else before
-                continue
-            group_mean = with_server(clients, server, self.averaging.server_weight) if clients.total else server
-            yield self._keep_server_statistics(group_mean, server)
+    def _group_mean(self, clients: shared.RunningMean, server: fl.Weights | None, before: fl.Weights) -> fl.Weights:
+        """Eq. 7. Without a server's weights the clients' mean, or `before` where none sent anything."""
+        if server is None:
+            return clients.value() if clients.total else before
+        group_mean = with_server(clients, server, self.averaging.server_weight) if clients.total else server
+        return self._keep_server_statistics(group_mean, server)
 
     def _keep_server_statistics(self, weights: fl.Weights, server: fl.Weights | None) -> fl.Weights:
         if self.bn_statistics == "averaged" or server is None:
             return weights
-        return {name: server[name] if is_statistic(name) else value for name, value in weights.items()}
+        return {name: server[name] if shared.is_statistic(name) else value for name, value in weights.items()}
 
 
 def labels_at_clients(known: fl.Setup | fl.World) -> bool:

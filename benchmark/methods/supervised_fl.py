@@ -4,8 +4,8 @@ The bounds of a semi-supervised method. McMahan et al. Communication-Efficient L
 Decentralized Data. AISTATS 2017, Algorithm 1 (mu = 0). Li et al. Federated Optimization in Heterogeneous Networks
 (FedProx). MLSys 2020, Algorithm 2, Eq. 2 (mu > 0).
 
-Where clients have the (oracle) labels of all their images ("everywhere") it is the upper bound; where few labels are at
-clients, only those that have some train, on these: the lower bound "labelled clients only" of RSCFed's Table 1.
+Where clients have the labels of all their images ("everywhere") it is the upper bound; where few labels are at clients,
+only those that have some train, on these: the lower bound "labelled clients only" of RSCFed's Table 1.
 
 Departures:
 1. A cohort is the usual one without the clients that have no labels; if none is left, it is drawn from the clients with
@@ -13,8 +13,7 @@ Departures:
 2. Labelled images at the server are not used: it only averages. Its bound is the method server_only.
 3. Training uses weak views, as everywhere in the suite; an incomplete last batch is trained on.
 4. The rate is the clients' (`optimizer.lr`), also where the compared method learns from labels with `server_lr`.
-5. With static batch norms the statistics are asked from all holders after averaging.
-6. `view` and `server_momentum` are ours: with SemiFL's network, static batch norms and its values of both it is the
+5. `view` and `server_momentum` are ours: with SemiFL's network, static batch norms and its values of both it is the
    control of SemiFL's Table 3, supervised FedAvg with the techniques that section 4 there gives as a reason.
 """
 
@@ -26,7 +25,8 @@ import torch
 from benchmark.config import Count, NotNegative, ShareBelow1, added
 from benchmark.losses import proximal_term
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import labelled_loss, means_of, momentum_step, trained_on_labels, with_static_statistics
+from benchmark.methods.shared import labelled_loss, mean_of, momentum_step, trained_on_labels
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,10 @@ class SupervisedFL(fl.Method):
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
         outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size, self.view)
-        weight = world.labelled.__getitem__ if self.weighting == "size" else None
-        means = means_of(outcomes, weight=weight)
-        if means is None:  # no client sent anything
+        mean = mean_of(outcomes, None, lambda client: world.labelled[client] if self.weighting == "size" else 1.0)
+        if mean is None:  # no client sent anything
             return state, {}
-        mean, kept = means["student"], {}
+        kept: fl.Tree = {}
         if self.server_momentum:
             mean, kept["velocity"] = momentum_step(student, mean, state.server.get("velocity"), self.server_momentum)
         return fl.State(server={"student": with_static_statistics(mean, world, range(world.K)), **kept}), {}
@@ -73,4 +72,4 @@ class FedProxUpdate(fl.LocalUpdate):
         loss = supervised = labelled_loss(student, batch["labelled"], self.method.view)
         if mu:
             loss = supervised + proximal_term(student, frozen["anchor"], mu, half=self.method.proximal == "half")
-        return loss, {"client/supervised_loss": supervised.detach(), "client/loss": loss.detach()}
+        return loss, {"client/supervised_loss": supervised, "client/loss": loss}

@@ -15,7 +15,7 @@ from typing import Literal
 
 from benchmark.methods import protocol as fl
 from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
-from benchmark.methods.shared import ema, means_of
+from benchmark.methods.shared import RunningMean, ema, sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,12 @@ class TSClientEMA(TeacherStudent):
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         received = {name: state.server[name] for name in ("student", "teacher")}
         update = TSClientUpdate(method=self, labeller="teacher", local_ratio=self.ratio)
-        outcomes = world.fit(self.client_jobs(world, update, received))
-        means = means_of(outcomes, ("student", "teacher")) or received
-        student, teacher = self.server_update(means["student"], world), means["teacher"]
+        means = {name: RunningMean() for name in received}
+        for _, sends in sent(world.fit(self.client_jobs(world, update, received))):
+            for name, mean in means.items():
+                mean.add(sends[name])
+        student, teacher = (mean.value() if mean.total else received[name] for name, mean in means.items())
+        student = self.server_update(student, world)
         if self.server_teacher == "mean_then_ema":
             teacher = ema(teacher, student, self.ratio)
         return fl.State(server={"student": student, "teacher": teacher}), {}

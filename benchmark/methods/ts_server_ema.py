@@ -3,10 +3,9 @@
 It averages the global student over rounds. Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, section 3.3 ("Communication
 savings"), Eq. 1. No released code.
 
-Clients receive student and teacher, label with the teacher, which does not move while they train, and send the student
-alone. The teacher then follows the new global student: T <- alpha T + (1 - alpha) S, after ServerUpdate where there is
-one (the last lines of Algorithm 2). Departures: those of `fedprox_fixmatch`; the teacher labels in evaluation mode; T_0
-= S_0, and T = S until a warm start is over.
+Clients receive student and teacher and send the student alone. The teacher does not move while they train; it follows
+the new global student, after ServerUpdate where there is one (the last lines of Algorithm 2). Departures: those of
+`fedprox_fixmatch`; the teacher labels in evaluation mode; T_0 = S_0, and T = S until a warm start is over.
 """
 
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.losses.confident import leave_out_rejected, loss_of_kept
+from benchmark.losses import leave_out_rejected, loss_of_kept
 from benchmark.methods.protocol import Tree
 from benchmark.models.build import Model, build
 from tests.conftest import tiny_experiment

@@ -140,7 +140,7 @@ def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused)
 def test_the_gradient_pass_is_the_gradient_of_the_mean_loss(environment, jobs):
     """All images of the server in one batch: the gradient over passes of 8 equals autograd on the mean of all 20."""
     from benchmark.diagnostics.diversity import on_all_images
-    from benchmark.losses.terms import supervised_loss
+    from benchmark.losses import supervised_loss
 
     (job,) = on_all_images(jobs[:1])
     module = fresh(ServerModule, environment, job)

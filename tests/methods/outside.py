@@ -5,7 +5,7 @@ fssl run --method tests.methods.outside:ServerLast
 
 from dataclasses import dataclass
 
-from benchmark.methods.protocol import SERVER, Job, Key, State, Stream
+from benchmark.methods.protocol import SERVER, State, Stream
 from benchmark.methods.shared import ServerUpdate, mean
 from benchmark.methods.ssfl import CRL
 
@@ -27,16 +27,10 @@ class ServerLast:
     def round(self, state, world):
         update = CRL(threshold=self.threshold).update(keeps_momentum=False)
         unlabelled = Stream(part="unlabelled", batch_size=self.batch_size, views=("weak", "strong"))
-        jobs = [self.job(k, update, state.server["student"], unlabelled, world) for k in world.cohort()]
+        jobs = [world.job(k, update, state.server, {"unlabelled": unlabelled}) for k in world.cohort()]
         average = mean([outcome.sends["student"] for outcome in world.fit(jobs)])
         labelled = Stream(part="labelled", batch_size=self.batch_size, views=("weak",))
-        (last,) = world.fit([self.job(SERVER, ServerUpdate(), average, labelled, world)])
-        return State(server={"student": last.sends["student"]}), {}
-
-    def job(self, holder, update, weights, stream, world):
-        receives = {"student": weights}
-        key = Key(client=holder)
-        return Job(key=key, update=update, receives=receives, data={stream.part: stream}, limit=world.limit)
+        return State(server=world.fit_one(SERVER, ServerUpdate(), {"student": average}, {"labelled": labelled})), {}
 
     def models(self, state):
         return {"student": state.server["student"]}

@@ -126,7 +126,7 @@ def test_loss_in_numpy(method, expected):
     supervised, unlabelled = expected
     loss, aux = method.loss(step(method))
     assert loss.item() == pytest.approx(supervised + RAMP * unlabelled, rel=1e-6)
-    assert float(aux["server/loss"]) == pytest.approx(supervised, rel=1e-6)
+    assert aux["server/loss"].item() == pytest.approx(supervised, rel=1e-6)
 
 
 METHODS = (FixMatch, UDA, PseudoLabeling, PiModel, MeanTeacher, MixMatch, ReMixMatch)
@@ -158,7 +158,7 @@ def test_the_ramp_rises_over_its_share_of_the_run():
 def test_remixmatch_s_shares_are_of_all_images():
     """Two of each of the ten classes among the labels; the mean softmax of the first weights over unlabelled images."""
     module, watch = watched(tiny_with(ReMixMatch(batch_size=8)))
-    (shares,) = [outcome.sends["shares"] for job, outcome in watch.seen[1] if "shares" in outcome.sends]
+    (shares,) = [outcome.sends["shares_2D"] for job, outcome in watch.seen[1] if "shares_2D" in outcome.sends]
     assert watch.jobs()[0].key.client == CENTRAL and shares.shape == (2, 10)
     assert shares[0].tolist() == pytest.approx([0.1] * 10)
     assert float(shares[1].sum()) == pytest.approx(1.0) and float(shares[1].std()) > 0

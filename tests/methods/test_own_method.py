@@ -105,7 +105,7 @@ OF_START = "return None or Local(trainable={'student': weights})"
         ("start", Local(trainable={"fc.bias": 1}), f":WrongWork, start: returned Local; {OF_START}"),  # type: ignore[dict-item]
         ("loss", lambda loss: loss, f":WrongWork, loss: returned Tensor[]; {OF_LOSS}"),
         ("loss", lambda loss: (loss.repeat(2), {}), f":WrongWork, loss: returned Tensor[2] and {{}}; {OF_LOSS}"),
-        ("loss", lambda loss: (loss, {"l": 1.0}), f":WrongWork, loss: returned Tensor[] and {{'l': float}}; {OF_LOSS}"),
+        ("loss", lambda loss: (loss, {"l": 1.0}), f":WrongWork, loss: returned float as 'l'; {OF_LOSS}"),
         ("finish", None, ":WrongWork, finish: returned NoneType; return what is sent by name, such as {'student': "),
     ],
 )

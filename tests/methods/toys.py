@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmark.losses.terms import supervised_loss
+from benchmark.losses import supervised_loss
 from benchmark.methods.protocol import (
     Job,
     Key,

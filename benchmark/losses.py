@@ -3,8 +3,11 @@
 Sources: SSFL Eqs. 3 to 6; SemiFL Eqs. 1, 3 and 5 to 7 (mixing after mixup, Zhang et al. 2018); RSCFed Eqs. 2 and 3
 (sharpening after MixMatch, Berthelot et al. 2019, Eqs. 3 and 7); UDA (Xie et al. 2020), Eq. 1; FedProx (Li et al.
 2020), Eq. 2.
+
+Legend: N images of the batch, M of them whose logits were computed, C channels, H rows, W columns, D classes.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -12,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
+from benchmark.models.dropout import draws_by_image, rows_of_a_batch
+from benchmark.models.norms import has_batch_statistics
 from benchmark.models.tensors import tensors_of
-
-# N images of the batch, M images whose logits were computed, C channels, H rows, W columns, D classes
 
 
 def supervised_loss(logits_ND: Tensor, labels_N: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -116,20 +119,57 @@ def proximal_term(network: nn.Module, anchor: nn.Module, mu: float, *, half: boo
     """mu ||w - anchor||^2, or half of it; a scalar. Over all parameters as one vector, without running statistics.
     `half=True` is mu/2 (FedProx, FedSwitch Algorithm 2), `half=False` is mu (FedSwitch Algorithm 1). The anchor
     takes no gradient."""
-    factor = mu / 2 if half else mu
-    if not on_cpu(network):
-        return F.mse_loss(flat(network), flat(anchor).detach(), reduction="sum") * factor
-    pairs = zip(tensors_of(network).parameters, tensors_of(anchor).parameters, strict=True)
-    return torch.stack([(w - a.detach()).square().sum() for w, a in pairs]).sum() * factor
+    squares = sum_over_weights(lambda w, a: F.mse_loss(w, a.detach(), reduction="sum"), network, anchor)
+    return squares * (mu / 2 if half else mu)
 
 
-def on_cpu(network: nn.Module) -> bool:
-    """Where terms over all parameters are summed tensor by tensor, as in all records. Elsewhere such a term would
-    launch operations for each tensor, and `flat` has them at once."""
-    return tensors_of(network).parameters[0].is_cpu
+def sum_over_weights(term: Callable[..., Tensor], *networks: nn.Module) -> Tensor:
+    """The sum over all parameters of these networks of a term, a scalar of tensors. On a CPU tensor by tensor, as in
+    all records; elsewhere of all as one vector, since a term of each tensor would launch operations for each."""
+    weights = [tensors_of(network).parameters for network in networks]
+    if weights[0][0].is_cpu:
+        return torch.stack([term(*tensors) for tensors in zip(*weights, strict=True)]).sum()
+    return term(*map(_flat, weights))
 
 
-def flat(network: nn.Module) -> Tensor:
-    """All parameters as one vector, each in its order in memory, which is the same for networks of one model."""
-    parameters = tensors_of(network).parameters
+def _flat(parameters: list[Tensor]) -> Tensor:
+    """All as one vector, each in its order in memory, which is the same for networks of one model."""
     return torch.cat([p.permute(sorted(range(p.dim()), key=lambda d: -p.stride()[d])).flatten() for p in parameters])
+
+
+# The consistency loss with only the kept images in the network. An image below tau adds nothing to SSFL Eq. 4, but
+# takes part in its forward and backward pass: at a share q of kept images, 1 - q of three quarters of a local step's
+# work. Leaving it out gives the same loss and gradient (up to the rounding of sums over fewer terms) where no image's
+# output depends on the others of its batch.
+
+_LEAVES_OUT = "leaves_out_rejected_images"
+
+
+def leave_out_rejected(network: nn.Module) -> bool:
+    """Let `loss_of_kept` pass only kept images through this network. False where all must pass: where a batch norm
+    would see other batches, or a dropout draw other masks."""
+    allowed = not has_batch_statistics(network) and draws_by_image(network)
+    setattr(network, _LEAVES_OUT, allowed)
+    return allowed
+
+
+def pass_all_images(network: nn.Module) -> None:
+    """From now on `loss_of_kept` passes every image through this network."""
+    setattr(network, _LEAVES_OUT, False)
+
+
+def loss_of_kept(network: nn.Module, images_NCHW: Tensor, labels_N: Tensor, kept_N: Tensor) -> Tensor:
+    """`consistency_loss` of the network's logits of the images; a scalar. Where nothing is kept every parameter
+    still has its gradient of 0, and so weight decay and momentum step it as in the dense form. (There a NaN among
+    the weights is a NaN in the loss; here only the weights show it.)"""
+    if not getattr(network, _LEAVES_OUT, False) or bool(kept_N.all()):
+        return consistency_loss(network(images_NCHW), labels_N, kept_N)
+    count = len(images_NCHW)
+    rows_M = kept_N.nonzero().squeeze(1)
+    if not len(rows_M):
+        # An entry of each, because the gradient of a whole tensor's sum would be as much work again.
+        entries = [weight[(0,) * weight.dim()] for weight in network.parameters() if weight.requires_grad]
+        return torch.stack(entries).sum() * 0.0
+    with rows_of_a_batch(network, count, rows_M):
+        logits_MD = network(images_NCHW[rows_M])
+    return consistency_loss(logits_MD, labels_N[rows_M], kept_N[rows_M], num_images=count)
