@@ -34,7 +34,6 @@ def run(
     experiment: Experiment,
     results: Path,
     *,
-    data_root: Path | None = None,
     callbacks: Sequence[pl.Callback] = (),
     engine: EngineOptions = REFERENCE,
     patience: float = PATIENCE,
@@ -54,7 +53,7 @@ def run(
     last finished round is on disk).
     """
     look_again()
-    here, runs = at_hand(experiment, data_root), results / "runs" / experiment.cell_key
+    here, runs = at_hand(experiment), results / "runs" / experiment.cell_key
     folder = seed_folder(runs, here)
     if reason := why_apart(folder, here):
         print(f"fssl: {reason}", file=sys.stderr)
@@ -66,7 +65,7 @@ def run(
     try:
         with stop.listening():
             keep_freed_memory()
-            environment = prepare(experiment, data_root)
+            environment = prepare(experiment)
             with claimed(folder, patience=patience) as claim:
                 if seed_folder(runs, here) != folder:
                     raise RunningElsewhere(f"{folder}: another process began it on other data or code; call again")
