@@ -1,5 +1,6 @@
 """`JobRunner` runs one job at a time in this process; every engine calls it."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -7,22 +8,23 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.data.fedmatch import gaussian_image
+from benchmark.errors import Diverged
 from benchmark.federated.batches import JobBatches, key_names
-from benchmark.federated.divergence import check_finite, holder_name
 from benchmark.federated.environment import Environment, Part
 from benchmark.federated.evaluate import batch_statistics, logits_of
 from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome_of, seed_job, train
 from benchmark.federated.machine import faster_products, memory_named
-from benchmark.federated.trees import moved
+from benchmark.federated.trees import first_not_finite, moved
 from benchmark.losses import leave_out_rejected
 from benchmark.methods.calls import finished, started
-from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
+from benchmark.methods.protocol import CENTRAL, SERVER, Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
 from benchmark.models.fast_group_norm import use_fast_group_norms
 from benchmark.optim.sgd import StepRange
 from benchmark.streams import seed_global, torch_stream
 
+REMEDY = "choose a smaller optimizer.lr"
 TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
 
 
@@ -180,6 +182,26 @@ class JobReader:
         logits_D = self._network(noise_1CHW.to(next(self._network.parameters()).device))[0]
         self._network.train(was_training)
         return logits_D.cpu()
+
+
+def check_finite(outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int) -> None:
+    """Raises Diverged where the outcome, or one of the `losses` (one a step and phase), is not finite."""
+    trouble = None
+    if losses and not bool((finite_S := torch.stack([loss.detach() for loss in losses]).isfinite()).all()):
+        first = int((~finite_S).nonzero()[0])
+        step = first // len(job.update.phases) + 1
+        trouble = f"the loss of local step {step} is {float(losses[first])}, which is not finite"
+    elif name := first_not_finite(outcome.sends):
+        trouble = f"{name}, which it sends, is not finite"
+    elif name := first_not_finite(outcome.private or {}):
+        trouble = f"{name}, which it keeps, is not finite"
+    if trouble is not None:
+        raise Diverged(f"round {round_number}, {holder_name(job.key.client)}: {trouble}; {REMEDY}")
+
+
+def holder_name(holder: int) -> str:
+    """How messages call a holder."""
+    return {SERVER: "the server", CENTRAL: "the holder of all images"}.get(holder, f"client {holder}")
 
 
 def name_of(job: Job, round_number: int) -> str:

@@ -12,13 +12,13 @@ from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch import Tensor
 
 from benchmark.errors import Diverged
-from benchmark.federated.divergence import REMEDY, first_not_finite
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
+from benchmark.federated.jobs import REMEDY
 from benchmark.federated.ledger import Ledger
 from benchmark.federated.stopping import check
-from benchmark.federated.trees import moved
+from benchmark.federated.trees import first_not_finite, moved
 from benchmark.methods.calls import first_state, jobs_given, models_of, play_round
 from benchmark.methods.protocol import Job, Outcome, State, Tree, World
 

@@ -17,6 +17,7 @@ from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule, fit
+from benchmark.federated.start import load_ahead
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
 from benchmark.records.identity import at_hand, seed_folder, why_apart
@@ -34,7 +35,6 @@ def run(
     experiment: Experiment,
     results: Path,
     *,
-    data_root: Path | None = None,
     callbacks: Sequence[pl.Callback] = (),
     engine: EngineOptions = REFERENCE,
     patience: float = PATIENCE,
@@ -54,7 +54,7 @@ def run(
     last finished round is on disk).
     """
     look_again()
-    here, runs = at_hand(experiment, data_root), results / "runs" / experiment.cell_key
+    here, runs = at_hand(experiment), results / "runs" / experiment.cell_key
     folder = seed_folder(runs, here)
     if reason := why_apart(folder, here):
         print(f"fssl: {reason}", file=sys.stderr)
@@ -66,7 +66,9 @@ def run(
     try:
         with stop.listening():
             keep_freed_memory()
-            environment = prepare(experiment, data_root)
+            if engine.processes(experiment) > 1:  # raises ConfigError where the devices do not suit the experiment
+                load_ahead()  # while data are prepared
+            environment = prepare(experiment)
             with claimed(folder, patience=patience) as claim:
                 if seed_folder(runs, here) != folder:
                     raise RunningElsewhere(f"{folder}: another process began it on other data or code; call again")

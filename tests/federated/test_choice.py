@@ -13,8 +13,8 @@ from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.records.record import run_folder
-from benchmark.records.retrain import retrain
 from benchmark.records.run import run
+from benchmark.records.verify import retrain
 from tests.conftest import record_of
 from tests.records.test_run import Interrupt
 

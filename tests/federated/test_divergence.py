@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from benchmark.errors import Diverged
 from benchmark.experiment import Experiment
-from benchmark.federated.divergence import first_not_finite
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.trees import copied
+from benchmark.federated.trees import copied, first_not_finite
 from benchmark.methods.protocol import SERVER, State, World
 from benchmark.methods.ssfl import SSFL
 from benchmark.records import state

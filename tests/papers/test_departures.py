@@ -8,7 +8,7 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
-from benchmark.federated.divergence import first_not_finite
+from benchmark.federated.trees import first_not_finite
 from benchmark.papers import catalogue, fedswitch, switches
 from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.fedswitch import prior_of
