@@ -102,10 +102,11 @@ def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str 
     filters = {row: {key: str(value) for key, value in entry.setting.items()} for row, entry in listed.items()}
     rows = dict.fromkeys(row for column in layout.columns.values() for row in column)
     names = {Column(name=layout.corner or "setting", left=True): {row: Entry(text=row) for row in rows}}
-    what = ", ".join(map(axis_title, metrics))
-    trained = any(is_trained(entry) for column in layout.columns.values() for entry in column.values())
-    what = f"; {what}, mean ± standard deviation over seeds" if trained else ""
-    grey = "; published numbers are for orientation only" if item.profile != "paper" and is_printed(item) else ""
+    entries = [entry for column in layout.columns.values() for entry in column.values()]
+    what = f"; {', '.join(map(axis_title, metrics))}, mean ± standard deviation over seeds"
+    what = what if any(map(is_trained, entries)) else ""
+    printed = item.profile != "paper" and any(entry.published for entry in entries)
+    grey = "; published numbers are for orientation only" if printed else ""
     shared = f"; all rows: {layout.constant}" if layout.constant else ""
     return pivoted(
         "table",
