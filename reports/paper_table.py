@@ -19,7 +19,6 @@ from reports.formatting import (
     number,
     points,
     shown,
-    spread_text,
     unit_of,
 )
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
@@ -180,9 +179,12 @@ def ours_entry(reported: Reported, label: str, metric: str) -> Entry:
     return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href)
 
 
-def mean_entry(seen: Summary, metric: str = ACCURACY, **more: Any) -> Entry:
-    """Mean and spread. `more`: the entry's other fields."""
-    return Entry(text=shown(metric, seen.mean), spread=spread_text(metric, seen), sort=seen.mean, **more)
+def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> Entry:
+    """Mean and standard deviation over seeds, a dash without a run. `more`: the entry's other fields."""
+    if seen is None:
+        return Entry(**more)
+    spread = "" if seen.std is None else f"±{shown(metric, seen.std)}"
+    return Entry(text=shown(metric, seen.mean), spread=spread, sort=seen.mean, **more)
 
 
 def _computed(layout: Grid) -> dict[Column, dict[str, Entry]]:
