@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmark.papers.item import Cell, Claim, Item
 from benchmark.verdicts.results import CellResult
-from benchmark.verdicts.statistics import Summary
 from benchmark.verdicts.units import in_unit as in_unit
 from benchmark.verdicts.units import is_fraction as is_fraction
 from benchmark.verdicts.units import number as number
@@ -79,16 +78,6 @@ points = partial(difference, "test/accuracy")  # 0.0136 -> "+1.36"
 def difference_interval(metric: str, interval: tuple[float, float] | None) -> str:
     """ "[-0.03, +0.60]", with the digits of the difference; empty without one."""
     return "" if interval is None else "[" + ", ".join(difference(metric, edge) for edge in interval) + "]"
-
-
-def spread_text(metric: str, seen: Summary | None) -> str:
-    """ "±0.41", the standard deviation over seeds; empty for one run."""
-    return "" if seen is None or seen.std is None else f"±{shown(metric, seen.std)}"
-
-
-def mean_spread(seen: Summary | None, metric: str = "test/accuracy") -> str:
-    """ "83.07 ±0.41"."""
-    return NONE if seen is None else f"{shown(metric, seen.mean)} {spread_text(metric, seen)}".rstrip()
 
 
 def thousands(value: float) -> str:

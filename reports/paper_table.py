@@ -19,7 +19,6 @@ from reports.formatting import (
     number,
     points,
     shown,
-    spread_text,
     unit_of,
 )
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
@@ -102,10 +101,11 @@ def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str 
     filters = {row: {key: str(value) for key, value in entry.setting.items()} for row, entry in listed.items()}
     rows = dict.fromkeys(row for column in layout.columns.values() for row in column)
     names = {Column(name=layout.corner or "setting", left=True): {row: Entry(text=row) for row in rows}}
-    what = ", ".join(map(axis_title, metrics))
-    trained = any(is_trained(entry) for column in layout.columns.values() for entry in column.values())
-    what = f"; {what}, mean ± standard deviation over seeds" if trained else ""
-    grey = "; published numbers are for orientation only" if item.profile != "paper" and is_printed(item) else ""
+    entries = [entry for column in layout.columns.values() for entry in column.values()]
+    what = f"; {', '.join(map(axis_title, metrics))}, mean ± standard deviation over seeds"
+    what = what if any(map(is_trained, entries)) else ""
+    printed = item.profile != "paper" and any(entry.published for entry in entries)
+    grey = "; published numbers are for orientation only" if printed else ""
     shared = f"; all rows: {layout.constant}" if layout.constant else ""
     return pivoted(
         "table",
@@ -179,9 +179,12 @@ def ours_entry(reported: Reported, label: str, metric: str) -> Entry:
     return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href)
 
 
-def mean_entry(seen: Summary, metric: str = ACCURACY, **more: Any) -> Entry:
-    """Mean and spread. `more`: the entry's other fields."""
-    return Entry(text=shown(metric, seen.mean), spread=spread_text(metric, seen), sort=seen.mean, **more)
+def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> Entry:
+    """Mean and standard deviation over seeds, a dash without a run. `more`: the entry's other fields."""
+    if seen is None:
+        return Entry(**more)
+    spread = "" if seen.std is None else f"±{shown(metric, seen.std)}"
+    return Entry(text=shown(metric, seen.mean), spread=spread, sort=seen.mean, **more)
 
 
 def _computed(layout: Grid) -> dict[Column, dict[str, Entry]]:

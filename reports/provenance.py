@@ -105,19 +105,20 @@ def made_from(runs: Iterable[RunRecord]) -> str:
     unique = list({(run.cell_key, run.seed): run for run in runs}.values())
     if not unique:
         return "From no run yet."
-    manifests = [flat(run.manifest) for run in unique]
-
-    def different(name: str) -> list[str]:
-        return sorted({manifest[name] for manifest in manifests if manifest.get(name)})
-
-    days = sorted({str(a["started"])[:10] for run in unique for a in _attempts(run)[-1:] if a.get("started")})
-    span = f", {days[0]}{f' to {days[-1]}' if days[1:] else ''}" if days else ""
-    profiles = ", ".join(sorted({str(run.experiment.get("profile", "unknown")) for run in unique}))
-    machines, torch = ", ".join(different("hardware.processor")[:3]), ", ".join(different("packages.torch"))
-    return (
-        f"From {len(unique)} runs of profile {profiles}{span}{f', on {machines}' if machines else ''}"
-        f"{f', torch {torch}' if torch else ''}, {count(len({commit_of(run) for run in unique}), 'code version')}."
+    days = sorted({a["started"][:10] for run in unique for a in _attempts(run)[-1:] if a.get("started")})
+    profiles = sorted({str(run.experiment.get("profile", "unknown")) for run in unique})
+    machines, torch = (
+        sorted({said for run in unique if (said := run.manifest.get(part, {}).get(name))})
+        for part, name in (("hardware", "processor"), ("packages", "torch"))
     )
+    parts = (
+        f"From {len(unique)} runs of profile {', '.join(profiles)}",
+        " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
+        f"on {', '.join(machines[:3])}" if machines else "",
+        f"torch {', '.join(torch)}" if torch else "",
+        count(len({commit_of(run) for run in unique}), "code version"),
+    )
+    return f"{', '.join(filter(None, parts))}."
 
 
 def pre_registration(reported: Reported, claim: Claim) -> dict[str, str]:

@@ -70,12 +70,14 @@ class Table:
 
     @property
     def filters(self) -> dict[str, list[str]]:
-        """What its rows can be filtered by: each key with at least two values, and those."""
+        """What its rows can be filtered by: each key with several values, of which rows share some, and those."""
         values: dict[str, dict[str, None]] = {}
         for row in self.rows:
             for key, value in row.values.items():
                 values.setdefault(key, {}).update(dict.fromkeys([value] if isinstance(value, str) else value))
-        return {key: list(choices) for key, choices in values.items() if 2 <= len(choices) <= 60}
+        return {
+            key: list(choices) for key, choices in values.items() if 2 <= len(choices) <= min(60, len(self.rows) - 1)
+        }
 
     def heads(self) -> list[str]:
         """The columns' names with what their group adds: "FedAvg, published"."""

@@ -1,5 +1,6 @@
 """The site as a visitor and as an attacker see it: complete, self-contained, the same twice, deaf to hostile names."""
 
+import csv
 import gzip
 import json
 import os
@@ -190,8 +191,9 @@ def test_a_cell_has_one_page_with_all_that_its_records_hold(tmp_path: Path) -> N
 
 
 def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
-    """In every name that a record or an item brings; no path leaves the site."""
-    names = (HOSTILE, "../../x")
+    """In every name that a record or an item brings; no path leaves the site. No cell of a Markdown table is broken or
+    becomes a tag or link; LaTeX has no bare special; CSV no formula."""
+    names = (HOSTILE, "../../x", "=cmd()", "a_b & 50% $x", "| a | b |\nnext", "[x](http://y)", "+a1", "@SUM(1)", "-x")
     cells = tuple(make_cell(name, {"method": name, "data": name}, 900 + i) for i, name in enumerate(names))
     records = {}
     for cell in cells:
@@ -205,7 +207,14 @@ def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
     for path in (tmp_path / "site").rglob("*"):
         if path.suffix in (".html", ".svg"):
             assert "<script>alert" not in path.read_text(), path
-    assert HOSTILE in words(tmp_path / "site" / item_page(item)) and HOSTILE in words(tmp_path / "site/index.html")
+    page = tmp_path / "site" / item_page(item)
+    assert HOSTILE in words(page) and HOSTILE in words(tmp_path / "site/index.html")
+    table = page.with_name("table.md").read_text()
+    assert len([line for line in table.splitlines() if line.startswith("|")]) == 2 + len(names)
+    assert "<script" not in table and "[x](http" not in table
+    assert r"a\_b \& 50\% \$x" in page.with_name("table.tex").read_text()
+    for row in csv.reader(page.with_name("table.csv").open()):
+        assert not [field for field in row if field.startswith(("=", "+", "@", "-"))], row
 
 
 def test_what_is_built_again_and_what_stays(tmp_path: Path) -> None:
