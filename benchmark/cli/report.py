@@ -30,15 +30,14 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
     command.add_argument("--profile", action="append", help="default: every profile")
     add_site(command)
-    command.add_argument(
+    instead = command.add_mutually_exclusive_group()
+    instead.add_argument(
         "--out", type=Path, metavar="FOLDER", help="no site: only the items' tables and figures, as files"
     )
-    command.add_argument(
-        "--commit-reference",
-        action="store_true",
-        help="also write what git keeps: results/reference/",
+    instead.add_argument(
+        "--commit-reference", action="store_true", help="also write what git keeps: results/reference/"
     )
-    command.add_argument(
+    instead.add_argument(
         "--readme",
         action="store_true",
         help="no site: only README's table of claims, and reports/findings.md",
@@ -49,13 +48,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    asked = {
-        "--readme": options.readme,
-        "--out": options.out is not None,
-        "--commit-reference": options.commit_reference,
-    }
-    if sum(asked.values()) > 1:
-        raise ConfigError(f"{', '.join(name for name, given in asked.items() if given)}: choose one of them")
     if options.readme:
         if options.items or options.profile:
             raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
@@ -110,21 +102,14 @@ def _commit_reference(options: argparse.Namespace) -> None:
     profiles = [profile for profile in options.profile or COMMITTED if profile != "demo"]
     for item, _ in on_disk(names, profiles, options.results):
         planned = plan(items([item.word], item.profile), options.results)  # with the trials that it was chosen by
-        for runs in _without_demo(restricted(planned.records, planned.runs)).values():
-            for record in runs.values():
-                if record.status in FINISHED and not record.apart:
-                    write_reference(options.results, record)
-                elif record.status in FINISHED:
-                    run = f"{record.cell_key}/{record.folder_name}"
-                    print(f"fssl: {run}: is of other data or code than the first run of its seed, and is not committed")
-
-
-def _without_demo(records: Records) -> Records:
-    """A cell has one key under every profile: some of its runs may have been trained for the demo."""
-    return {
-        key: {seed: run for seed, run in runs.items() if run.experiment.get("profile") != "demo"}
-        for key, runs in records.items()
-    }
+        runs = restricted(planned.records, planned.runs)
+        for record in (record for seeds in runs.values() for record in seeds.values() if record.status in FINISHED):
+            # A cell has one key under every profile: some of its runs may have been trained for the demo.
+            if record.experiment.get("profile") != "demo" and not record.apart:
+                write_reference(options.results, record)
+            elif record.apart:
+                run = f"{record.cell_key}/{record.folder_name}"
+                print(f"fssl: {run}: is of other data or code than the first run of its seed, and is not committed")
 
 
 def on_disk(

@@ -95,8 +95,8 @@ def _nothing_kept(experiment: Experiment, last: Mapping[str, Any]) -> str:
     names = [name for name in dotted_names(to_json(experiment)["method"], "method") if name.endswith(".threshold")]
     if not names or last.get("pseudo/kept"):
         return ""
-    threshold = attrgetter(names[0])(experiment)
-    return f"\nkept no pseudo-label at threshold {threshold:g}; more rounds or a lower --{names[0]} may keep some"
+    hint = f"more rounds or a lower --{names[0]} may keep some"
+    return f"\nkept no pseudo-label at threshold {attrgetter(names[0])(experiment)}; {hint}"
 
 
 def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder: Path) -> None:
