@@ -8,7 +8,6 @@ message must name the nearest right key, which the typed command-line libraries 
 A field whose type is a union of dataclasses is written with a "kind" key: {"kind": "class_skew", "R": 0.4}.
 """
 
-import ast
 import dataclasses
 import difflib
 import functools
@@ -22,7 +21,7 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from benchmark.errors import ConfigError
-from benchmark.plain import GivenTwice, check_once, from_json_text
+from benchmark.plain import GivenTwice, from_json_text
 
 T = TypeVar("T")
 
@@ -148,6 +147,14 @@ ShareBelow1 = Annotated[float, Interval("[0, 1)")]
 ShareBetween = Annotated[float, Interval("(0, 1)")]
 
 
+class UnknownKey(ConfigError):
+    """A key that is not a field of its table. `hint`: what the table has in its place."""
+
+    def __init__(self, what: str, key: str, hint: str) -> None:
+        super().__init__(f"{what}; {hint}")
+        self.what, self.key, self.hint = what, key, hint
+
+
 class Checked:
     """A dataclass that checks its values when it is made.
 
@@ -243,7 +250,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         raise ConfigError(
             f"{path or 'experiment'}: {quoted(data)} is not a table of fields; {cls.__name__} has {_names(cls)}"
         )
-    hints = typing.get_type_hints(cls)
+    hints = _hints(typing.cast(Any, cls))
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
     values = {}
     for key, raw in data.items():
@@ -256,13 +263,17 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
             continue
         if key not in fields:
             hint = full_name(str(key), cls) or nearest(key, fields)
-            raise ConfigError(f"unknown key {_join(path, key)} = {quoted(raw)}; {hint}")
+            raise UnknownKey(f"unknown key {_join(path, key)} = {quoted(raw)}", str(key), hint)
         names = {former: now for now, former in fields[key].metadata.get("former", {}).items()}
         raw = names.get(raw, raw) if isinstance(raw, str) else raw
         if isinstance(raw, Mapping) and "kind" not in raw and dataclasses.is_dataclass(fields[key].default):
             raw = {**to_plain(fields[key].default), **raw}
         reader = fields[key].metadata.get("read")  # open sets, such as methods, have a reader of their own
-        values[key] = reader(raw, _join(path, key)) if reader else _read(hints[key], raw, _join(path, key))
+        try:
+            values[key] = reader(raw, _join(path, key)) if reader else _read(hints[key], raw, _join(path, key))
+        except UnknownKey as error:
+            elsewhere = "" if path or not error.hint.startswith("choose ") else full_name(error.key, cls)
+            raise ConfigError(f"{error.what}; {elsewhere}") if elsewhere else error from None
     missing = [
         name
         for name, f in fields.items()
@@ -367,41 +378,27 @@ def _time(raw: Any, path: str) -> datetime:
     return raw
 
 
-def override(data: dict[str, Any], dotted: str, text: str) -> None:
-    """Set `a.b.c` in nested dicts to a command-line value. A plain word where the default is a table names another
-    kind: `partition=dirichlet` removes the old kind's fields."""
-    *parents, leaf = dotted.split(".")
-    for parent in parents:
-        if not isinstance(data.get(parent), dict):
-            data[parent] = {} if data.get(parent) is None else {"kind": data[parent]}
-        data = data[parent]
-    value = scalar(text)
-    if isinstance(value, str) and isinstance(data.get(leaf), dict):
-        value = {"kind": value}
-    if leaf == "kind" and data.get("kind") != value:
-        data.clear()
-    data[leaf] = value
-
-
-def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
+def merge(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Set nested fields; dotted keys are taken apart; another kind drops the old kind's fields. Raises ConfigError."""
     for key, value in changes.items():
         if not isinstance(key, str):  # YAML's may be numbers
             raise ConfigError(f"key {key!r} is not the name of a field")
         if "." in key:
-            head, _, tail = key.partition(".")
-            value, key = {tail: value}, head
+            key, _, tail = key.partition(".")
+            value = {tail: value}
         old = data.get(key)
+        if isinstance(value, str) and isinstance(old, dict):
+            value = {"kind": value}
+        elif isinstance(value, dict) and isinstance(old, str):
+            value = {"kind": old, **value}
         if isinstance(value, dict) and isinstance(old, dict) and value.get("kind", old.get("kind")) == old.get("kind"):
             merge(old, value)
-        elif isinstance(value, str) and isinstance(old, dict):
-            data[key] = old if old.get("kind") == value else {"kind": value}
         else:
             data[key] = value
 
 
 def scalar(text: str) -> Any:
-    """The value of a command-line word: JSON, else the Python forms that sweep agents write, else text.
+    """The value of a command-line word: JSON, or Python's None, True and False, else text.
 
     Raises ConfigError for a key that stands twice.
     """
@@ -412,17 +409,7 @@ def scalar(text: str) -> Any:
     except GivenTwice as error:
         raise ConfigError(f"{text}: {error}") from None
     except (ValueError, RecursionError):  # for a number of thousands of digits it is not a JSONDecodeError
-        pass
-    if text[:1] in "{[(":
-        try:
-            for node in ast.walk(tree := ast.parse(text, mode="eval")):
-                check_once([ast.unparse(key) for key in getattr(node, "keys", ()) if key is not None])
-            return ast.literal_eval(tree)
-        except GivenTwice as error:
-            raise ConfigError(f"{text}: {error}") from None
-        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
-            return text
-    return text
+        return text
 
 
 def _join(path: str, key: str) -> str:

@@ -92,9 +92,7 @@ class Federation(Checked):
     T: Count = 16  # local steps per round
     rounds: Count = 100  # of communication
     epochs: Count | None = added(None)  # E  local passes over a holder's images per round, in place of T local steps
-    # What a client's loss or update that is not finite does: end the run ("stop"), or count as a client that sat the
-    # round out, and under comm/dropped ("drop"). No paper says. The server's own ends the run in either case.
-    on_divergence: Literal["stop", "drop"] = added("stop")
+    on_divergence: Literal["stop"] = added("stop")  # a loss or update that is not finite ends the run; records name it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,13 +160,16 @@ class Experiment(Checked):
         return experiment
 
 
-def label_folder(data: dict[str, Any], given: Collection[str]) -> None:
-    """Set ten labels a class at the server in an experiment's JSON, where its data are a folder of the user's images.
+def follow(data: dict[str, Any], given: Collection[str]) -> None:
+    """Set what follows from the fields that a user set, in an experiment's JSON, where she did not set it herself.
 
-    `given`: dotted names of what she set; with "data.N_s" among them, or without "data.name", nothing is changed.
+    Ten labels a class at the server, where the data are a folder of her images; a cohort of at most all clients.
+    `given`: dotted names of what she set.
     """
     if "data.name" in given and "data.N_s" not in given and (classes := number_of_classes(str(data["data"]["name"]))):
         data["data"]["N_s"] = 10 * classes
+    if "federation.K" in given and "federation.C" not in given and isinstance(K := data["federation"]["K"], int):
+        data["federation"]["C"] = min(K, data["federation"].get("C", K))
 
 
 def to_json(experiment: Experiment, *, hashed: bool = False) -> dict[str, Any]:

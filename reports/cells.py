@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 from benchmark.experiment import published, to_json
 from benchmark.papers.item import Cell
-from benchmark.records.fall import fall_in_words
 from benchmark.records.record import RunRecord
+from benchmark.records.result import fall_in_words
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result, seeds_awaited
 from benchmark.verdicts.statistics import summary
 from reports.figures import Picture, canvas, styled
@@ -80,7 +79,6 @@ def cell_values(places: Places) -> dict[str, Any]:
         "runs": _runs_table(runs, profile, pilots),
         "numbers": _numbers_table(runs),
         "falls": [(run.seed, fall_in_words(run.result["fall"])) for run in runs if run.result.get("fall")],
-        "mirrored": [(run.seed, run.wandb_url, is_web(run.wandb_url)) for run in runs if run.wandb_url],
         "cost": cost_of(runs),
         "exchange": exchange_table(runs),
         "settings": facts(
@@ -230,13 +228,3 @@ def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
         if known:
             costs.append((name, text(summary(known).mean)))
     return costs
-
-
-def is_web(url: str) -> bool:
-    """Whether following the address can do no more than open a page: https, a host, nothing that hides another."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    plain = url.isascii() and url.isprintable() and not set(url) & set(" \"'<>\\`")
-    return plain and parts.scheme == "https" and bool(parts.hostname) and "@" not in parts.netloc

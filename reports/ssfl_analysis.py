@@ -75,7 +75,7 @@ def runs_of(items: Iterable[Reported]) -> pd.DataFrame:
             }
             for run in result.runs:
                 if run.status == "done" and run.selected(ACCURACY) is not None:
-                    medians = {measure: run.median(measure) for measure in MEASURES}
+                    medians = {measure: run.summary(measure).get("median") for measure in MEASURES}
                     rows.append({**cell, "seed": run.seed, "accuracy": run.selected(ACCURACY), **medians})
     frame = pd.DataFrame(rows, columns=["cell_key", *OF_CELL, "seed", "accuracy", *MEASURES])
     frame["cell"] = frame.groupby("cell_key")["cell"].transform("first")

@@ -50,12 +50,12 @@ class RunCost:
         return self.of_first(self.rounds) + Cost(seconds=RUN_SECONDS)
 
 
-def cost_of(run: Experiment, results: Path, data_root: Path | None = None, device: str = CPU) -> Cost:
+def cost_of(run: Experiment, results: Path, device: str = CPU) -> Cost:
     """What the whole run costs, from its first round to its last, without the start of its process.
 
     Raises ConfigError where the run itself would.
     """
-    whole = count(run, data_root, device).whole
+    whole = count(run, device).whole
     if device != CPU:  # CPU seconds of finished runs say nothing of it
         return whole
     folders = run_folder(results, run).parent.glob("seed=*")
@@ -90,22 +90,22 @@ def _hardware() -> dict[str, Any]:
     return hardware()
 
 
-def count(run: Experiment, data_root: Path | None = None, device: str = CPU) -> RunCost:
+def count(run: Experiment, device: str = CPU) -> RunCost:
     """What each round of the run costs, whatever its seed and partition. FLOPs of evaluations are not in it.
 
     Raises ConfigError where the run itself would.
     """
-    return _count(replace(run, seed=0, partition=Iid(), profile="custom"), data_root, device)
+    return _count(replace(run, seed=0, partition=Iid(), profile="custom"), device)
 
 
 @cache
-def _count(run: Experiment, data_root: Path | None, device: str) -> RunCost:
+def _count(run: Experiment, device: str) -> RunCost:
     rounds, warm_rounds = run.federation.rounds, getattr(run.method, "warm_start_rounds", 0)
     keep_freed_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        engine = CountingEngine(run, data_root, device)
+        engine = CountingEngine(run, device)
         warm = engine.play(1) if warm_rounds else Cost()
         later = _typical(engine, warm_rounds + 1, rounds - 1) if warm_rounds < rounds - 1 else None
         # Reports of the few rounds that are played decide nothing.

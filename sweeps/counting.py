@@ -14,7 +14,6 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -83,19 +82,19 @@ class Cost:
 NUMBERS = [f.name for f in fields(Cost) if f.name != "notes"]
 
 
-def stand_in(experiment: Experiment, data_root: Path | None = None) -> Environment:
+def stand_in(experiment: Experiment) -> Environment:
     """The run's environment over a set of the data set's size: equally large classes and clients, one image for all.
 
     A user's own folder of images is loaded for its size. Raises ConfigError where method and setting do not fit.
     """
     settings = experiment.data
     split = replace(experiment, partition=Iid(), data=replace(settings, pooled_test=0))
-    return prepare(split, data=_stand_in_set(settings.name, settings.pooled_test, data_root))
+    return prepare(split, data=_stand_in_set(settings.name, settings.pooled_test))
 
 
 @cache
-def _stand_in_set(name: str, pooled_test: int, data_root: Path | None) -> DataSet:
-    known = DATASETS.get(name) or load(name, data_root)
+def _stand_in_set(name: str, pooled_test: int) -> DataSet:
+    known = DATASETS.get(name) or load(name)
     shape, num_classes = known.image_shape, known.num_classes
     if isinstance(known, DataSet):
         N_train, N_test, N_extra = len(known.train_labels_N), len(known.test_labels_N), 0
@@ -131,12 +130,12 @@ _steps: dict[Hashable, tuple[Outcome, Cost]] = {}
 class CountingEngine:
     """Counts the rounds of a new run. Private state is kept from round to round."""
 
-    def __init__(self, experiment: Experiment, data_root: Path | None = None, device: str = CPU) -> None:
+    def __init__(self, experiment: Experiment, device: str = CPU) -> None:
         """Raises ConfigError where the run itself would."""
         self._device = torch.device(device)
         prepare_torch(self._device, experiment.precision)
         optimizer = replace(experiment.optimizer, lr=MILD, server_lr=None, schedule=Constant())
-        self._environment = stand_in(replace(experiment, optimizer=optimizer), data_root)
+        self._environment = stand_in(replace(experiment, optimizer=optimizer))
         setup = replace(self._environment.setup(), initial_weights=self._initial_weights)
         self._state = first_state(experiment.method, setup)
         self._kept: dict[str, Tree] = dict(self._state.clients)

@@ -12,9 +12,9 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from benchmark.config import full_name, nearest, override
+from benchmark.config import full_name, merge, nearest, scalar
 from benchmark.errors import ConfigError
-from benchmark.experiment import Experiment, from_json, label_folder, to_json
+from benchmark.experiment import Experiment, follow, from_json, to_json
 from benchmark.papers.arena import UNTUNED
 from benchmark.papers.catalogue import cell_named
 from benchmark.papers.scale import PROFILES
@@ -101,8 +101,6 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
         plain["partition"] = {"kind": "dirichlet", "min_size": 2}  # as in arena/alpha
     if "S" in values and "S" not in plain["method"].get("averaging", {}):
         raise ConfigError(f"S: {values['S']} groups, but the method has none; give method=grouping")
-    if isinstance(clients := values.get("K"), int):  # a cohort that is not given is at most all clients
-        values.setdefault("C", min(clients, plain["federation"]["C"]))
     by_letter = {field: values[name] for name, field in FIELDS.items() if name in values}
     by_name = {name: value for name, value in values.items() if "." in name}
     if twice := by_letter.keys() & by_name.keys():
@@ -113,8 +111,9 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
 def with_fields(plain: dict[str, Any], values: Mapping[str, Any]) -> Experiment:
     """A kind before its fields, wherever it stands."""
     for name in sorted(values, key=lambda name: name.removesuffix(".kind").count(".")):
-        override(plain, name, values[name] if isinstance(values[name], str) else repr(values[name]))
-    label_folder(plain, values.keys())
+        value = values[name]
+        merge(plain, {name: scalar(value) if isinstance(value, str) else value})
+    follow(plain, values.keys())
     return from_json(plain)
 
 

@@ -13,13 +13,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from benchmark.errors import DiskFull, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.records.claim import PATIENCE, is_held
+from benchmark.records.claim import is_held
 from benchmark.records.record import is_recorded, run_folder
 
 LONG_TRY = 60.0  # seconds in which a run did go on: the disk had room meanwhile
@@ -36,25 +35,11 @@ class RunDied(FsslError):
     """A run's process ended without an answer, or could not be started: the run is tried again."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaunchStatus:
-    """How far a launch is."""
-
-    running: set[Experiment]  # by this launch or another
-    finished: Sequence[Experiment]  # by this launch or another; with the failed ones
-    trained: int  # of the finished: by this launch
-
-
-Watch = Callable[[LaunchStatus], None]
-
-
 class Workers(Protocol):
     """Whoever trains runs for a launch."""
 
     @property
     def size(self) -> int: ...  # runs side by side at most
-    @property
-    def running(self) -> set[Experiment]: ...
 
     def start(self, run: Experiment) -> None:
         """Begin a run; fewer than `size` are running. Raises RunDied."""
@@ -77,47 +62,52 @@ def launch(
     runs: Sequence[Experiment],
     results: Path,
     *,
-    watch: Watch = lambda status: None,
-    patience: float = PATIENCE,
-) -> LaunchStatus:
-    """Let the workers train all runs, then close them. `patience`: see `records.run`.
+    watch: "Callable[[Launch], None]" = lambda state: None,
+) -> "Launch":
+    """Let the workers train all runs, then close them.
 
     A run that another launch trains is waited for, and so is room on a full disk. One whose process dies goes on from
     its last save, and is left alone the third time. A failing run stops no other: the first error is raised in the end.
     Ctrl-C and SIGTERM stop all runs at their last finished round and raise Stopped.
     """
-    todo = _Todo(runs, results, patience)
+    state = Launch(runs, results)
     with _stopped_on_signal(workers):
-        while (todo.waiting or workers.running) and not todo.stopped:
-            while len(workers.running) < workers.size and (run := todo.next()) is not None:
+        while (state.waiting or state.at_work) and not state.stopped:
+            while len(state.at_work) < workers.size and (run := state.next()) is not None:
                 try:
                     workers.start(run)
                 except RunDied as death:
-                    todo.note(run, death)
+                    state.note(run, death)
             for run, error in workers.ended(timeout=0.5):
-                todo.note(run, error)
-            watch(todo.status(workers.running))
-        if todo.stopped:
+                state.note(run, error)
+            watch(state)
+        if state.stopped:
             workers.stop()
-    if todo.failures:
-        first, *others = todo.failures
+    if state.failures:
+        first, *others = state.failures
         raise type(first)(f"{first}; {len(others)} more failed") if others else first
-    return todo.status(set())
+    return state
 
 
-class _Todo:
-    """The runs of a launch: which is next, and what became of the others."""
+class Launch:
+    """How far a launch is: which run is next, and what became of the others."""
 
-    def __init__(self, runs: Sequence[Experiment], results: Path, patience: float) -> None:
+    def __init__(self, runs: Sequence[Experiment], results: Path) -> None:
         self.waiting = list(runs)
+        self.at_work = set[Experiment]()  # of this launch's workers
+        self.finished: list[Experiment] = []  # by this launch or another; with the failed ones
+        self.trained = 0  # of the finished: by this launch
         self.failures: list[FsslError] = []
         self.stopped = False
-        self._results, self._patience = results, patience
-        self._finished: list[Experiment] = []
-        self._trained = 0
+        self._results = results
         self._deaths: Counter[Experiment] = Counter()
         self._elsewhere: dict[Experiment, float] = {}  # runs of other launches -> when each was looked at last
         self._full: tuple[float, float] | None = None  # since when the disk is full, and when a run tries again
+
+    @property
+    def running(self) -> set[Experiment]:
+        """By this launch or another."""
+        return self.at_work | self._elsewhere.keys()
 
     def next(self) -> Experiment | None:
         """Take out the first waiting run that nobody trains. Those that others have finished count as finished."""
@@ -128,7 +118,7 @@ class _Todo:
                 continue
             try:
                 recorded = is_recorded(self._results, run)
-                held = not recorded and is_held(run_folder(self._results, run), self._patience)
+                held = not recorded and is_held(run_folder(self._results, run))
             except (FsslError, OSError) as error:
                 self.waiting.remove(run)
                 self._fail(run, RunFailed(f"{named(run)}: cannot be looked at ({error})"))
@@ -139,12 +129,14 @@ class _Todo:
             self.waiting.remove(run)
             self._elsewhere.pop(run, None)
             if not recorded:
+                self.at_work.add(run)
                 return run
-            self._finished.append(run)
+            self.finished.append(run)
         return None
 
     def note(self, run: Experiment, error: FsslError | None) -> None:
         """A run of this launch has ended."""
+        self.at_work.discard(run)
         self._deaths[run] += isinstance(error, RunDied)
         if isinstance(error, DiskFull):
             self._wait_for_room(run, error)
@@ -157,8 +149,8 @@ class _Todo:
             text = f"{named(run)}: its process ended {MOST_DEATHS} times, last by {error}"
             self._fail(run, RunFailed(f"{text}; the same command goes on from its last save"))
         elif error is None or isinstance(error, Diverged):
-            self._trained += 1
-            self._finished.append(run)
+            self.trained += 1
+            self.finished.append(run)
             self._full = None
         else:
             self.stopped = self.stopped or isinstance(error, Stopped)
@@ -167,7 +159,8 @@ class _Todo:
     def _wait_for_room(self, run: Experiment, error: FsslError) -> None:
         now = time.monotonic()
         since, again = self._full or (now, now)
-        since = since if now - again < LONG_TRY else now
+        if now - again > LONG_TRY:
+            since = now
         if now - since > SECONDS_OF_FULL_DISK:
             self.stopped = True  # the other runs would end in the same way
             self._fail(run, error)
@@ -179,14 +172,7 @@ class _Todo:
 
     def _fail(self, run: Experiment, error: FsslError) -> None:
         self.failures.append(error)
-        self._finished.append(run)
-
-    def status(self, running: set[Experiment]) -> LaunchStatus:
-        return LaunchStatus(
-            running=running | self._elsewhere.keys(),
-            finished=tuple(self._finished),
-            trained=self._trained,
-        )
+        self.finished.append(run)
 
 
 def named(run: Experiment) -> str:

@@ -18,7 +18,6 @@ from pathlib import Path
 from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.start import CPU, hear, starting
-from benchmark.records.claim import PATIENCE
 from sweeps.launcher import RunDied, RunFailed, named
 
 SECONDS_TO_END = 0.5  # of a killed fork server: until then it passes for alive, and a new one is not started
@@ -38,26 +37,9 @@ class _Worker:
 class LocalWorkers:
     """Up to `size` processes, started when there is work for them, and shared evenly among `devices`."""
 
-    def __init__(
-        self,
-        size: int,
-        results: Path,
-        data_root: Path | None = None,
-        patience: float = PATIENCE,
-        devices: Sequence[str] = (CPU,),
-    ) -> None:
-        self.size = size
-        self._arguments, self._devices = (results, data_root, patience), tuple(devices)
+    def __init__(self, size: int, results: Path, devices: Sequence[str] = (CPU,)) -> None:
+        self.size, self._results, self._devices = size, results, tuple(devices)
         self._workers: list[_Worker] = []
-
-    @property
-    def running(self) -> set[Experiment]:
-        return {worker.run for worker in self._workers if worker.run is not None}
-
-    @property
-    def devices(self) -> dict[int, str]:
-        """Number of each process -> its device."""
-        return {worker.process.pid or 0: worker.device for worker in self._workers}
 
     def start(self, run: Experiment) -> None:
         idle = [worker for worker in self._workers if worker.run is None]
@@ -74,7 +56,7 @@ class LocalWorkers:
         device = min(self._devices, key=lambda device: taken.count(device) / self._devices.count(device))
         with _starting, starting(fresh=device != CPU) as context:
             pipe, end_of_worker = context.Pipe()
-            process = context.Process(target=_work, args=(end_of_worker, *self._arguments, device))
+            process = context.Process(target=_work, args=(end_of_worker, self._results, device))
             try:
                 process.start()
             except (OSError, EOFError) as error:  # no memory for it, or the server that forks it was killed
@@ -128,12 +110,12 @@ def _in_words(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _work(pipe: Connection, results: Path, data_root: Path | None, patience: float, device: str) -> None:
+def _work(pipe: Connection, results: Path, device: str) -> None:
     """The whole life of a worker process."""
     begin_worker()
     with contextlib.suppress(EOFError, OSError):  # the launch is over, or was killed
         while True:
-            pipe.send(attempt(pipe.recv(), results, data_root, patience, device))
+            pipe.send(attempt(pipe.recv(), results, device))
 
 
 def begin_worker() -> None:
@@ -149,9 +131,7 @@ def begin_worker() -> None:
     threading.Thread(target=leave_with_parent, daemon=True).start()
 
 
-def attempt(
-    experiment: Experiment, results: Path, data_root: Path | None, patience: float, device: str
-) -> FsslError | None:
+def attempt(experiment: Experiment, results: Path, device: str) -> FsslError | None:
     """Train a run in this process. Returns the error with which it ended; None where its record is written."""
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run
@@ -159,14 +139,7 @@ def attempt(
 
     engine = EngineOptions(engine="pool", workers=1, devices=(device,))
     try:
-        run(
-            experiment,
-            results,
-            data_root=data_root,
-            engine=engine,
-            patience=patience,
-            begun_under=partial(begun_under, experiment, results),
-        )
+        run(experiment, results, engine=engine, begun_under=partial(begun_under, experiment, results))
     except (ConfigError, DataError) as error:
         return type(error)(f"{named(experiment)}: {error}")
     except FsslError as error:

@@ -11,13 +11,13 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from benchmark.errors import CannotWrite, ConfigError, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.start import CPU
+from benchmark.records.files import cannot_write
 from benchmark.records.provenance import commit
 from sweeps.launcher import RunDied, RunFailed, named
 from sweeps.processes import attempt
@@ -27,7 +27,6 @@ STORE = 80 * 2**20  # bytes of Ray's object store, the least that Ray takes; not
 SECONDS_TO_CONNECT = 30.0
 SECONDS_TO_SEE = 5.0  # until a new file of another machine shows in a network folder
 SECONDS_WITHOUT_NODES = 120.0  # until the launch ends; nodes may come back, and new ones may join
-Share: TypeAlias = tuple[float, float]  # CPUs, GPUs
 
 
 @contextlib.contextmanager
@@ -53,98 +52,66 @@ def joined(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Orders:
-    """The same for all tasks of a launch."""
+def train(data: dict[str, Any], token: Path, code: dict[str, Any], fssl_data: str, device: str) -> FsslError | None:
+    """The task: train one run, given as JSON. Returns the run's error.
 
-    token: Path  # a file in the folder of results, there for the time of the launch
-    code: dict[str, Any]  # the launch's `provenance.commit()`
-    fssl_data: str  # the launch's $FSSL_DATA, for nodes without one
-    arguments: tuple[Path, Path | None, float, str]  # of `attempt`, after the run
-
-    def check_node(self) -> None:
-        """Raise CannotWrite where this node has another folder of results, ConfigError where it has other code."""
-        node, results, deadline = socket.gethostname(), self.token.parent, time.monotonic() + SECONDS_TO_SEE
-        while not self.token.exists():
-            if time.monotonic() > deadline:
-                raise CannotWrite(f"node {node} does not see {results}: all nodes have to share the folder of results")
-            time.sleep(0.2)
-        if (here := commit()) != self.code:
-            raise ConfigError(f"node {node} has other code ({_short(here)}); check out {_short(self.code)} there")
-
-
-def _short(code: dict[str, Any]) -> str:
-    return f"commit {code['commit']:.10}" + (" with changes" if code["changes"] else "")
-
-
-def train(data: dict[str, Any], orders: Orders) -> FsslError | None:
-    """The task: train one run, given as JSON. Returns the run's error; raises what is wrong with the node."""
-    orders.check_node()
-    if orders.fssl_data:
-        os.environ.setdefault("FSSL_DATA", orders.fssl_data)
-    try:
-        return attempt(from_json(data), *orders.arguments)
-    except FsslError as error:  # a user's own method that this node does not have
-        return error
+    `token` is a file in the launch's folder of results, `code` its commit, `fssl_data` its $FSSL_DATA, for nodes
+    without one. Raises CannotWrite where this node has another folder of results, ConfigError where it has other code
+    or lacks a method of the user's own.
+    """
+    node, deadline = socket.gethostname(), time.monotonic() + SECONDS_TO_SEE
+    while not token.exists():
+        if time.monotonic() > deadline:
+            where = f"node {node} does not see {token.parent}"
+            raise CannotWrite(f"{where}: all nodes have to share the folder of results")
+        time.sleep(0.2)
+    if (here := commit()) != code:
+        names = [f"commit {c['commit']:.10}{' with changes' if c['changes'] else ''}" for c in (here, code)]
+        raise ConfigError(f"node {node} has other code ({names[0]}); check out {names[1]} there")
+    os.environ.setdefault("FSSL_DATA", fssl_data)
+    return attempt(from_json(data), token.parent, device)
 
 
 class RayWorkers:
-    """Tasks on the cluster that this process has joined. `share`: CPUs and GPUs of a node that a run takes.
-
-    Raises ConfigError where no node has room for a run, CannotWrite where `results` cannot be written.
+    """Tasks on the cluster that this process has joined. `share`: CPUs and GPUs of a node that a run takes. Raises
+    ConfigError where no node has room for a run, CannotWrite where `results` cannot be written.
     """
 
-    seconds_without_nodes = SECONDS_WITHOUT_NODES
-
-    def __init__(
-        self, results: Path, data_root: Path | None, patience: float, share: Share = (1.0, 0.0), at_most: int = 10**6
-    ) -> None:
+    def __init__(self, results: Path, share: tuple[float, float] = (1.0, 0.0), at_most: int = 10**6) -> None:
         import ray
 
         self._ray, self._share, self._at_most = ray, share, at_most
         self._tasks: dict[Any, Experiment] = {}  # reference to the task's answer -> its run
-        self._stopping = False
-        self._last_room = time.monotonic()
+        self._stopping, self._last_room = False, time.monotonic()
         if not self.size:
             raise ConfigError(f"no node of the cluster has {share[0]:g} CPUs and {share[1]:g} GPUs; see `ray status`")
-        results, data_root = results.resolve(), data_root and data_root.resolve()
-        device = "cuda:0" if share[1] else CPU  # Ray hides all other GPUs from a task
-        self._orders = Orders(
-            token=results / f".launched-{secrets.token_hex(8)}",
-            code=commit(),
-            fssl_data=os.environ.get("FSSL_DATA", ""),
-            arguments=(results, data_root, patience, device),
-        )
+        self._token = results.resolve() / f".launched-{secrets.token_hex(8)}"
         try:
             results.mkdir(parents=True, exist_ok=True)
-            self._orders.token.touch(exist_ok=False)
+            self._token.touch()
         except OSError as error:
-            raise CannotWrite(f"{results}: cannot be written ({error.strerror}); name another by --results") from None
+            raise cannot_write(results, error) from None
+        device = "cuda:0" if share[1] else CPU  # Ray hides all other GPUs from a task
+        self._orders = (self._token, commit(), os.environ.get("FSSL_DATA", ""), device)
         self._train = ray.remote(max_retries=0, num_cpus=share[0], num_gpus=share[1])(train)
 
     @property
     def size(self) -> int:
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        room = min(self._at_most, sum(fit_in(node, *self._share) for node in nodes))
-        if room:
-            self._last_room = time.monotonic()
-        return room
-
-    @property
-    def running(self) -> set[Experiment]:
-        return set(self._tasks.values())
+        nodes = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
+        return min(self._at_most, sum(fit_in(node, *self._share) for node in nodes))
 
     def start(self, run: Experiment) -> None:
-        self._tasks[self._train.remote(to_json(run), self._orders)] = run
+        self._tasks[self._train.remote(to_json(run), *self._orders)] = run
 
     def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
         """Raises what is wrong with a node, and Stopped where none is left."""
-        if not self.size and time.monotonic() - self._last_room > self.seconds_without_nodes:
+        if self.size:
+            self._last_room = time.monotonic()
+        elif time.monotonic() - self._last_room > SECONDS_WITHOUT_NODES:
             raise Stopped("no node of the cluster has room for a run any more; with nodes, the same command goes on")
         if not self._tasks:
             time.sleep(timeout)
-            return
-        for task in self._ray.wait(list(self._tasks), timeout=timeout)[0]:
+        for task in self._ray.wait(list(self._tasks), timeout=timeout)[0] if self._tasks else ():
             run = self._tasks.pop(task)
             yield run, self._error_of(task, run)
 
@@ -152,17 +119,15 @@ class RayWorkers:
         failures = self._ray.exceptions
         try:
             error: FsslError | None = self._ray.get(task)
+        except (failures.TaskCancelledError, failures.NodeDiedError) as lost:  # cancelled before the run began
+            error = Stopped(str(lost))
         except failures.RayTaskError as failed:
             if isinstance(failed.cause, FsslError):
                 raise failed.cause from None
             return RunFailed(f"{named(run)}: {failed.cause!r}")
-        except failures.TaskCancelledError as cancelled:  # before the run began
-            error = Stopped(str(cancelled))
-        except failures.NodeDiedError:
-            return RunningElsewhere(f"{named(run)}: its node is lost")
         except failures.RayError as failed:  # its process was killed, by Ray itself for want of memory
             return RunDied(f"Ray's {type(failed).__name__}")
-        if isinstance(error, Stopped) and not self._stopping:  # by a node that is being taken away
+        if isinstance(error, Stopped) and not self._stopping:  # by a node that was taken away
             return RunningElsewhere(str(error))
         return error
 
@@ -175,17 +140,13 @@ class RayWorkers:
         try:
             if self._tasks:
                 self._ray.wait(list(self._tasks), num_returns=len(self._tasks))
-        except BaseException:
-            for task in self._tasks:
-                self._ray.cancel(task, force=True)
-            raise
         finally:
-            with contextlib.suppress(OSError):
-                self._orders.token.unlink()
+            for task in self._tasks:  # where the wait was broken off; nothing is done to tasks that have ended
+                self._ray.cancel(task, force=True)
+            self._token.unlink(missing_ok=True)
 
 
-def fit_in(resources: dict[str, float], cpus: float, gpus: float) -> int:
-    """How many runs of that share a node takes at a time."""
-    shares = {"CPU": cpus, "GPU": gpus}
+def fit_in(node: dict[str, float], cpus: float, gpus: float) -> int:
+    """How many runs of that share a node with these resources takes at a time."""
     # A millionth more: ten shares of a tenth are one.
-    return min(int(resources.get(name, 0.0) / share + 1e-6) for name, share in shares.items() if share > 0)
+    return min(int(node.get(name, 0.0) / share + 1e-6) for name, share in (("CPU", cpus), ("GPU", gpus)) if share)

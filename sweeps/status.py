@@ -10,9 +10,9 @@ from typing import Literal, get_args
 from benchmark.data.content import look_again
 from benchmark.data.datasets import public_name
 from benchmark.errors import FsslError
-from benchmark.records.claim import PATIENCE, is_held, why_dead
+from benchmark.records.claim import is_held, why_dead
 from benchmark.records.collect import runs_in, trouble_with
-from benchmark.records.identity import AtHand, at_hand_for, seed_folder, why_apart
+from benchmark.records.identity import AtHand, seed_folder, why_apart
 from benchmark.records.record import Round, RunRecord, read_run
 
 # stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
@@ -74,14 +74,7 @@ class Summary:
         )
 
 
-def status_of(
-    folder: Path,
-    *,
-    name: str,
-    rounds: int,
-    record: RunRecord | None = None,
-    patience: float = PATIENCE,
-) -> RunStatus:
+def status_of(folder: Path, *, name: str, rounds: int, record: RunRecord | None = None) -> RunStatus:
     """The run in `folder`, which need not exist (`record.run_folder`); `rounds` as its experiment has them.
 
     `record`: where it was read before; it may be a committed copy. All rounds count as equal work: `RunStatus.weighed`.
@@ -97,11 +90,11 @@ def status_of(
     try:
         record = record or read_run(folder)
         if record is None:
-            return _unfinished(status, (), folder, patience)
+            return _unfinished(status, (), folder)
         status = replace(status, attempt=len(record.manifest.get("attempts", ())))
         if record.result:
             return _finished(status, record, folder)
-        return _unfinished(status, record.rounds, folder, patience)
+        return _unfinished(status, record.rounds, folder)
     except (FsslError, OSError) as error:
         return replace(status, state="damaged", trouble=trouble_with(folder, error))
 
@@ -120,11 +113,11 @@ def _finished(status: RunStatus, record: RunRecord, folder: Path) -> RunStatus:
     )
 
 
-def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path, patience: float) -> RunStatus:
+def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunStatus:
     """`lines`: its saved rounds."""
-    state, trouble = _state(folder, patience), None
+    state, trouble = _state(folder), None
     if state == "dead":
-        trouble = f"{folder}: dead: {why_dead(folder, patience)}; the same command goes on from the last save"
+        trouble = f"{folder}: dead: {why_dead(folder)}; the same command goes on from the last save"
     rounds = lines[-1]["round"] if lines else 0
     timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
     return replace(
@@ -138,11 +131,11 @@ def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path, patienc
     )
 
 
-def _state(folder: Path, patience: float) -> State:
+def _state(folder: Path) -> State:
     """Of a run without a result."""
-    if is_held(folder, patience):
+    if is_held(folder):
         return "running"
-    if why_dead(folder, patience):
+    if why_dead(folder):
         return "dead"
     return "stopped" if (folder / "experiment.json").exists() else "missing"
 
@@ -158,7 +151,7 @@ def _seed_named(folder: Path) -> str:
     return folder.name.removeprefix("seed=").partition("@")[0]
 
 
-def on_disk(results: Path, patience: float = PATIENCE, profile: str | None = None) -> list[RunStatus]:
+def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
     """Every run that was ever begun under this folder of results: of a cell and a seed, that on what is at hand.
 
     `profile`: only runs of it, and what cannot be read.
@@ -180,10 +173,10 @@ def on_disk(results: Path, patience: float = PATIENCE, profile: str | None = Non
         if record is not None and profile in (None, record.experiment.get("profile")):  # None: it begins at this moment
             experiment = record.experiment
             name = f"{experiment['method']['kind']} on {public_name(experiment['data']['name'])}, {key}"
-            here = at_hand_for(record.experiment, record.seed)
+            here = AtHand(record.experiment, record.seed)
             right = seed_folder(folder.parent, here)
             known = record if right == folder else None
-            status = status_of(right, name=name, rounds=rounds, record=known, patience=patience)
+            status = status_of(right, name=name, rounds=rounds, record=known)
             runs[right] = where_apart(status, right, here)
     unread = (RunStatus(cell_key="", seed=0, name="", rounds=0, state="damaged", trouble=text) for text in troubles)
     return [*runs.values(), *unread]

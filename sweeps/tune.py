@@ -63,7 +63,6 @@ class Worker:
     study: Study
     storage: str  # a journal's path, or a URL
     results: Path
-    data_root: Path | None = None
 
     def work(self) -> None:
         """Take trials until as many as are wanted have ended, here or in other workers. Raises what `run` does."""
@@ -119,7 +118,7 @@ class Worker:
         while True:
             with contextlib.suppress(RunningElsewhere):  # another trial, or a table, has the same run
                 try:
-                    result = run(experiment, self.results, data_root=self.data_root, callbacks=[pruning])
+                    result = run(experiment, self.results, callbacks=[pruning])
                 except Diverged:
                     return 0.0
                 return float(result["last"][METRIC]) if result["status"] == "done" else 0.0

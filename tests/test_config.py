@@ -134,8 +134,8 @@ def test_a_value_outside_a_field_s_interval_is_refused_by_name(cls):
 
 
 def test_what_sweep_agents_write_is_understood():
-    """Python's None, True and dict forms, `--_wandb`, and a JSON file: one experiment, one key."""
-    words = ["--method.local_ratio=None", "--partition={'kind': 'class_skew', 'R': 0.4}", "--optimizer.nesterov=True"]
+    """Python's None and True, a table as JSON, and `--_wandb`: one experiment, one key."""
+    words = ["--method.local_ratio=None", '--partition={"kind": "class_skew", "R": 0.4}', "--optimizer.nesterov=True"]
     assert resolve(None, [*words, "--_wandb=x"]).cell_key == DEFAULT.cell_key
 
 

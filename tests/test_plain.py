@@ -48,7 +48,6 @@ def test_two_spellings_of_one_field_are_one_key(tmp_path, text):
         ["--seed", "1", "--federation.K=5", "--seed=1"],
         ["--data", "mnist", "--data.name=digits"],
         ['--method.averaging={"kind": "fedavg", "kind": "grouping"}'],
-        ["--method.averaging={'kind': 'fedavg', 'kind': 'grouping'}"],
     ],
 )
 def test_a_field_that_is_set_twice_on_the_command_line_is_refused(words):
@@ -106,4 +105,4 @@ def test_a_byte_order_mark_is_passed_over(tmp_path, name, text):
 
 
 def test_words_that_are_no_tables_stay_words():
-    assert [scalar(text) for text in ("{", "(1, 2)", "{'a': 1}", "3", "adam")] == ["{", (1, 2), {"a": 1}, 3, "adam"]
+    assert [scalar(text) for text in ("{", "(1, 2)", "3", "adam")] == ["{", "(1, 2)", 3, "adam"]

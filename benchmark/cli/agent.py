@@ -21,7 +21,6 @@ from benchmark.federated.devices import devices_named
 from benchmark.federated.start import CPU
 from benchmark.records.claim import is_held
 from benchmark.records.record import run_folder
-from benchmark.records.wandb_connection import unreachable
 from sweeps.grid import checked
 from sweeps.launcher import named
 from sweeps.plan import Plan, plan_of_runs
@@ -53,6 +52,8 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 def act(options: argparse.Namespace) -> int:
     if options.sweep.count("/") != 2 or options.sweep.startswith("-"):
         raise ConfigError(f"{options.sweep!r} is not a sweep; write ENTITY/PROJECT/ID, as `wandb sweep` printed it")
+    from benchmark.records.wandb_mirror import unreachable  # takes seconds to load
+
     runs = checked(read(options.file), many=options.yes)
     if (why := unreachable()) is not None:
         raise ConfigError(f"W&B: {why}; `fssl work` runs a sweep's cells without it")
@@ -84,7 +85,6 @@ def _run_agents(options: argparse.Namespace) -> bool:
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         "FSSL_RESULTS": str(options.results.resolve()),
         "WANDB_DIR": str(folder.resolve()),
-        **({"FSSL_DATA": str(options.data_root.resolve())} if options.data_root else {}),
         **({"FSSL_WANDB": "offline"} if options.offline else {}),
     }
     count = ["--count", str(options.count)] if options.count else []

@@ -31,7 +31,7 @@ def act_partition(options: argparse.Namespace) -> int:
     """Counts of every client and the server, the realised R (SSFL Eq. 2), and a hash of who holds what, for the fields
     that `fssl run` takes: --data cifar10 --partition.R=0.8 --federation.K=20, or --partition=dirichlet."""
     start = cell_named(options.cell, options.profile) if options.cell else None
-    environment = prepare(resolve(None, options.rest, start=start), options.data_root)
+    environment = prepare(resolve(None, options.rest, start=start))
     data, divided = environment.data, environment.split
     labels_N = data.train_labels_N.numpy()
     description = describe(divided, labels_N)

@@ -84,10 +84,10 @@ def device(options: argparse.Namespace) -> str:
 def data(options: argparse.Namespace) -> str:
     from benchmark.data.datasets import DATASETS, at_hand
 
-    given = options.data_root or os.environ.get("FSSL_DATA")
+    given = os.environ.get("FSSL_DATA")
     if given and not expanded(given).is_dir():
         raise FsslError(f"{given} is not a folder; --data-root or $FSSL_DATA has to name one")
-    here = [name for name in DATASETS if at_hand(name, options.data_root)]
+    here = [name for name in DATASETS if at_hand(name)]
     missing = [name for name in DATASETS if name not in here]
     return ", ".join(here) + (f"; not here: {', '.join(missing)} (see `fssl list data`)" if missing else "")
 

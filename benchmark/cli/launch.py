@@ -17,9 +17,8 @@ from benchmark.cli.main import number
 from benchmark.cli.scope import add_devices
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.records.claim import BEAT, PATIENCE
-from benchmark.records.fall import AGAINST_A_FALL, fall_in_words
 from benchmark.records.record import run_folder, run_if_whole
+from benchmark.records.result import AGAINST_A_FALL, fall_in_words
 from sweeps.launcher import Workers, launch
 from sweeps.plan import Plan
 from sweeps.processes import LocalWorkers
@@ -46,18 +45,6 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--cpus-per-run", type=float, help="of a node of the Ray cluster (default: 1)")
     command.add_argument("--gpus-per-run", type=float, help="such as 0.25: four runs share a GPU (default: 0)")
-    add_takeover(command)
-
-
-def add_takeover(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--takeover-after",
-        type=number(3 * BEAT, kind=float),
-        default=PATIENCE,
-        metavar="SECONDS",
-        help=f"without a heartbeat before a run of another machine is taken over (default: {PATIENCE:g}); a run whose "
-        "process ended on this machine is taken over at once",
-    )
 
 
 def check_launch(options: argparse.Namespace) -> None:
@@ -94,8 +81,8 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
             words = f"{' '.join(options.items)} --profile {options.profile}"
             console.print(f"`fssl plan {words}` says how long they take; Ctrl-C loses nothing", soft_wrap=True)
         with Display(console) as display:
-            progress = LaunchProgress(display, runs, options.results, labels, options.takeover_after)
-            end = launch(workers, runs, options.results, watch=progress.watch, patience=options.takeover_after)
+            progress = LaunchProgress(display, runs, options.results, labels)
+            end = launch(workers, runs, options.results, watch=progress.watch)
     report_falls(runs, options.results, console)
     others = len(end.finished) - end.trained
     elsewhere = f", {others} by others" if others else ""
@@ -112,7 +99,7 @@ def workers_for(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iter
         devices = options.devices or auto_devices(runs)
         at_a_time = usable_cores() if options.jobs is None and devices == (CPU,) else (options.jobs or 1) * len(devices)
         size = min(at_a_time, len(runs))
-        yield LocalWorkers(size, options.results, options.data_root, options.takeover_after, devices)
+        yield LocalWorkers(size, options.results, devices)
         return
     from sweeps.ray_launcher import LOCAL, RayWorkers, joined
 
@@ -121,7 +108,7 @@ def workers_for(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iter
     with contextlib.redirect_stdout(sys.stderr), joined(address):
         share = (options.cpus_per_run or 1.0, options.gpus_per_run or 0.0)
         at_most = options.jobs or len(runs)
-        yield RayWorkers(options.results, options.data_root, options.takeover_after, share, at_most)
+        yield RayWorkers(options.results, share, at_most)
 
 
 def report_falls(runs: Sequence[Experiment], results: Path, console: Console) -> None:

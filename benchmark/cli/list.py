@@ -55,7 +55,7 @@ def act(options: argparse.Namespace) -> int:
             }
             for name, method in METHODS.items()
         ],
-        "data": lambda: data_sets(options.data_root),
+        "data": lambda: data_sets(),
         "networks": lambda: [{"network": name, "what": _summary(network)} for name, network in NETWORKS.items()],
     }
     chosen = {kind: lists[kind]() for kind in KINDS if options.kind in (None, kind)}
@@ -88,14 +88,14 @@ def _item(item: Item, planned: Plan) -> Row:
     }
 
 
-def data_sets(root: Path | None) -> list[Row]:
+def data_sets() -> list[Row]:
     """One row a known set, with its folder on this machine. Reads no images."""
     rows = []
     for name, known in DATASETS.items():
-        folder = find(name, root)
-        downloaded = known.original is not None and not known.by_hand
+        folder = find(name)
+        downloaded = bool(known.original) and not known.by_hand
         missing = "no; torchvision downloads it when it is used" if downloaded else "no; set FSSL_DATA"
-        packed = folder is not None and not (known.original and (folder / known.original.marker).exists())
+        packed = folder is not None and not known.original_in(folder)
         rows.append(
             {
                 "data set": name,

@@ -1,7 +1,6 @@
 """`fssl`: its commands, and the exit codes that scripts and sweep agents rely on."""
 
 import argparse
-import contextlib
 import dataclasses
 import difflib
 import gc
@@ -11,7 +10,7 @@ import io
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -81,8 +80,10 @@ VERBS = {
     "submit": ("submit", "write a bundle of records, for others to verify"),
 }
 
-READING = ("status", "report", "list", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
+READING = ("status", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
+SHOWING = ("list", "plan", "report")  # commands to which none is a normal state
 
+SILENT = "leave it out: a run whose worker is silent for two minutes is taken over"
 # Withdrawn commands and options, as they were typed -> what to type instead.
 WITHDRAWN = {
     "bench": "`python -m tests.performance.engines`, in a checkout, times the engines",
@@ -91,12 +92,14 @@ WITHDRAWN = {
     "report --pictures": "`fssl report --readme` draws them",
     "report --serve": "the site opens from a file: reports/site/index.html",
     "reproduce --budget": "`timeout -s INT 2h fssl reproduce ITEM` stops in time, and the same command goes on",
+    "reproduce --takeover-after": SILENT,
     "run --dense": "`--engine reference` passes images below the threshold, too",
     "tune --list": "`fssl tune` names the studies; their ranges and reasons are in sweeps/*.toml and on their pages",
     "tune --takeover-after": "leave it out: the trial of a worker that is silent for two minutes is queued again",
     "tune --timeout": "`timeout -s INT 2h fssl tune STUDY` stops in time, and the same command goes on",
     "verify --replay": "`fssl verify --retrain N` trains N runs again",
     "work --no-wait": "leave it out: runs that other workers train are waited for",
+    "work --takeover-after": SILENT,
 }
 
 
@@ -203,14 +206,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _check_fields(options)
         else:
             options.parser.refuse(options.rest)
-        if words[0] in READING and options.results != DEFAULT_RESULTS and not os.path.isdir(options.results):
-            raise DataError(f"--results: {options.results} is not there; check its name, or make the folder first")
+        if words[0] in (*READING, *SHOWING) and not options.results.is_dir() and options.results != DEFAULT_RESULTS:
+            if words[0] in READING:
+                raise DataError(f"--results: {options.results} is not there; check its name, or make the folder first")
+            print(f"fssl: {options.results} is not there yet: no run of it counts", file=sys.stderr)
         for name in getattr(options, "methods", ()):
             from benchmark.methods.catalogue import method_class
 
             method_class(name)  # imported: from here on, records that name it can be read
-        with _data_folder(getattr(options, "data_root", None)):
-            return int(options.act(options) or 0)
+        if root := getattr(options, "data_root", None):  # counts wherever data are looked for, in other processes, too
+            os.environ["FSSL_DATA"] = str(root.absolute())
+        return int(options.act(options) or 0)
     except FsslError as error:
         print(f"fssl: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
@@ -220,22 +226,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has closed it
         return 0
-
-
-@contextlib.contextmanager
-def _data_folder(root: Path | None) -> Iterator[None]:
-    """Let `--data-root` count wherever data are looked for: records are compared with the data that are at hand."""
-    if root is None:
-        yield
-        return
-    before = os.environ.get("FSSL_DATA")
-    os.environ["FSSL_DATA"] = str(root)
-    try:
-        yield
-    finally:
-        del os.environ["FSSL_DATA"]
-        if before is not None:
-            os.environ["FSSL_DATA"] = before
 
 
 def _check_withdrawn(words: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """What the site shows of the user's own: her items, and runs that belong to no item."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmark.data.datasets import public_name
@@ -68,7 +69,10 @@ def _other_runs(
         try:
             experiment = from_record(first.experiment).with_seed(0)
         except ConfigError as error:
-            troubles.append(f"{results / 'runs' / key}: {error}")
+            kind = str(first.experiment["method"]["kind"])
+            gone = ":" in kind and find_spec(kind.partition(":")[0].partition(".")[0]) is None
+            why = f"is of {kind}, whose file is not here; put it into this folder, and type --method {kind}"
+            troubles.append(f"{results / 'runs' / key}: {why if gone else error}")
             continue
         setting = {"method": method_name(experiment.method), "data": public_name(experiment.data.name)}
         label = f"{key}: {setting['method']} on {setting['data']}, seeds {', '.join(map(str, runs))}"

@@ -45,8 +45,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 def act(options: argparse.Namespace) -> int:
     chosen = chosen_items(options)
     seeds, options.devices = seeds_of(options), devices_named(options.devices)
-    if not options.results.is_dir():
-        print(f"fssl: {options.results} is not there yet: no run of it counts", file=sys.stderr)
     parts = [(item.name, [item]) for item in chosen]
     if len(chosen) > 1:  # tables share runs: the whole is less than the sum
         parts.append((", ".join(options.items), list(chosen)))
@@ -101,7 +99,7 @@ def _print(counted: dict[str, Any], done: int, where: str) -> None:
 def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[Cost, tuple[str, ...]]:
     """What the runs cost, and the device of each that is trained at a time. `options.devices`: names, None for auto."""
     devices = options.devices or auto_devices(runs)
-    total = sum((cost_of(run, options.results, options.data_root, devices[0]) for run in runs), Cost())
+    total = sum((cost_of(run, options.results, devices[0]) for run in runs), Cost())
     return total, (CPU,) * usable_cores() if devices == (CPU,) else devices
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from benchmark.experiment import Experiment
 from benchmark.records.record import run_folder
-from sweeps.launcher import LaunchStatus
+from sweeps.launcher import Launch
 from sweeps.status import RunStatus, Summary, status_of, summary
 
 SECONDS_BETWEEN_LOOKS = 2.0  # at folders
@@ -83,19 +83,17 @@ def view(runs: Sequence[RunStatus], total: Summary) -> RenderableType:
 class LaunchProgress:
     """Shows a launch: the states of its runs, read again where they may have changed."""
 
-    def __init__(
-        self, display: Display, runs: Sequence[Experiment], results: Path, names: Mapping[str, str], patience: float
-    ) -> None:
+    def __init__(self, display: Display, runs: Sequence[Experiment], results: Path, names: Mapping[str, str]) -> None:
         """`names`: what to call a cell's runs, by cell_key."""
-        self._display, self._runs, self._results, self._names, self._patience = display, runs, results, names, patience
+        self._display, self._runs, self._results, self._names = display, runs, results, names
         self._statuses: dict[Experiment, RunStatus] = {}
         self._running: set[Experiment] = set()  # in the last look
         self._finished = 0
 
-    def watch(self, launched: LaunchStatus) -> None:
+    def watch(self, launched: Launch) -> None:
         self._display.show(lambda: self._look_at_all(launched))
 
-    def _look_at_all(self, launched: LaunchStatus) -> Sequence[RunStatus]:
+    def _look_at_all(self, launched: Launch) -> Sequence[RunStatus]:
         changed = {*self._running, *launched.running, *launched.finished[self._finished :]}
         for run in changed if self._statuses else self._runs:
             self._statuses[run] = self._look(run)
@@ -107,5 +105,4 @@ class LaunchProgress:
 
         folder, rounds = run_folder(self._results, run), run.federation.rounds
         name = self._names.get(run.cell_key, run.cell_key)
-        status = status_of(folder, name=name, rounds=rounds, patience=self._patience)
-        return status.weighed(partial(seconds_of_first, run))
+        return status_of(folder, name=name, rounds=rounds).weighed(partial(seconds_of_first, run))

@@ -140,7 +140,7 @@ def train_missing(
     errors: dict[str, DataError | None] = {}  # by data set
     while True:
         for name in {run.data.name for run in planned.missing} - errors.keys():
-            errors[name] = _data_error(name, options.data_root)
+            errors[name] = _data_error(name)
         runs = [run for run in planned.missing if run not in tried and errors[run.data.name] is None]
         if not runs:
             break
@@ -163,12 +163,12 @@ def train_missing(
     return planned, failures[0] if failures else None
 
 
-def _data_error(name: str, root: Path | None) -> DataError | None:
+def _data_error(name: str) -> DataError | None:
     """Why the data set cannot be read; None where it can. It is loaded once before many processes need it."""
     from benchmark.data.datasets import load
 
     try:
-        load(name, root)
+        load(name)
     except DataError as error:
         return error
     return None

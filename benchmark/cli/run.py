@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from rich.console import Console
 
 from benchmark.cli.main import Parser, add_places
 from benchmark.cli.scope import add_devices
-from benchmark.config import merge, override
+from benchmark.config import merge, scalar
 from benchmark.errors import ConfigError, Diverged
-from benchmark.experiment import Experiment, from_json, label_folder, to_json
+from benchmark.experiment import Experiment, follow, from_json, to_json
 from benchmark.papers.catalogue import cell_named
 from benchmark.papers.own import DEFAULT
 from benchmark.plain import check_once, dotted_names, read_fields
@@ -84,8 +85,18 @@ def act(options: argparse.Namespace) -> int:
         last = result["last"]
         shown = {name: last[name] for start in ("test/", "pseudo/") for name in last if name.startswith(start)}
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
-        print(f"{result['status']} after {result['rounds']} rounds: {numbers}\nrecord: {folder}")
+        print(f"{result['status']} after {result['rounds']} rounds: {numbers}{_nothing_kept(experiment, last)}")
+        print(f"record: {folder}")
     return Diverged.exit_code if result["status"] == "diverged" else 0
+
+
+def _nothing_kept(experiment: Experiment, last: Mapping[str, Any]) -> str:
+    """What to do where the last round gave or kept no pseudo-label; empty elsewhere."""
+    names = [name for name in dotted_names(to_json(experiment)["method"], "method") if name.endswith(".threshold")]
+    if not names or last.get("pseudo/kept"):
+        return ""
+    threshold = attrgetter(names[0])(experiment)
+    return f"\nkept no pseudo-label at threshold {threshold:g}; more rounds or a lower --{names[0]} may keep some"
 
 
 def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder: Path) -> None:
@@ -124,7 +135,6 @@ def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) ->
             return run(
                 experiment,
                 options.results,
-                data_root=options.data_root,
                 callbacks=[RunProgress(experiment, display), *mirrors],
                 engine=engine,
                 begun_under=partial(begun_under, experiment, options.results),
@@ -161,8 +171,8 @@ def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment 
     # A kind before its fields, wherever it stands: another kind drops fields that were set before.
     for key, text in sorted(words, key=lambda pair: pair[0].removesuffix(".kind").count(".")):
         if key != "_wandb":  # an argument that some sweep agents add
-            override(data, key, text)
-    label_folder(data, {*dotted_names(file), *(key for key, _ in words)})
+            merge(data, {key: scalar(text)})
+    follow(data, {*dotted_names(file), *(key for key, _ in words)})
     return from_json(data)
 
 

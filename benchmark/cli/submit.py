@@ -27,8 +27,8 @@ from benchmark.records.bundle import (
 )
 from benchmark.records.collect import read_records
 from benchmark.records.files import ANEW, write_atomically, write_json
+from benchmark.records.identity import own_names
 from benchmark.records.record import FINISHED, Records
-from benchmark.records.verify import own_names
 from benchmark.verdicts.checks import troubles_of_claims
 from reports.formatting import slug
 from reports.provenance import seeds_text
@@ -95,7 +95,7 @@ def _verify(path: Path, options: argparse.Namespace) -> int:
             does = "used" if options.trust else "left alone: read it, then --trust uses it, and nothing confines it"
             print(f"fssl: {path}: of its own, and {does}: {_plain(', '.join(bundle.own))}", file=sys.stderr)
         with running(bundle) if options.trust else contextlib.nullcontext():
-            reasons, absent = check_bundle(bundle, options.data_root, trusted=options.trust)
+            reasons, absent = check_bundle(bundle, trusted=options.trust)
             believed = [*sorted(absent), *([] if options.trust else bundle.own)]
             reasons += troubles_of_claims(bundle.records)
             if options.retrain and not reasons:

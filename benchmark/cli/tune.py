@@ -65,10 +65,10 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 def act(options: argparse.Namespace) -> int:
     study = _study(options)
     storage = checked_place(options.storage or str(options.results / "tuning" / f"{study.slug}.journal"))
-    load(study.experiment.data.name, options.data_root)  # a missing data set ends the command before it writes
+    load(study.experiment.data.name)  # a missing data set ends the command before it writes
     jobs = min(options.jobs or usable_cores(), study.trials)
     print(f"fssl: {study.trials} trials of {study.seeds} seeds, {jobs} at a time, {shown(storage)}", file=sys.stderr)
-    worker = Worker(study=study, storage=storage, results=options.results.absolute(), data_root=options.data_root)
+    worker = Worker(study=study, storage=storage, results=options.results.absolute())
     summary = summary_of(study, tune(worker, jobs=jobs))
     path = options.results / "studies" / f"{study.slug}.json"
     write_atomically(path, compact(summary))

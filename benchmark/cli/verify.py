@@ -82,7 +82,7 @@ def act(options: argparse.Namespace) -> int:
     records = list(all_records(options.results, troubles))
     if not records and not troubles:
         raise DataError(f"{options.results}: has no record to verify; name a folder of results: --results PATH")
-    faults, absent = check_records(records, options.data_root)
+    faults, absent = check_records(records)
     troubles += [*faults, *troubles_of_claims(records)]
     notes = notes_of_rules(records)
     resolved = [_resolved(item, options) for item in chosen]
@@ -147,7 +147,7 @@ def train_again(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Pa
 
     outcomes = {}
     for record, path in chosen:
-        outcomes[path] = retrain(record, options.data_root, copied=is_copy(path))
+        outcomes[path] = retrain(record, copied=is_copy(path))
         if not options.json:
             print(f"{path}: {outcomes[path].words()}", flush=True)
     return outcomes

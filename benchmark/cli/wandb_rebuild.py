@@ -64,7 +64,7 @@ def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespac
         words=words,
         mode="offline" if options.offline else "online",
         wandb_folder=options.results / "wandb",
-        run_folder=options.results / "runs" / record.cell_key / record.folder_name,
+        folder_name=record.folder_name,
         agents_run=made_by_agent(record),
     )
     mirror.finish(0 if record.status in ("done", "unfinished") else 1)

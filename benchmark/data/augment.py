@@ -27,10 +27,11 @@ from benchmark.data.image_ops import (
     centred,
     contrast,
     look_up,
+    padded,
     paint_boxes,
-    shifted_crops,
     to_device,
     warp,
+    windows,
 )
 from benchmark.data.randaugment import Gray, RandAugment
 from benchmark.errors import ConfigError, DataError
@@ -89,17 +90,14 @@ class Gentle(Checked):
 
     num_draws = 15  # D: 4 + 2 gates; angle, shear, shift x and y, scale, brightness, contrast; centre of the box
 
-    def apply(self, images_NCHW: Tensor, draws_ND: Tensor, here_ND: Tensor | None = None) -> Tensor:
+    def apply(self, images_NCHW: Tensor, draws_ND: Tensor, here_ND: Tensor) -> Tensor:
         """New uint8 images; `draws_ND` are uniform in [0, 1), on the CPU, `here_ND` the same on the images' device. The
         images are not changed."""
         height, width = images_NCHW.shape[-2:]
         device = images_NCHW.device
-        here_ND = to_device(draws_ND, device) if here_ND is None else here_ND
         # On the CPU: another device's sines have other last bits, and so would some pixels.
-        matrix_N6 = self.matrices(
-            draws_ND[:, :4] < self.geometry_probability, draws_ND[:, 6:11].double(), height, width
-        )
-        matrix_N6 = to_device(matrix_N6, device)
+        gate_N4 = draws_ND[:, :4] < self.geometry_probability
+        matrix_N6 = to_device(self.matrices(gate_N4, draws_ND[:, 6:11].double(), height, width), device)
 
         def affine(group: Tensor, rows: Tensor) -> Tensor:
             return warp(group, affine_index(matrix_N6[rows], height, width))
@@ -211,34 +209,24 @@ def _views(
 
 
 def _weak_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor]:
-    """A function from draws (N, 3) to flipped and cropped images. Its calls share the padded lines."""
-    if weak.enlarge > 1.0:
-        return _enlarged_geometry(images_NCHW, weak)
-    padding = int(weak.crop_padding * images_NCHW.shape[-1])
-    crop = shifted_crops(images_NCHW, padding, weak.padding_mode)
+    """A function from draws (N, 3) to flipped and cropped images. Its calls share the padded or enlarged ones."""
+    height, width = images_NCHW.shape[-2:]
+    enlarges = weak.enlarge > 1.0
+    if enlarges:
+        size = [round(side * weak.enlarge) for side in (height, width)]
+        large_NCYX = F.interpolate(images_NCHW.float(), size=size, mode="bilinear", antialias=True)
+        large_NCYX = large_NCYX.round_().to(torch.uint8)
+    else:
+        large_NCYX = padded(images_NCHW, int(weak.crop_padding * width), weak.padding_mode)
+    places = large_NCYX.shape[-2] - height + 1, large_NCYX.shape[-1] - width + 1
+    cut = windows(large_NCYX, height, width)
 
     def draw(draws_N3: Tensor) -> Tensor:
-        flip_N = (draws_N3[:, 0] < weak.flip).long()
-        return crop(flip_N, *(draws_N3[:, 1:] * (2 * padding + 1)).long().unbind(1))
-
-    return draw
-
-
-def _enlarged_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor]:
-    """The same with crops of the enlarged images, at any position. Its calls share the enlarged images."""
-    count, _, height, width = images_NCHW.shape
-    size = [round(side * weak.enlarge) for side in (height, width)]
-    large_NCHW = F.interpolate(images_NCHW.float(), size=size, mode="bilinear", antialias=True).round_().to(torch.uint8)
-    device = images_NCHW.device
-    rows_H, columns_W = torch.arange(height, device=device), torch.arange(width, device=device)
-    image_N11 = torch.arange(count, device=device)[:, None, None]
-
-    def draw(draws_N3: Tensor) -> Tensor:
-        rows_NH = rows_H + (draws_N3[:, 1] * (size[0] - height + 1)).long()[:, None]
-        mirrored_NW = torch.where(draws_N3[:, :1] < weak.flip, columns_W.flip(0), columns_W)
-        columns_NW = mirrored_NW + (draws_N3[:, 2] * (size[1] - width + 1)).long()[:, None]
-        cropped_NHWC = large_NCHW.permute(0, 2, 3, 1)[image_N11, rows_NH[:, :, None], columns_NW[:, None, :]]
-        return cropped_NHWC.permute(0, 3, 1, 2).contiguous()
+        flip_N = draws_N3[:, 0] < weak.flip
+        top_N, left_N = ((draws_N3[:, 1 + axis] * places[axis]).long() for axis in (0, 1))
+        if enlarges:  # the crop is flipped; else the image is, before it is cropped
+            left_N = torch.where(flip_N, places[1] - 1 - left_N, left_N)
+        return cut(flip_N.long(), top_N, left_N)
 
     return draw
 

@@ -8,14 +8,14 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import PIL
 
 from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, find, load
+from benchmark.data.folder import files_below, path_and_option
 from benchmark.data.packed import cache_folder, file_sha256, is_packed, write_cache
 from benchmark.errors import FsslError
 from benchmark.plain import expanded
@@ -58,7 +58,7 @@ def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], 
         if folder is None:
             return None
         file, stamp = cache_folder() / CACHE, _stamp(name, folder)
-        key = f"{what} of {folder.resolve()} {name if name in DATASETS else name.partition('?')[2]}".rstrip()
+        key = f"{what} of {folder.resolve()} {name if name in DATASETS else path_and_option(name)[1]}".rstrip()
         for contents in (_IN_THIS_PROCESS, _read(file)):
             if key in contents and contents[key][0] == stamp:
                 return contents[key][1]
@@ -75,25 +75,18 @@ def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], 
 def _folder(name: str, root: Path | None) -> Path | None:
     if name in DATASETS:
         return find(name, root)
-    folder = expanded(name.removeprefix("folder:").partition("?")[0])
-    return folder if name.startswith("folder:") and folder.is_dir() else None
+    path, _ = path_and_option(name)
+    return None if path is None or not expanded(path).is_dir() else expanded(path)
 
 
-def _files(name: str, folder: Path) -> Iterator[Path]:
+def _files(name: str, folder: Path) -> Iterable[Path]:
     """All files that the set is read from, and maybe others."""
-    original = DATASETS[name].original if name in DATASETS else None
     if name not in DATASETS:
-        yield from _below(folder)
-    elif original is not None and (folder / original.marker).exists():
-        top = folder / Path(original.marker).parts[0]
-        yield from _below(top) if top.is_dir() else folder.glob(f"*{top.suffix}")
-    else:
-        yield from folder.glob("*.npz")
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder, followlinks=True):
-        yield from (Path(parent, name) for name in names)
+        return files_below(folder)
+    if not DATASETS[name].original_in(folder):
+        return folder.glob("*.npz")
+    top = folder / Path(DATASETS[name].original[0]).parts[0]
+    return files_below(top) if top.is_dir() else folder.glob(f"*{top.suffix}")
 
 
 def _stamp(name: str, folder: Path) -> str:

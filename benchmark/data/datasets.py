@@ -18,24 +18,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.config import nearest, quoted
-from benchmark.data.folder import read_folder
+from benchmark.config import from_plain, nearest, quoted
+from benchmark.data.folder import path_and_option, read_folder
 from benchmark.data.packed import cache_folder, is_packed, read_split
-from benchmark.data.sources import (
-    READERS,
-    UNKNOWN_ORIGIN,
-    Original,
-    Raw,
-    download,
-    read_digits,
-    read_original,
-)
+from benchmark.data.sources import UNKNOWN_ORIGIN, Raw, download, read_digits, read_original
 from benchmark.errors import ConfigError, DataError
 from benchmark.plain import expanded
 
@@ -53,28 +44,22 @@ class Known:
     extra: int = 0  # images without labels
     flip: bool  # whether a mirrored image still shows its class
     statistics: Statistics | None = None  # None: computed from the training images
-    original: Original | None = None  # how torchvision has it; None: it has not
+    original: tuple[str, ...] = ()  # how torchvision has it: a path that shows it, its reader, the reader's arguments
     by_hand: str = ""  # the address of an original that torchvision does not download
     packed_sha256: Mapping[str, str] = field(default_factory=dict)  # of the packed files that are known
     content_sha256: str = ""  # `DataSet.content_hash` of torchvision's files, where these have no other checksum
     packed_note: str = ""  # what a page that shows a number on the packed files has to say
 
-
-def _known() -> dict[str, Known]:
-    """datasets.toml; README.md of this folder says how to add a set."""
-    file: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-    for entry in file.values():
-        entry["image_shape"] = tuple(entry["image_shape"])
-        if "statistics" in entry:
-            mean, std = entry["statistics"]
-            entry["statistics"] = (tuple(mean), tuple(std))
-        if "original" in entry:
-            marker, reader, *of = entry["original"]
-            entry["original"] = Original(marker=marker, read=READERS[reader](*of))
-    return {name: Known(**entry) for name, entry in file.items()}
+    def original_in(self, folder: Path) -> bool:
+        """Whether the folder has torchvision's files."""
+        return bool(self.original) and (folder / self.original[0]).exists()
 
 
-DATASETS: Mapping[str, Known] = _known()
+# datasets.toml; README.md of this folder says how to add a set.
+DATASETS: Mapping[str, Known] = {
+    name: from_plain(Known, entry)
+    for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,27 +80,18 @@ class DataSet:
     note: str = ""  # what a page that shows a number on this set has to say
 
     def __post_init__(self) -> None:
-        parts = {"training": self.train_images_NCHW, "test": self.test_images_NCHW}
-        if self.unlabelled_images_NCHW is not None:
-            parts["unlabelled"] = self.unlabelled_images_NCHW
-        for part, images_NCHW in parts.items():
-            shape = tuple(images_NCHW.shape)
-            if images_NCHW.dtype != torch.uint8 or len(shape) != 4 or shape[1:] != self.image_shape or not shape[0]:
+        parts = {
+            "training": (self.train_images_NCHW, self.train_labels_N),
+            "test": (self.test_images_NCHW, self.test_labels_N),
+        }
+        for part, (images_NCHW, labels_N) in parts.items():
+            if images_NCHW.dtype != torch.uint8 or images_NCHW.shape[1:] != self.image_shape or not len(images_NCHW):
                 raise DataError(
-                    f"{self.name}: {part} images are {images_NCHW.dtype} {shape}, "
+                    f"{self.name}: {part} images are {images_NCHW.dtype} {tuple(images_NCHW.shape)}, "
                     f"expected torch.uint8 of shape (N, *{self.image_shape}) with N > 0"
                 )
-        if not len(self.mean) == len(self.std) == self.image_shape[0]:
-            raise DataError(
-                f"{self.name}: images have {self.image_shape[0]} channels, "
-                f"mean and std are given for {len(self.mean)} and {len(self.std)}"
-            )
-        for part, labels_N in {"training": self.train_labels_N, "test": self.test_labels_N}.items():
-            if labels_N.dtype != torch.int64 or labels_N.shape != parts[part].shape[:1]:
-                raise DataError(
-                    f"{self.name}: {part} labels are {labels_N.dtype} {tuple(labels_N.shape)}, expected torch.int64, "
-                    f"one for each of the {len(parts[part])} images"
-                )
+            if len(labels_N) != len(images_NCHW):
+                raise DataError(f"{self.name}: {len(images_NCHW)} {part} images, but {len(labels_N)} labels")
             low, high = int(labels_N.min()), int(labels_N.max())
             if low < 0 or high >= self.num_classes:
                 raise DataError(f"{self.name}: {part} labels lie in {low}..{high}, {self.num_classes} classes named")
@@ -137,21 +113,25 @@ def load(name: str, root: Path | None = None) -> DataSet:
         return _build(name, read_digits())
     if name.startswith("folder:"):
         return _build(public_name(name), read_folder(name))
-    original = known(name).original
+    entry = known(name)
     given = root or os.environ.get("FSSL_DATA")
     if given and not expanded(given).is_dir():
         raise DataError(f"data folder {given} does not exist: --data-root or FSSL_DATA must name a folder with {name}")
     folder = find(name, root)
     if folder is None:
         searched = ", ".join(map(str, _folders_searched(root)))
-        if original is None or known(name).by_hand:
-            unpack = f"unpack {known(name).by_hand} there, as {name}/train and so on"
-            here = unpack if original else f"set FSSL_DATA to the folder that holds {name}/*.npz"
-            raise DataError(f"data set {name} is not in {searched}: {here}")
-        folder = download(name, original, searched)
-    if original is not None and (folder / original.marker).exists():
-        data = _build(name, read_original(name, original, folder))
-        if data.note == UNKNOWN_ORIGIN and data.content_hash == known(name).content_sha256:
+        if entry.by_hand:
+            raise DataError(
+                f"data set {name} is not in {searched}: unpack {entry.by_hand} there, as {name}/train and so on"
+            )
+        if not entry.original:
+            raise DataError(
+                f"data set {name} is not in {searched}: set FSSL_DATA to the folder that holds {name}/*.npz"
+            )
+        folder = download(name, entry.original, searched)
+    if entry.original_in(folder):
+        data = _build(name, read_original(name, entry.original, folder))
+        if data.note == UNKNOWN_ORIGIN and data.content_hash == entry.content_sha256:
             data = replace(data, note="")
     else:
         data = _build(name, _packed(name, folder))
@@ -161,37 +141,34 @@ def load(name: str, root: Path | None = None) -> DataSet:
 
 def check_counts(data: DataSet) -> None:
     """Raises DataError for a set of another size than the one that has its name."""
-    expected = known(data.name)
-    for part, labels_N, count in (
-        ("training", data.train_labels_N, expected.train),
-        ("test", data.test_labels_N, expected.test),
-    ):
-        if len(labels_N) != count:
-            raise DataError(
-                f"{data.name}: {len(labels_N):,} {part} images, but that set has {count:,}: copy it again, or name a "
-                "set of your own as folder:PATH"
-            )
+    entry = known(data.name)
+    here = _in_words(len(data.train_labels_N), len(data.test_labels_N), data.num_classes, data.image_shape)
+    listed = _in_words(entry.train, entry.test, entry.num_classes, entry.image_shape)
+    if here != listed:
+        raise DataError(
+            f"{data.name}: {here}, but that set has {listed}: copy it again, or name a set of your own as folder:PATH"
+        )
+
+
+def _in_words(train: int, test: int, num_classes: int, image_shape: tuple[int, int, int]) -> str:
+    return f"{train:,} training and {test:,} test images of {num_classes} classes and shape {image_shape}"
 
 
 def public_name(name: str) -> str:
     """The name that may be published: `folder:pets?size=32`, without the path to the folder."""
-    if not name.startswith("folder:"):
-        return name
-    path, mark, option = name.removeprefix("folder:").partition("?")
-    return f"folder:{Path(path).name}{mark}{option}"
+    path, option = path_and_option(name)
+    return f"folder:{Path(path).name}{option}" if path else name
 
 
 def canonical_name(name: str) -> str:
     """One spelling for each data set. Of a folder: its absolute path without links, and its size. A name that cannot
     be one is returned as it is; `load` refuses it."""
-    if not name.startswith("folder:"):
-        return name
-    path, mark, option = name.removeprefix("folder:").partition("?")
-    size = option.removeprefix("size=")
+    path, option = path_and_option(name)
+    size = option.removeprefix("?size=")
     try:
-        if option.startswith("size=") and size.isdecimal():
-            option = f"size={int(size)}"
-        return f"folder:{expanded(path).resolve()}{mark}{option}"
+        if option != size and size.isdecimal():
+            option = f"?size={int(size)}"
+        return f"folder:{expanded(path).resolve()}{option}" if path is not None else name
     except (OSError, RuntimeError, ValueError, ConfigError):  # a loop of links, no home, thousands of digits
         return name
 
@@ -206,10 +183,9 @@ def known(name: str) -> Known:
 
 def find(name: str, root: Path | None = None) -> Path | None:
     """The folder from which `load` reads a set of `DATASETS`. None: it would have to be downloaded."""
-    original = DATASETS[name].original
     for parent in _folders_searched(root):
         for folder in (parent / name, parent):
-            if original is not None and (folder / original.marker).exists():
+            if DATASETS[name].original_in(folder):
                 return folder
         if is_packed(parent / name):
             return parent / name
@@ -218,8 +194,9 @@ def find(name: str, root: Path | None = None) -> Path | None:
 
 def at_hand(name: str, root: Path | None = None) -> bool:
     """Whether `load` finds the data without a download."""
-    if name.startswith("folder:"):
-        return Path(canonical_name(name).removeprefix("folder:").partition("?")[0]).is_dir()
+    path, _ = path_and_option(canonical_name(name))
+    if path is not None:
+        return Path(path).is_dir()
     return name == "digits" or (name in DATASETS and find(name, root) is not None)  # scikit-learn brings the digits
 
 
@@ -260,25 +237,20 @@ def as_released(data: DataSet) -> DataSet:
 
 
 def _build(name: str, raw: Raw) -> DataSet:
-    train_images_NCHW, test_images_NCHW = (torch.as_tensor(part[0]).contiguous() for part in (raw.train, raw.test))
-    train_labels_N, test_labels_N = (torch.as_tensor(part[1]).to(torch.int64) for part in (raw.train, raw.test))
+    images = [torch.as_tensor(part[0]).contiguous() for part in (raw.train, raw.test)]
+    labels = [torch.as_tensor(part[1]).to(torch.int64) for part in (raw.train, raw.test)]
     unlabelled = None if raw.unlabelled is None else torch.as_tensor(raw.unlabelled).contiguous()
-    tensors = [train_images_NCHW, train_labels_N, test_images_NCHW, test_labels_N, unlabelled]
-    mean, std = statistics_of(name, train_images_NCHW)
-    return DataSet(
-        name=name, train_images_NCHW=train_images_NCHW, train_labels_N=train_labels_N,
-        test_images_NCHW=test_images_NCHW, test_labels_N=test_labels_N, unlabelled_images_NCHW=unlabelled,
-        classes=raw.classes, mean=mean, std=std, note=raw.note,
-        content_hash=_content_hash([tensor for tensor in tensors if tensor is not None]),
-    )  # fmt: skip
-
-
-def _content_hash(tensors: list[Tensor]) -> str:
     digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.numpy().data)
-    return digest.hexdigest()
+    for tensor in (images[0], labels[0], images[1], labels[1], unlabelled):
+        if tensor is not None:
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
+            digest.update(tensor.numpy().data)
+    mean, std = statistics_of(name, images[0])
+    return DataSet(
+        name=name, train_images_NCHW=images[0], train_labels_N=labels[0],
+        test_images_NCHW=images[1], test_labels_N=labels[1], unlabelled_images_NCHW=unlabelled,
+        classes=raw.classes, mean=mean, std=std, note=raw.note, content_hash=digest.hexdigest(),
+    )  # fmt: skip
 
 
 def channel_statistics(images_NCHW: Tensor) -> Statistics:
@@ -286,10 +258,8 @@ def channel_statistics(images_NCHW: Tensor) -> Statistics:
     machine. A deviation is at least one grey level, so that a constant channel can be divided by it."""
     means, stds = [], []
     for channel_NHW in images_NCHW.unbind(1):
-        counts = np.bincount(channel_NHW.reshape(-1).numpy(), minlength=256).tolist()
-        n = sum(counts)
-        total = sum(count * grey for grey, count in enumerate(counts))
-        squares = sum(count * grey * grey for grey, count in enumerate(counts))
+        counts_V = np.bincount(channel_NHW.reshape(-1).numpy(), minlength=256)
+        n, total, squares = (int(counts_V @ np.arange(256) ** power) for power in (0, 1, 2))
         means.append(total / n / 255)
         stds.append(max((n * squares - total**2) ** 0.5 / n, 1.0) / 255)
     return tuple(means), tuple(stds)

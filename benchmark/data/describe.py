@@ -10,11 +10,12 @@ import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.figure import Figure
 
-from benchmark.data.split import Labels, Split, mean_total_variation
+from benchmark.data.split import Split, mean_total_variation
+from benchmark.data.tables import IntArray
 from benchmark.errors import CannotWrite, ConfigError
 
 
-def describe(split: Split, labels_N: Labels) -> dict[str, Any]:
+def describe(split: Split, labels_N: IntArray) -> dict[str, Any]:
     """The split as JSON values. K, R_nominal (None where a rule has none), R_realised (Eq. 2), counts (K x d),
     server_counts (the labelled images that the server trains on, without validation images), hash; and labelled_counts
     (K x d) where clients have labelled images of their own, which `counts` leaves out."""
@@ -32,11 +33,11 @@ def describe(split: Split, labels_N: Labels) -> dict[str, Any]:
     return described
 
 
-def plot(split: Split, labels_N: Labels, classes: tuple[str, ...], path: Path) -> None:
+def plot(split: Split, labels_N: IntArray, classes: tuple[str, ...], path: Path) -> None:
     """Write an SVG, PDF or PNG with stacked bars of class counts. One bar for the server and one for each client; the
     same split gives the same bytes. Raises ConfigError for another suffix, CannotWrite where no file can be written."""
-    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": None}
-    if path.suffix not in dates:
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": None}
+    if path.suffix not in undated:
         raise ConfigError(f"plot {path}: suffix {path.suffix!r} must be .svg, .pdf or .png")
     counts_Kd, nominal = split.counts(labels_N), split.partition.R_nominal
     colours = colormaps["turbo"](np.linspace(0, 1, len(classes)))
@@ -45,20 +46,18 @@ def plot(split: Split, labels_N: Labels, classes: tuple[str, ...], path: Path) -
     server_axes, client_axes = figure.subplots(1, 2, width_ratios=[1, 10])
     for axes, held_Hd in ((server_axes, split.server_counts(labels_N)[None]), (client_axes, counts_Kd)):
         # Steps of one area a class: hundreds of clients by dozens of classes are drawn in a second.
-        axes.stackplot(
-            np.arange(len(held_Hd) + 1) - 0.5, np.vstack([held_Hd, held_Hd[-1:]]).T, step="post", colors=colours
-        )
+        edges_H = np.arange(len(held_Hd) + 1) - 0.5
+        axes.stackplot(edges_H, np.vstack([held_Hd, held_Hd[-1:]]).T, step="post", colors=colours)
         axes.margins(x=0)
     server_axes.set(xticks=[], xlabel="server", ylabel="labelled images")
     client_axes.set(xlabel="client", ylabel="images")
     title = f"K = {len(counts_Kd)}, realised R = {mean_total_variation(counts_Kd):.3f}"
     client_axes.set_title(title if nominal is None else f"{title} (nominal {nominal:g})")
-    columns = 1 + len(classes) // 25
-    place: Any = {"loc": "outside right upper", "fontsize": "small", "reverse": True, "ncols": columns}
-    figure.legend(client_axes.collections, classes, title="class", **place)
+    place: Any = {"loc": "outside right upper", "reverse": True, "ncols": 1 + len(classes) // 25}
+    figure.legend(client_axes.collections, classes, title="class", fontsize="small", **place)
     try:
         # Without a fixed salt and date, matplotlib writes other bytes each time.
         with rc_context({"svg.hashsalt": "fssl", "svg.fonttype": "none"}):
-            figure.savefig(path, dpi=120, metadata=dates[path.suffix])
+            figure.savefig(path, dpi=120, metadata=undated[path.suffix])
     except OSError as error:
         raise CannotWrite(f"plot {path} cannot be written ({error.strerror}): name a folder that exists") from error

@@ -14,7 +14,6 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +30,15 @@ GRAY = ("1", "L", "LA", "La", "I")  # of Pillow's modes; and I;16 in all byte or
 WITH_A_WHOLE_FIRST_FRAME = ("MPO", "PSD")  # formats in which further frames are no animation
 
 
-@dataclass(kw_only=True)
-class _Part:
-    """The images of train/, of test/, or of the whole folder."""
+# Of a part, which is train/, test/ or the whole folder: (label, hash of the file) -> its path.
+_Part = dict[tuple[int, str], Path]
 
-    images: dict[tuple[int, str], Path] = field(default_factory=dict)  # (label, hash of the file) -> its path
-    copies: int = 0  # left out
-    all_gray: bool = True
+
+def path_and_option(name: str) -> tuple[str | None, str]:
+    """("PATH", "?size=32") of `folder:PATH?size=32`, the latter empty where nothing is asked for. The path is None for
+    the name of another set."""
+    path, mark, option = name.removeprefix("folder:").partition("?")
+    return (path, mark + option) if name.startswith("folder:") else (None, "")
 
 
 def read_folder(name: str) -> Raw:
@@ -47,23 +48,23 @@ def read_folder(name: str) -> Raw:
     one's size, or to size x size pixels. Raises ConfigError for a bad option, DataError for a folder that cannot be
     such a set.
     """
-    path, _, option = name.removeprefix("folder:").partition("?")
-    key, _, value = option.partition("=")
-    if option and (key != "size" or not value.isdecimal() or not 1 <= int(value[:9]) <= LARGEST):
-        raise ConfigError(f"data set {name!r}: option {option!r} must be size=PIXELS, from 1 to {LARGEST}: size=32")
-    folder = expanded(path)
-    parts, others = _parts(folder)
-    listings = [_classes(part) for part in parts.values()]
+    path, option = path_and_option(name)
+    key, _, value = option.removeprefix("?").partition("=")
+    if option not in ("", "?") and (key != "size" or not value.isdecimal() or not 1 <= int(value[:9]) <= LARGEST):
+        raise ConfigError(f"data set {name!r}: option {option[1:]!r} must be size=PIXELS, from 1 to {LARGEST}: size=32")
+    folder = expanded(path or "")
+    folders, others = _parts(folder)
+    listings = [_classes(part) for part in folders]
     _check_classes(folder, listings)
-    read = [_looked_through(listing) for listing in listings]
-    first = next(iter(read[0].images.values()))
+    parts, looks = zip(*map(_looked_through, listings), strict=True)
+    first = next(iter(parts[0].values()))
     with _named_if_unreadable(first):
-        size = (int(value), int(value)) if option else _as_seen(first).size
-    if not option and max(size) > LARGE:
+        size = (int(value), int(value)) if value else _as_seen(first).size
+    if not value and max(size) > LARGE:
         _tell(f"fssl: {folder}: {size[0]} x {size[1]} pixels are slow to learn; ?size=32 after the name shrinks images")
-    mode = "L" if all(part.all_gray for part in read) else "RGB"
-    arrays = [_pixels(part, mode, size) for part in read]
-    note = ", ".join(_left_out(read, others))
+    mode = "L" if all(map(all, looks)) else "RGB"
+    arrays = [_pixels(part, mode, size) for part in parts]
+    note = ", ".join(_left_out(parts, sum(map(len, looks)), others))
     if note:
         _tell(f"fssl: {folder}: {note}")
     classes = tuple(listings[0])
@@ -78,11 +79,12 @@ def read_folder(name: str) -> Raw:
 
 def number_of_classes(name: str) -> int:
     """The number of class folders of `folder:PATH`. 0 for other names, and where the folder cannot be read."""
-    if not name.startswith("folder:"):
+    path, _ = path_and_option(name)
+    if path is None:
         return 0
     try:
-        parts, _ = _parts(expanded(name.removeprefix("folder:").partition("?")[0]))
-        return len(_visible_folders(next(iter(parts.values()))))
+        parts, _ = _parts(expanded(path))
+        return len(_visible_folders(parts[0]))
     except (DataError, ConfigError):  # `read_folder` says what is wrong with it
         return 0
 
@@ -92,15 +94,15 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _parts(folder: Path) -> tuple[Mapping[str, Path], Sequence[str]]:
+def _parts(folder: Path) -> tuple[list[Path], list[str]]:
     """train/ and test/, or the folder itself; and the folders beside them."""
     names = [path.name for path in _visible_folders(folder)]
     of_user = [name for name in ("train", "test") if name in names]
     if len(of_user) == 1:
         raise DataError(f"{folder}: has {of_user[0]}/ only: add the other of train/ and test/")
     if not of_user:
-        return {"all": folder}, []
-    return {name: folder / name for name in of_user}, [name for name in names if name not in of_user]
+        return [folder], []
+    return [folder / name for name in of_user], [name for name in names if name not in of_user]
 
 
 def _visible_folders(folder: Path) -> list[Path]:
@@ -116,7 +118,7 @@ def _is_visible(name: str) -> bool:
 
 def _classes(part: Path) -> dict[str, list[Path]]:
     """Class -> its files."""
-    listing = {path.name: list(_files_below(path)) for path in _visible_folders(part)}
+    listing = {path.name: files_below(path) for path in _visible_folders(part)}
     if not listing:
         raise DataError(f"{part}: no image set with one folder a class")
     for name, files in listing.items():
@@ -125,50 +127,45 @@ def _classes(part: Path) -> dict[str, list[Path]]:
     return listing
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Each file once, whatever links lead to it."""
-    seen: set[Path] = set()
-    found: list[tuple[str, list[str]]] = []
+def files_below(folder: Path) -> list[Path]:
+    """Each visible file once, whatever links lead to it."""
+    places, walked = [], set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         real = Path(parent).resolve()
-        folders[:] = [name for name in folders if _is_visible(name) and real not in seen]
-        if real not in seen:
-            found.append((parent, names))
-        seen.add(real)
-    for parent, names in sorted(found):
-        for path in (Path(parent, name) for name in sorted(names) if _is_visible(name)):
-            if (real := path.resolve()) not in seen:
-                seen.add(real)
-                yield path
+        folders[:] = [name for name in folders if _is_visible(name) and real not in walked]
+        places += [(parent, name) for name in names if _is_visible(name) and real not in walked]
+        walked.add(real)
+    files: dict[Path, Path] = {}
+    for place in sorted(places):
+        files.setdefault(Path(*place).resolve(), Path(*place))
+    return list(files.values())
 
 
 def _check_classes(folder: Path, listings: Sequence[Mapping[str, object]]) -> None:
-    classes = listings[0].keys()
-    for other in listings[1:]:
-        if alone := sorted(classes ^ other.keys()):
-            where = "train/" if alone[0] in classes else "test/"
-            raise DataError(f"{folder}: class {alone[0]} is in {where} alone: train/ and test/ must have the same ones")
-    if len(classes) < 2:
-        raise DataError(f"{folder}: has {len(classes)} class folder, {next(iter(classes))}: two or more are needed")
+    first, other = listings[0].keys(), listings[-1].keys()
+    if alone := sorted(first ^ other):
+        where = "train/" if alone[0] in first else "test/"
+        raise DataError(f"{folder}: class {alone[0]} is in {where} alone: train/ and test/ must have the same ones")
+    if len(first) < 2:
+        raise DataError(f"{folder}: has {len(first)} class folder, {next(iter(first))}: two or more are needed")
 
 
-def _looked_through(listing: Mapping[str, Sequence[Path]]) -> _Part:
-    """Which files are images, without copies within a class, and whether all are gray. Raises DataError."""
-    part, known = _Part(), Image.registered_extensions()
+def _looked_through(listing: Mapping[str, Sequence[Path]]) -> tuple[_Part, list[bool]]:
+    """The images, without copies within a class, and whether each file is gray. Raises DataError for another file."""
+    part: _Part = {}
+    grays, known = [], Image.registered_extensions()
     for label, path in ((label, path) for label, files in enumerate(listing.values()) for path in files):
         if path.suffix.lower() not in known:
             raise DataError(f"{path}: is not an image that can be read here: save it as PNG, or move it away")
         with _named_if_unreadable(path):
             content = path.read_bytes()
             with Image.open(io.BytesIO(content)) as image:
-                part.all_gray = _is_gray(image) and part.all_gray
+                grays.append(_is_gray(image))
                 frames = getattr(image, "n_frames", 1)
                 if frames > 1 and image.format not in WITH_A_WHOLE_FIRST_FRAME:
                     raise ValueError(f"it has {frames} frames; save the one to learn")
-        key = (label, hashlib.sha256(content).hexdigest())
-        part.copies += key in part.images
-        part.images.setdefault(key, path)
-    return part
+        part.setdefault((label, hashlib.sha256(content).hexdigest()), path)
+    return part, grays
 
 
 def _is_gray(image: Image.Image) -> bool:
@@ -178,24 +175,25 @@ def _is_gray(image: Image.Image) -> bool:
     return image.mode in GRAY or image.mode.startswith("I;16")
 
 
-def _left_out(read: Sequence[_Part], others: Sequence[str]) -> Iterator[str]:
-    """What is not learned once, in words."""
+def _left_out(parts: Sequence[_Part], files: int, others: Sequence[str]) -> Iterator[str]:
+    """What is not learned once, in words; `files` are all that were looked through."""
+    images = sum(map(len, parts))
     if others:
         yield f"{', '.join(f'{name}/' for name in others)} left out"
-    if copies := sum(part.copies for part in read):
-        yield f"{copies} copies left out"
-    files = [{digest for _, digest in part.images} for part in read]
-    if in_several := sum(len(part.images) for part in read) - len(set().union(*files)):
+    if files > images:
+        yield f"{files - images} copies left out"
+    if in_several := images - len({digest for part in parts for _, digest in part}):
         yield f"{in_several} images in several classes, or in train/ and test/"
 
 
 def _pixels(part: _Part, mode: str, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    images_NCHW = np.empty((len(part.images), 1 if mode == "L" else 3, size[1], size[0]), dtype=np.uint8)
-    for index, path in enumerate(part.images.values()):
+    images_NCHW = np.empty((len(part), len(mode), size[1], size[0]), dtype=np.uint8)
+    for image_CHW, path in zip(images_NCHW, part.values(), strict=True):
         with _named_if_unreadable(path):
-            pixels = np.asarray(_as_seen(path).convert(mode).resize(size, Image.Resampling.BILINEAR))
-        images_NCHW[index] = pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
-    return images_NCHW, np.array([label for label, _ in part.images])
+            seen = _as_seen(path).convert(mode).resize(size, Image.Resampling.BILINEAR)
+        for plane_HW, channel in zip(image_CHW, seen.split(), strict=True):
+            plane_HW[:] = channel
+    return images_NCHW, np.array([label for label, _ in part])
 
 
 def _as_seen(path: Path) -> Image.Image:

@@ -25,9 +25,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 RowFunction = Callable[[Tensor, Tensor], Tensor]  # (images of a group, their row numbers) -> images
 
 
-def by_family(
-    images_NCHW: Tensor, family_N: Tensor, functions: Mapping[int, RowFunction], host_N: Tensor | None = None
-) -> Tensor:
+def by_family(images_NCHW: Tensor, family_N: Tensor, functions: Mapping[int, RowFunction], host_N: Tensor) -> Tensor:
     """Apply one function to all rows of each family, in their old order. `functions[family]` takes the images of the
     family and their row numbers; rows of a family without a function are left as they are. `family_N` (int64) is on
     the images' device, and `host_N` the same on the CPU, so that the group sizes cost no device synchronisation. The
@@ -36,7 +34,7 @@ def by_family(
     order_N = torch.argsort(family_N, stable=True)
     sorted_NCHW = images_NCHW.index_select(0, order_N)
     begin = 0
-    for family, count in enumerate(torch.bincount(family_N if host_N is None else host_N).tolist()):
+    for family, count in enumerate(torch.bincount(host_N).tolist()):
         if count and family in functions:
             group = sorted_NCHW[begin : begin + count]
             group.copy_(functions[family](group, order_N[begin : begin + count]))
@@ -44,41 +42,32 @@ def by_family(
     return sorted_NCHW.index_select(0, torch.argsort(order_N))
 
 
-def shifted_crops(images_NCHW: Tensor, padding: int, mode: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """A function that flips, pads and crops the images back to H x W. Its arguments are `flip_N` (bool), and `top_N`
-    and `left_N`, pixels in 0 .. 2 * padding; `mode` is "reflect" or "zero". Columns are padded once for all its calls
-    (weak and strong views share them); each call then copies whole lines, C * H indices an image."""
-    count, channels, height, width = images_NCHW.shape
-    padded_width = width + 2 * padding
-    blank = 2 * count * channels * height * padded_width  # where a line of zeros begins
-    # Filled in place: concatenating the same pieces takes four times as long (9 against 2 us an image of 32 x 32 x 3).
-    buffer = images_NCHW.new_empty(blank + width)
-    buffer[blank:] = 0
-    padded_NCHX, mirrored_NCHX = buffer[:blank].view(2, count, channels, height, padded_width).unbind(0)
-    padded_NCHX[..., padding : padding + width] = images_NCHW
-    if mode == "reflect":  # columns, without repeating the edge
-        padded_NCHX[..., :padding] = images_NCHW[..., 1 : padding + 1].flip(-1)
-        padded_NCHX[..., padding + width :] = images_NCHW[..., width - 1 - padding : width - 1].flip(-1)
-    else:
-        padded_NCHX[..., :padding] = padded_NCHX[..., padding + width :] = 0
-    mirrored_NCHX.copy_(padded_NCHX.flip(-1))  # padding is symmetric, so this is the mirrored image, padded
-    windows_XW = buffer.as_strided((buffer.numel() - width + 1, width), (1, 1))
-    device = images_NCHW.device
-    plane_NC1 = torch.arange(count * channels, device=device).view(count, channels, 1)
-    line_H = torch.arange(height, device=device)
+def padded(images_NCHW: Tensor, padding: int, mode: str) -> Tensor:
+    """The images with `padding` pixels on every side: "zero", or "reflect" (without repeating the edge)."""
+    if mode == "zero":
+        return F.pad(images_NCHW, (padding,) * 4)
+    # CUDA reflects no bytes; on a CPU they are the faster ones.
+    exact_NCHW = images_NCHW if images_NCHW.device.type == "cpu" else images_NCHW.float()
+    return F.pad(exact_NCHW, (padding,) * 4, mode="reflect").to(torch.uint8)
 
-    def crop(flip_N: Tensor, top_N: Tensor, left_N: Tensor) -> Tensor:
-        line_N1H = line_H + (top_N - padding).view(-1, 1, 1)
-        inside_N1H = (line_N1H >= 0) & (line_N1H < height)
-        if mode == "reflect":  # into 0 .. H-1 (-1 -> 1, H -> H-2)
-            line_N1H = (height - 1) - ((height - 1) - line_N1H.abs()).abs()
-        mirrored_N11 = flip_N.view(-1, 1, 1) * (count * channels)
-        start_NCH = ((mirrored_N11 + plane_NC1) * height + line_N1H) * padded_width + left_N.view(-1, 1, 1)
-        if mode == "zero":
-            start_NCH = torch.where(inside_N1H, start_NCH, blank)
-        return windows_XW.index_select(0, start_NCH.flatten()).view(count, channels, height, width)
 
-    return crop
+def windows(images_NCYX: Tensor, height: int, width: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A function that cuts a window of H x W pixels from each image or its mirror image. Its arguments are `flip_N`
+    (0 or 1), and `top_N` and `left_N`, the window's first pixel. Calls share the mirrored images; each copies whole
+    lines, C * H indices an image."""
+    count, channels, lines, columns = images_NCYX.shape
+    both_2NCYX = images_NCYX.new_empty((2, *images_NCYX.shape))
+    both_2NCYX[0], both_2NCYX[1] = images_NCYX, images_NCYX.flip(-1)
+    runs_XW = both_2NCYX.as_strided((both_2NCYX.numel() - width + 1, width), (1, 1))
+    first_NCH = torch.arange(count * channels * lines, device=images_NCYX.device).view(count, channels, lines)
+    first_NCH = first_NCH[..., :height] * columns
+
+    def cut(flip_N: Tensor, top_N: Tensor, left_N: Tensor) -> Tensor:
+        moved_N = (flip_N * (count * channels * lines) + top_N) * columns + left_N
+        runs_NCH = (first_NCH + moved_N.view(-1, 1, 1)).flatten()
+        return runs_XW.index_select(0, runs_NCH).view(count, channels, height, width)
+
+    return cut
 
 
 def affine_index(matrix_N6: Tensor, height: int, width: int) -> Tensor:
@@ -100,7 +89,7 @@ def affine_index(matrix_N6: Tensor, height: int, width: int) -> Tensor:
 
 def warp(images_NCHW: Tensor, index_NP: Tensor) -> Tensor:
     """Gather the pixels that `affine_index` names; what is outside is black."""
-    count, channels, height, width = images_NCHW.shape
+    channels = images_NCHW.shape[1]
     bordered_NCB = F.pad(images_NCHW, (1, 1, 1, 1)).flatten(2)
     return bordered_NCB.gather(2, index_NP[:, None].expand(-1, channels, -1)).view(images_NCHW.shape)
 
@@ -238,16 +227,12 @@ def color(images_NCHW: Tensor, factor_N1: Tensor) -> Tensor:
 
 
 def sharpness(images_NCHW: Tensor, factor_N1: Tensor) -> Tensor:
-    """Blend each image with its smoothed version."""
-    return blend(smooth(images_NCHW), images_NCHW, factor_N1[:, :, None, None])
-
-
-def smooth(images_NCHW: Tensor) -> Tensor:
-    """3 x 3 mean with weight 5 of 13 at the centre, rounded. The outermost pixels are kept (PIL.ImageFilter.SMOOTH)."""
+    """Blend each image with its smoothed version: the 3 x 3 mean with weight 5 of 13 at the centre, rounded. The
+    outermost pixels are kept (PIL.ImageFilter.SMOOTH)."""
     wide = images_NCHW.short()
     lines = wide[..., :-2] + wide[..., 1:-1] + wide[..., 2:]
     total = lines[..., :-2, :] + lines[..., 1:-1, :] + lines[..., 2:, :] + 4 * wide[..., 1:-1, 1:-1]
-    out = images_NCHW.clone()
+    smooth_NCHW = images_NCHW.clone()
     # 13 is odd, so no sum is half-way; (2 s + 13) / 26 lies 1/26 or more from the next integer, safe in float32.
-    out[..., 1:-1, 1:-1] = ((2 * total + 13).float() / 26).to(torch.uint8)
-    return out
+    smooth_NCHW[..., 1:-1, 1:-1] = ((2 * total + 13).float() / 26).to(torch.uint8)
+    return blend(smooth_NCHW, images_NCHW, factor_N1[:, :, None, None])

@@ -16,8 +16,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from benchmark.data.split import Labels, Split, as_labels
-from benchmark.data.tables import IntArray
+from benchmark.data.split import Split
+from benchmark.data.tables import IntArray, fractions, largest_remainders
 from benchmark.errors import ConfigError
 from benchmark.streams import numpy_stream, shuffled
 
@@ -35,7 +35,7 @@ class LabelAssignment:
 
 def assign_labels(
     split: Split,
-    labels_N: Labels,
+    labels_N: IntArray,
     setting: str,
     *,
     labelled_clients: int = 1,
@@ -46,36 +46,26 @@ def assign_labels(
 
     labelled_clients, labelled_choice: of "some_clients", how many and which ("first" or "balanced"). labelled_share:
     of "share", the part of each client's images, in (0, 1). Raises ConfigError for a setting that the split cannot
-    give, and for labels at the clients (`split.labelled`) that the setting would leave unused.
+    give.
     """
-    if split.labelled and setting not in ("every_client", "drawn_apart"):
-        raise ConfigError(
-            f"label_setting: {setting!r} has no use for labels_per_client={len(split.labelled[0]) // split.num_classes}"
-            "; choose label_setting every_client or labels_per_client 0"
-        )
-    all_N = as_labels(labels_N, split.num_classes)
     K, none = len(split.clients), np.empty(0, dtype=np.int64)
     labelled, unlabelled = (none,) * K, split.clients  # "server"
     if setting == "everywhere":
         labelled = split.clients
-    elif setting == "every_client":
-        if not split.labelled:
-            raise ConfigError("label_setting: 'every_client' needs labels_per_client of 1 or more, it is 0")
+    elif setting in ("every_client", "drawn_apart"):
         labelled = split.labelled
-    elif setting == "drawn_apart":
-        labelled = split.labelled
-        pairs = zip(labelled, split.clients, strict=True)
-        unlabelled = tuple(np.sort(np.concatenate(pair)) for pair in pairs)
+        if setting == "drawn_apart":
+            unlabelled = tuple(np.sort(np.concatenate(pair)) for pair in zip(labelled, unlabelled, strict=True))
     elif setting == "some_clients":
-        if not 1 <= labelled_clients <= K:
+        if labelled_clients > K:
             raise ConfigError(f"labelled_clients: {labelled_clients} of K={K} clients; choose 1 to {K}")
-        order = range(K) if labelled_choice == "first" else _balanced(split.counts(all_N))
+        order = range(K) if labelled_choice == "first" else _balanced(split.counts(labels_N))
         chosen = set(order[:labelled_clients])
         labelled = tuple(own_N if client in chosen else none for client, own_N in enumerate(split.clients))
         unlabelled = tuple(none if client in chosen else own_N for client, own_N in enumerate(split.clients))
     elif setting == "share":
         share = Fraction(str(float(labelled_share)))  # 0.1 is 1/10, not the nearest double
-        labelled = tuple(_labelled_part(split, client, all_N, share) for client in range(K))
+        labelled = tuple(_labelled_part(split, client, labels_N, share) for client in range(K))
         pairs = zip(split.clients, labelled, strict=True)
         unlabelled = tuple(np.setdiff1d(own_N, taken_N, assume_unique=True) for own_N, taken_N in pairs)
     elif setting == "one_more_client":
@@ -93,25 +83,23 @@ def _balanced(counts_Kd: IntArray) -> list[int]:
     return np.lexsort((off_size_K, missing_K)).tolist()
 
 
-def _labelled_part(split: Split, client: int, all_N: IntArray, share: Fraction) -> IntArray:
+def _labelled_part(split: Split, client: int, labels_N: IntArray, share: Fraction) -> IntArray:
     """The client's labelled images, drawn class by class."""
-    images_N = split.clients[client]
-    labels_N = all_N[images_N]
+    own_N = split.clients[client]
+    of_class_N = labels_N[own_N]
     parts = []
-    for label, count in enumerate(_stratified_counts(np.bincount(labels_N, minlength=split.num_classes), share)):
+    for label, count in enumerate(_stratified_counts(np.bincount(of_class_N, minlength=split.num_classes), share)):
         stream = numpy_stream(split.seed, "labelling", "share", "client", client, "class", label)
-        parts.append(shuffled(images_N[labels_N == label], stream)[:count])
+        parts.append(shuffled(own_N[of_class_N == label], stream)[:count])
     return np.sort(np.concatenate(parts))
 
 
-def _stratified_counts(n_d: IntArray, share: Fraction) -> list[int]:
+def _stratified_counts(n_d: IntArray, share: Fraction) -> IntArray:
     """(d,) images of each class that are labelled. In all, `share` of the images, to the nearest whole number (half up)
     and at least one; of each class its share rounded down, and one more for the largest remainders (ties: the larger
     class, then the lower label)."""
-    exact_d = [share * int(n) for n in n_d]
     total = max(1, int(share * int(n_d.sum()) + Fraction(1, 2)))
-    counts_d = [int(exact) for exact in exact_d]
-    order_d = sorted(range(len(exact_d)), key=lambda c: (counts_d[c] - exact_d[c], -int(n_d[c]), c))
-    for label in order_d[: total - sum(counts_d)]:
-        counts_d[label] += 1
+    exact_d = share * fractions(n_d, 1)
+    counts_d, larger_first_d = np.zeros_like(n_d), np.argsort(-n_d, kind="stable")
+    counts_d[larger_first_d] = largest_remainders(exact_d[larger_first_d], total)
     return counts_d

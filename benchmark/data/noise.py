@@ -18,12 +18,7 @@ def gaussian_image(shape: tuple[int, int, int], mean: tuple[float, ...], std: tu
     """noise_1CHW, float32, normalised by each channel's mean and std. These are on the 0..1 scale; the same seed gives
     the same image."""
     uniform_CHW = torch.rand(shape, generator=torch_stream(seed, "noise image"), dtype=torch.float64)
-    low, high = (_below((level - CENTER) / SPREAD) for level in (0.0, BRIGHTEST))
+    low, high = (0.5 * (1 + math.erf((grey - CENTER) / SPREAD / math.sqrt(2))) for grey in (0.0, BRIGHTEST))
     grey_CHW = CENTER + SPREAD * torch.special.ndtri(low + (high - low) * uniform_CHW)
     mean_C11, std_C11 = (torch.tensor(value, dtype=torch.float64)[:, None, None] for value in (mean, std))
     return ((grey_CHW / BRIGHTEST - mean_C11) / std_C11).float()[None]
-
-
-def _below(z: float) -> float:
-    """The standard normal's distribution function."""
-    return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))

@@ -98,17 +98,18 @@ def _read_file(path: Path, expected: str | None) -> Part:
     try:
         _check_size(path)
         with np.load(path, allow_pickle=False) as arrays:
-            labels_N, classes = _labels(path, arrays["labels"], arrays["classes"])
+            labels_N = _array(path, arrays, "labels", ("u", "i")).astype(np.int64)
+            classes = tuple(map(str, _array(path, arrays, "classes", ("U",))))
             codec = next((key for key in ("webp", "jpeg") if key in arrays), None)
             if codec is None:
-                images_NCHW = _gray(path, arrays["images"])
+                images_NCHW = _array(path, arrays, "images", ("u1",), 3)[:, None]
             else:
-                raw, offsets = arrays[codec], arrays["offsets"]
+                raw, offsets = _array(path, arrays, codec, ("u1",)), _array(path, arrays, "offsets", ("i8",))
                 images_NCHW = cached(sha256, lambda: _decode(path, raw, offsets))
     except (*_BROKEN, MemoryError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: not a complete packed file ({error}): copy it again") from error
-    if len(images_NCHW) != len(labels_N):
-        raise DataError(f"{path}: {len(images_NCHW)} images but {len(labels_N)} labels")
+    if not len(images_NCHW) == len(labels_N) > 0:
+        raise DataError(f"{path}: {len(images_NCHW)} images but {len(labels_N)} labels: copy it again")
     return Part(images_NCHW=images_NCHW, labels_N=labels_N, classes=classes, known=expected is not None)
 
 
@@ -123,44 +124,27 @@ def _check_size(path: Path) -> None:
         raise DataError(f"{path}: unpacks to {unpacked / 1e9:.1f} GB, no image set packs so well: copy it again")
 
 
-def _labels(path: Path, labels_N: np.ndarray, classes: np.ndarray) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    if labels_N.ndim != 1 or labels_N.dtype.kind not in "ui":
-        raise DataError(f"{path}: labels are {labels_N.dtype} {labels_N.shape}, expected integers, one an image")
-    if classes.ndim != 1 or classes.dtype.kind != "U":
-        raise DataError(f"{path}: classes are {classes.dtype} {classes.shape}, expected a list of names")
-    if len(labels_N) == 0:
-        raise DataError(f"{path}: holds no image: copy it again")
-    return labels_N.astype(np.int64), tuple(str(name) for name in classes)
-
-
-def _gray(path: Path, images_NHW: np.ndarray) -> Pixels:
-    if images_NHW.ndim != 3 or images_NHW.dtype != np.uint8:
-        raise DataError(f"{path}: images are {images_NHW.dtype} {images_NHW.shape}, expected uint8 (N, H, W)")
-    return images_NHW[:, None]
+def _array(path: Path, arrays: Mapping[str, np.ndarray], key: str, types: tuple[str, ...], axes: int = 1) -> np.ndarray:
+    """The array of that name. Raises DataError for one of another type (NumPy's letters) or number of axes."""
+    array = arrays[key]
+    if not array.dtype.str[1:].startswith(types) or array.ndim != axes:
+        wanted = f"{' or '.join(types)} with {axes} axes"
+        raise DataError(f"{path}: {key} are {array.dtype} {array.shape}, expected {wanted}: copy it again")
+    return array
 
 
 def _decode(path: Path, raw: np.ndarray, offsets: np.ndarray) -> Pixels:
     """(N,3,H,W) from encoded files, on all cores. Threads are enough: Pillow decodes without Python's lock."""
-    if raw.dtype != np.uint8 or offsets.dtype != np.int64 or raw.ndim != 1 or offsets.ndim != 1:
-        raise DataError(f"{path}: encoded images are {raw.dtype}, offsets {offsets.dtype}, expected uint8 and int64")
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(raw) or (np.diff(offsets) <= 0).any():
         raise DataError(f"{path}: offsets do not cut the {len(raw)} encoded bytes into files")
-
-    def chunk(first: int) -> Pixels:
-        cuts = offsets[first : first + _CHUNK + 1]
-        return np.stack([_decode_one(raw[low:high]) for low, high in zip(cuts[:-1], cuts[1:], strict=True)])
-
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        images_NHWC = np.concatenate(list(threads.map(chunk, range(0, len(offsets) - 1, _CHUNK))))
+        images_NHWC = np.stack(list(threads.map(_decode_one, np.split(raw, offsets[1:-1]))))
     return np.ascontiguousarray(images_NHWC.transpose(0, 3, 1, 2))
 
 
 def _decode_one(encoded: np.ndarray) -> Pixels:
     with Image.open(io.BytesIO(encoded.tobytes())) as image:
         return np.asarray(image.convert("RGB"))
-
-
-_CHUNK = 256  # images a thread decodes in one go
 
 
 def cached(source: str, decode: Callable[[], Pixels]) -> Pixels:

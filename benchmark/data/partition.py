@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from benchmark.data.tables import (
     FloatArray,
     IntArray,
     Table,
+    fractions,
     largest_remainders,
     round_table,
     rounded_to_sums,
@@ -44,9 +45,7 @@ class Iid:
     """Equal clients, each in the proportions of the whole. Both up to rounding. The released SSFL code shuffles and
     cuts instead, which leaves a realised R above 0."""
 
-    @property
-    def R_nominal(self) -> float | None:
-        return 0.0
+    R_nominal: ClassVar[float | None] = 0.0
 
     def shares(self, n_d: IntArray, K: int, seed: int) -> IntArray:
         """Counts for K clients; draws nothing."""
@@ -76,12 +75,24 @@ class ClassSkew(Checked):
 
     def shares(self, n_d: IntArray, K: int, seed: int) -> IntArray:
         """Counts for K clients; draws nothing."""
-        sorted_Kd = _SORTED_END[self.sizes](n_d, main_classes(n_d, K))
-        mixed_Kd = stratified([sum(row, Fraction(0)) for row in sorted_Kd], n_d)
+        sorted_Kd = self._sorted_end(n_d, main_classes(n_d, K))
         R = Fraction(str(float(self.R)))  # 0.4 is 2/5, not the nearest double
-        for row, sorted_row in zip(mixed_Kd, sorted_Kd, strict=True):
-            row[:] = [R * end + (1 - R) * start for start, end in zip(row, sorted_row, strict=True)]
-        return round_table(mixed_Kd)
+        return round_table(R * sorted_Kd + (1 - R) * stratified(sorted_Kd.sum(axis=1), n_d))
+
+    def _sorted_end(self, n_d: IntArray, mains_Kd: BoolArray) -> Table:
+        """(K, d) the R = 1 end of Eq. 9: each class shared equally by the clients it is a main class of. For equal
+        sizes, main classes are cut to N/K, and smaller clients are filled up from what is left."""
+        sorted_Kd = mains_Kd * fractions(n_d, mains_Kd.sum(axis=0))
+        if self.sizes == "paper":
+            return sorted_Kd
+        size_K = _equal_sizes(n_d, len(mains_Kd))
+        sorted_Kd *= (size_K / np.maximum(sorted_Kd.sum(axis=1), size_K))[:, None]
+        left_d = n_d - sorted_Kd.sum(axis=0)
+        return sorted_Kd + np.outer(size_K - sorted_Kd.sum(axis=1), left_d / (left_d.sum() or 1))
+
+
+def _equal_sizes(n_d: IntArray, K: int) -> Table:
+    return np.full(K, Fraction(int(n_d.sum()), K))
 
 
 def main_classes(n_d: IntArray, K: int) -> BoolArray:
@@ -89,49 +100,17 @@ def main_classes(n_d: IntArray, K: int) -> BoolArray:
     so that the classes with one client more are those with most images. K >= d: one class each, m_j differing by at
     most one. K < d: sets, sizes differing by at most one."""
     d = len(n_d)
-    order = sorted(range(d), key=lambda label: (-int(n_d[label]), label))
+    turns = np.arange(max(K, d))
     mains_Kd = np.zeros((K, d), dtype=bool)
-    for turn in range(max(K, d)):
-        mains_Kd[turn % K, order[turn % d]] = True
+    mains_Kd[turns % K, np.argsort(-n_d, kind="stable")[turns % d]] = True
     return mains_Kd
 
 
-def _equal_sizes(n_d: IntArray, K: int) -> list[Fraction]:
-    return [Fraction(int(n_d.sum()), K)] * K
+Streams = Callable[..., np.random.Generator]  # by name
+Rule = Callable[[IntArray, int, float, Streams], IntArray]  # (n_d, K, alpha, streams) -> counts_Kd
 
 
-def _sorted_paper(n_d: IntArray, mains_Kd: BoolArray) -> Table:
-    """(K, d) the R = 1 end of Eq. 9: each class shared equally by the clients it is a main class of."""
-    share_d = [Fraction(int(n), int(m)) for n, m in zip(n_d, mains_Kd.sum(axis=0), strict=True)]
-    return [[share if main else Fraction(0) for share, main in zip(share_d, mains, strict=True)] for mains in mains_Kd]
-
-
-def _sorted_equal(n_d: IntArray, mains_Kd: BoolArray) -> Table:
-    """(K, d) the R = 1 end with equal sizes. Main classes are cut to N/K, and smaller clients are filled up from what
-    is left."""
-    size = Fraction(int(n_d.sum()), len(mains_Kd))
-    table = _sorted_paper(n_d, mains_Kd)
-    for row in table:
-        held = sum(row)
-        if held > size:
-            row[:] = [count * size / held for count in row]
-    left_d = [int(n) - sum(column) for n, column in zip(n_d, zip(*table, strict=True), strict=True)]
-    left = sum(left_d)
-    for row in table:
-        lacking = size - sum(row)
-        if lacking:
-            row[:] = [count + lacking * surplus / left for count, surplus in zip(row, left_d, strict=True)]
-    return table
-
-
-_SORTED_END = {"paper": _sorted_paper, "equal": _sorted_equal}
-
-
-# (n_d, K, alpha, seed, redraw) -> counts_Kd
-Rule = Callable[[IntArray, int, float, int, int], IntArray]
-
-
-def class_by_class(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int, limited: bool = False) -> IntArray:
+def class_by_class(n_d: IntArray, K: int, alpha: float, streams: Streams, limited: bool = False) -> IntArray:
     """(K, d) each class in its own proportions over the clients. `limited`: those with less than N/K images so far,
     of whom there are some while images are left."""
     counts_Kd, open_K = np.zeros((K, len(n_d)), dtype=np.int64), np.ones(K, dtype=bool)
@@ -139,13 +118,12 @@ def class_by_class(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int, 
         if n:
             if limited:
                 open_K = counts_Kd.sum(axis=1) * K < n_d.sum()
-            stream = numpy_stream(seed, "partition", "dirichlet", "redraw", redraw, "class", label)
-            exact_M = stream.dirichlet(np.full(int(open_K.sum()), alpha)) * n
+            exact_M = streams("class", label).dirichlet(np.full(int(open_K.sum()), alpha)) * n
             counts_Kd[open_K, label] = largest_remainders(exact_M, n)
     return counts_Kd
 
 
-def equal_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -> IntArray:
+def equal_clients(n_d: IntArray, K: int, alpha: float, streams: Streams) -> IntArray:
     """(K, d) equal clients, each in its own proportions. Sizes are equal up to one image; proportions are of the
     classes that are left."""
     counts_Kd = np.zeros((K, len(n_d)), dtype=np.int64)
@@ -153,18 +131,17 @@ def equal_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -
     concentration_d = alpha * n_d / n_d.sum()
     stock_d = n_d.astype(np.int64)
     for client in range(K):
-        stream = numpy_stream(seed, "partition", "dirichlet", "redraw", redraw, "client", client)
-        log_weights_d = _log_gamma_draws(concentration_d, stream)
+        log_weights_d = _log_gamma_draws(concentration_d, streams("client", client))
         counts_Kd[client] = take_in_proportion(size + (client < larger), log_weights_d, stock_d)
         stock_d -= counts_Kd[client]
     return counts_Kd
 
 
-def equal_clients_at_once(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -> IntArray:
+def equal_clients_at_once(n_d: IntArray, K: int, alpha: float, streams: Streams) -> IntArray:
     """(K, d) as `equal_clients`, but all clients take at the same pace. The draws are the same. Each takes in its
     proportions of the classes that are left, so that no client has to take what others left."""
-    streams = [numpy_stream(seed, "partition", "dirichlet", "redraw", redraw, "client", client) for client in range(K)]
-    log_weights_Kd = np.stack([_log_gamma_draws(alpha * n_d / n_d.sum(), stream) for stream in streams])
+    concentration_d = alpha * n_d / n_d.sum()
+    log_weights_Kd = np.stack([_log_gamma_draws(concentration_d, streams("client", client)) for client in range(K)])
     exact_Kd, left_d, wanted = np.zeros((K, len(n_d))), n_d.astype(np.float64), n_d.sum() / K
     while (open_d := left_d > 1e-6).any() and wanted > 1e-6:  # images; a class is used up in each turn but the last
         top_K = log_weights_Kd[:, open_d].max(axis=1, keepdims=True)
@@ -179,19 +156,18 @@ def equal_clients_at_once(n_d: IntArray, K: int, alpha: float, seed: int, redraw
     return rounded_to_sums(exact_Kd, size + (np.arange(K) < larger), n_d)
 
 
-def pairs_of_clients(n_d: IntArray, K: int, alpha: float, seed: int, redraw: int) -> IntArray:
+def pairs_of_clients(n_d: IntArray, K: int, alpha: float, streams: Streams) -> IntArray:
     """(K, d) equal clients, in pairs that share a random slice of the images. What the first has beyond half of the
     slice, its last classes, is the second's; what it lacks, the second's first ones."""
     if K % 2:
         raise ConfigError(f"partition: rule 'sage' deals images to pairs of clients, K={K} is odd; choose K={K + 1}")
-    names = ("partition", "dirichlet", "redraw", redraw)
     ends = (np.arange(K + 1) * n_d.sum() // K).tolist()
-    left_d, slices, counts_Kd = n_d.astype(np.int64), numpy_stream(seed, *names, "slices"), []
+    left_d, slices, counts_Kd = n_d.astype(np.int64), streams("slices"), []
     for first in range(0, K, 2):
         begin, middle, end = ends[first : first + 3]
         slice_d = slices.multivariate_hypergeometric(left_d, end - begin)  # of shuffled images, a cut
         left_d -= slice_d
-        row_D = _shared_by_two(slice_d, alpha, numpy_stream(seed, *names, "pair", first)).ravel()
+        row_D = _shared_by_two(slice_d, alpha, streams("pair", first)).ravel()
         of_first_D = np.clip(middle - begin - (row_D.cumsum() - row_D), 0, row_D)
         counts_Kd += [of_first_D.reshape(2, -1).sum(axis=0), (row_D - of_first_D).reshape(2, -1).sum(axis=0)]
     return np.stack(counts_Kd)
@@ -287,9 +263,7 @@ class Dirichlet(Checked):
         "plain", former={"plain": "rscfed", "limited": "semifl"}
     )
 
-    @property
-    def R_nominal(self) -> float | None:
-        return None
+    R_nominal: ClassVar[float | None] = None
 
     def shares(self, n_d: IntArray, K: int, seed: int) -> IntArray:
         """Counts for K clients. Raises ConfigError where no draw leaves every client `min_size` images."""
@@ -301,7 +275,8 @@ class Dirichlet(Checked):
             )
         best = 0
         for redraw in range(self.max_redraws + 1):
-            counts_Kd = RULES[self.rule](n_d, K, float(self.alpha), seed, redraw)
+            streams = partial(numpy_stream, seed, "partition", "dirichlet", "redraw", redraw)
+            counts_Kd = RULES[self.rule](n_d, K, float(self.alpha), streams)
             smallest = int(counts_Kd.sum(axis=1).min())
             if smallest >= self.min_size:
                 return counts_Kd
@@ -330,9 +305,7 @@ class Shards(Checked):
     classes_per_client: Count = 2
     distinct: bool = True
 
-    @property
-    def R_nominal(self) -> float | None:
-        return None
+    R_nominal: ClassVar[float | None] = None
 
     def shares(self, n_d: IntArray, K: int, seed: int) -> IntArray:
         """Counts for K clients. Raises ConfigError where the classes cannot be cut into such shards."""
@@ -377,32 +350,23 @@ def _make_distinct(dealt_KS: IntArray, stream: np.random.Generator) -> None:
     are all of the S - 2 or fewer other classes of a, so that b has one of them twice, and b gains x for it while a
     gains and loses none."""
     for client in range(len(dealt_KS)):
-        while _repeats(dealt_KS[client]):
+        while len(np.unique(dealt_KS[client])) < dealt_KS.shape[1]:
             _exchange(dealt_KS, client, shuffled(np.arange(len(dealt_KS)), stream))
 
 
 def _exchange(dealt_KS: IntArray, client: int, partners: IntArray) -> None:
     """Swap a repeated shard with the first partner that leaves fewer repeats."""
     labels, numbers = np.unique(dealt_KS[client], return_counts=True)
-    slot = int(np.flatnonzero(dealt_KS[client] == labels[numbers.argmax()])[0])
+    twice = labels[numbers.argmax()]
+    slot = int(np.flatnonzero(dealt_KS[client] == twice)[0])
     for partner in partners.tolist():
-        if dealt_KS[client, slot] in dealt_KS[partner]:
-            continue
-        before = _repeats(dealt_KS[client]) + _repeats(dealt_KS[partner])
-        for other in range(dealt_KS.shape[1]):
-            _swap(dealt_KS, (client, slot), (partner, other))
-            if _repeats(dealt_KS[client]) + _repeats(dealt_KS[partner]) < before:
+        held_S = dealt_KS[partner]
+        for other, label in enumerate(held_S.tolist()):
+            gains = label not in dealt_KS[client] or (held_S == label).sum() > 1
+            if gains and twice not in held_S:
+                dealt_KS[client, slot], held_S[other] = label, twice
                 return
-            _swap(dealt_KS, (client, slot), (partner, other))
     raise AssertionError("no exchange lowers the number of repeats")
-
-
-def _swap(dealt_KS: IntArray, one: tuple[int, int], other: tuple[int, int]) -> None:
-    dealt_KS[one], dealt_KS[other] = dealt_KS[other], dealt_KS[one]
-
-
-def _repeats(held_S: IntArray) -> int:
-    return len(held_S) - len(np.unique(held_S))
 
 
 # Of type 0, in hundredths; type t is this moved t places to the right.
@@ -421,9 +385,7 @@ class FedMatchSkew:
     With K a multiple of ten and equal classes that is each client's N/K images in its proportions.
     """
 
-    @property
-    def R_nominal(self) -> float | None:
-        return None
+    R_nominal: ClassVar[float | None] = None
 
     def shares(self, n_d: IntArray, K: int, seed: int) -> IntArray:
         """Counts for K clients; draws nothing. Raises ConfigError unless there are ten classes."""
@@ -432,13 +394,8 @@ class FedMatchSkew:
             raise ConfigError(
                 f"partition: FedMatchSkew is made for {d} classes, not {len(n_d)}: take ClassSkew(R=0.58)"
             )
-        weights_Kd = [[PERCENT_10[(label - client) % d] for label in range(d)] for client in range(K)]
-        sums_d = [sum(column) for column in zip(*weights_Kd, strict=True)]
-        exact_Kd = [
-            [Fraction(int(n) * weight, total) for n, weight, total in zip(n_d, weights, sums_d, strict=True)]
-            for weights in weights_Kd
-        ]
-        return round_table(exact_Kd)
+        weights_Kd = np.array([np.roll(PERCENT_10, client) for client in range(K)])
+        return round_table(weights_Kd * fractions(n_d, weights_Kd.sum(axis=0)))
 
 
 Partition = Iid | ClassSkew | Dirichlet | Shards | FedMatchSkew

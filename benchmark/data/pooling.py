@@ -15,36 +15,32 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmark.data.datasets import DataSet, statistics_of
-from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
 from benchmark.streams import numpy_stream, shuffled
-
-CHUNK = 4096  # images copied at a time, so that no third copy of the pool is ever held
 
 
 def pooled(data: DataSet, test: int, seed: int) -> DataSet:
     """The same images with another test set. `test` images, drawn from all of them, are the new one; the rest is for
     training. The content hash is one of the old hash, `test` and the seed, which decide the order of the images. Raises
     ConfigError unless 1 <= test < N, with N the training and test images together."""
-    N_train = len(data.train_labels_N)
-    N = N_train + len(data.test_labels_N)
+    images_NCHW = torch.cat([data.train_images_NCHW, data.test_images_NCHW])
+    labels_N = torch.cat([data.train_labels_N, data.test_labels_N])
+    N = len(labels_N)
     if not 1 <= test < N:
         raise ConfigError(f"pooled_test: {test} of the {N:,} images of {data.name}; choose 1 to {N - 1}")
-    order_N = shuffled(np.arange(N), numpy_stream(seed, "pooling"))
-    images = (data.train_images_NCHW, data.test_images_NCHW)
-    labels_N = torch.cat([data.train_labels_N, data.test_labels_N])
-    train_images_NCHW = _gather(images, order_N[: N - test])
+    order_N = torch.from_numpy(shuffled(np.arange(N), numpy_stream(seed, "pooling")))
+    train_N, test_N = order_N[: N - test], order_N[N - test :]
+    train_images_NCHW = images_NCHW[train_N]
     mean, std = statistics_of(data.name, train_images_NCHW)
     remark = f"training and test images pooled, {test:,} drawn for the test: not comparable on the official test set"
     return replace(
         data,
         train_images_NCHW=train_images_NCHW,
-        train_labels_N=labels_N[torch.from_numpy(order_N[: N - test])],
-        test_images_NCHW=_gather(images, order_N[N - test :]),
-        test_labels_N=labels_N[torch.from_numpy(order_N[N - test :])],
+        train_labels_N=labels_N[train_N],
+        test_images_NCHW=images_NCHW[test_N],
+        test_labels_N=labels_N[test_N],
         mean=mean,
         std=std,
         content_hash=pooled_hash(data.content_hash, test, seed),
@@ -55,13 +51,3 @@ def pooled(data: DataSet, test: int, seed: int) -> DataSet:
 def pooled_hash(content_hash: str, test: int, seed: int) -> str:
     """The content hash of `pooled`."""
     return hashlib.sha256(f"{content_hash} pooled test={test} seed={seed}".encode()).hexdigest()
-
-
-def _gather(parts: tuple[Tensor, Tensor], positions_N: IntArray) -> Tensor:
-    """(N, C, H, W) the images at these positions of two parts taken as one. The parts are not concatenated for it."""
-    out_NCHW = torch.empty((len(positions_N), *parts[0].shape[1:]), dtype=parts[0].dtype)
-    second_N = positions_N >= len(parts[0])
-    for images_NCHW, here, offset in ((parts[0], ~second_N, 0), (parts[1], second_N, len(parts[0]))):
-        for positions_M in torch.from_numpy(np.flatnonzero(here)).split(CHUNK):
-            out_NCHW[positions_M] = images_NCHW[torch.from_numpy(positions_N)[positions_M] - offset]
-    return out_NCHW

@@ -14,8 +14,8 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +72,6 @@ def read_digits() -> Raw:
     return Raw(classes=classes, **own_split(images_NCHW, digits.target, test_d.tolist(), "digits"))
 
 
-Reader = Callable[[str, bool], Raw]  # (folder, download) -> the set
-
-
-@dataclass(frozen=True, kw_only=True)
-class Original:
-    """How one of torchvision's sets is recognised and read."""
-
-    marker: str
-    read: Reader
-
-
 def torchvision_set(name: str) -> Callable[..., Any]:
     from torchvision import datasets as tv  # seconds to import: not for commands that only list sets
 
@@ -90,52 +79,50 @@ def torchvision_set(name: str) -> Callable[..., Any]:
     return data_set
 
 
-def cifar(kind: str) -> Reader:
-    def read(root: str, download: bool) -> Raw:
-        parts = [torchvision_set(kind)(root, train=train, download=download) for train in (True, False)]
-        train, test = ((part.data.transpose(0, 3, 1, 2), part.targets) for part in parts)
-        return Raw(train=train, test=test, classes=tuple(parts[0].classes))
-
-    return read
+def cifar(root: str, download: bool, kind: str) -> Raw:
+    parts = [torchvision_set(kind)(root, train=train, download=download) for train in (True, False)]
+    train, test = ((part.data.transpose(0, 3, 1, 2), part.targets) for part in parts)
+    return Raw(train=train, test=test, classes=tuple(parts[0].classes))
 
 
-def mnist(kind: str, *, transposed: bool = False, **options: str) -> Reader:
-    def read(root: str, download: bool) -> Raw:
-        parts = [torchvision_set(kind)(root, train=train, download=download, **options) for train in (True, False)]
-        axes = (0, 1, 3, 2) if transposed else (0, 1, 2, 3)
-        train, test = ((part.data[:, None].permute(axes), part.targets) for part in parts)
-        note = "" if _are_of_archives(parts) else UNKNOWN_ORIGIN
-        return Raw(train=train, test=test, classes=tuple(name.split(" - ")[0] for name in parts[0].classes), note=note)
-
-    return read
+def mnist(root: str, download: bool, kind: str, **options: str) -> Raw:
+    parts = [torchvision_set(kind)(root, train=train, download=download, **options) for train in (True, False)]
+    train, test = ((part.data[:, None], part.targets) for part in parts)
+    note = "" if _are_of_archives(parts[0]) else UNKNOWN_ORIGIN
+    return Raw(train=train, test=test, classes=tuple(name.split(" - ")[0] for name in parts[0].classes), note=note)
 
 
-def _are_of_archives(parts: list[Any]) -> bool:
+def emnist(root: str, download: bool, split: str) -> Raw:
+    """Turned upright."""
+    raw = mnist(root, download, "EMNIST", split=split)
+    train, test = ((images_NCHW.mT, labels_N) for images_NCHW, labels_N in (raw.train, raw.test))
+    return replace(raw, train=train, test=test)
+
+
+def _are_of_archives(part: Any) -> bool:
     """Whether the files that torchvision reads are those of its archives, which are beside them and have its checksums.
 
     It looks at checksums of these sets when it downloads them, and never again.
     """
-    raw, prefixes = Path(parts[0].raw_folder), ("train", "t10k")
-    if split := getattr(parts[0], "split", None):  # EMNIST's files are in one archive
-        prefixes = (f"emnist-{split}-train", f"emnist-{split}-test")
-    names = [f"{prefix}-{part}-ubyte" for prefix in prefixes for part in ("images-idx3", "labels-idx1")]
+    from torchvision.datasets.utils import check_integrity
+
+    raw, prefixes, checksums = Path(part.raw_folder), ["train", "t10k"], getattr(part, "resources", [])
+    if split := getattr(part, "split", None):  # EMNIST's files are in one archive
+        prefixes, checksums = [f"emnist-{split}-train", f"emnist-{split}-test"], [("gzip.zip", part.md5)]
+    if part._check_legacy_exist():  # then torchvision reads files of its older versions
+        return False
     try:
-        if split:
-            with zipfile.ZipFile(raw / "gzip.zip") as archive:
-                packed = {name: archive.read(f"gzip/{name}.gz") for name in names}
-            whole = _md5((raw / "gzip.zip").read_bytes()) == parts[0].md5
-        else:
-            packed = {name: (raw / f"{name}.gz").read_bytes() for name in names}
-            whole = {(f"{name}.gz", _md5(content)) for name, content in packed.items()} == set(parts[0].resources)
-        read_as_they_are = not parts[0]._check_legacy_exist()  # else torchvision reads files of its older versions
-        equal = all(gzip.decompress(content) == (raw / name).read_bytes() for name, content in packed.items())
-        return whole and equal and read_as_they_are
+        for name in (f"{prefix}-{kind}-ubyte" for prefix in prefixes for kind in ("images-idx3", "labels-idx1")):
+            if split:
+                with zipfile.ZipFile(raw / "gzip.zip") as archive:
+                    packed = archive.read(f"gzip/{name}.gz")
+            else:
+                packed = (raw / f"{name}.gz").read_bytes()
+            if gzip.decompress(packed) != (raw / name).read_bytes():
+                return False
+        return all(check_integrity(raw / file, md5) for file, md5 in checksums)
     except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile):
         return False
-
-
-def _md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def svhn(root: str, download: bool) -> Raw:
@@ -154,16 +141,12 @@ def stl10(root: str, download: bool) -> Raw:
     )  # fmt: skip
 
 
-def class_folders(name: str) -> Reader:
+def class_folders(root: str, download: bool, name: str) -> Raw:
     """NAME/train/CLASS/* and NAME/test/CLASS/*, images of one size."""
-
-    def read(root: str, download: bool) -> Raw:
-        train, test = (torchvision_set("ImageFolder")(os.path.join(root, name, part)) for part in ("train", "test"))
-        if train.classes != test.classes:
-            raise ValueError("train and test have other classes")
-        return Raw(train=_kept(train), test=_kept(test), classes=tuple(train.classes), note=UNKNOWN_ORIGIN)
-
-    return read
+    train, test = (torchvision_set("ImageFolder")(os.path.join(root, name, part)) for part in ("train", "test"))
+    if train.classes != test.classes:
+        raise ValueError("train and test have other classes")
+    return Raw(train=_kept(train), test=_kept(test), classes=tuple(train.classes), note=UNKNOWN_ORIGIN)
 
 
 def _kept(folder: Any) -> tuple[np.ndarray, list[int]]:
@@ -178,37 +161,40 @@ def _kept(folder: Any) -> tuple[np.ndarray, list[int]]:
     return cached(hashlib.sha256(stamp.encode()).hexdigest(), decode), folder.targets
 
 
-READERS: Mapping[str, Callable[..., Reader]] = {
+READERS: Mapping[str, Callable[..., Raw]] = {  # (folder, whether to download, arguments) -> the set
     "cifar": cifar,
     "mnist": mnist,
-    "emnist": lambda split: mnist("EMNIST", split=split, transposed=True),
-    "svhn": lambda: svhn,
-    "stl10": lambda: stl10,
+    "emnist": emnist,
+    "svhn": svhn,
+    "stl10": stl10,
     "class_folders": class_folders,
 }
 _READ_ERRORS = (OSError, RuntimeError, ValueError, TypeError, EOFError, AssertionError, KeyError)
 
 
-def read_original(name: str, original: Original, folder: Path) -> Raw:
+def read_original(name: str, original: Sequence[str], folder: Path) -> Raw:
     """A set in torchvision's own layout; nothing is written. Raises DataError where it is not whole."""
+    marker, reader, *arguments = original
     try:
-        return original.read(str(folder), False)
+        return READERS[reader](str(folder), False, *arguments)
     except _READ_ERRORS as error:
-        marker = folder / original.marker
-        raise DataError(f"{marker}: {name} is incomplete ({one_line(error)}): delete it or copy it again") from error
+        raise DataError(
+            f"{folder / marker}: {name} is incomplete ({one_line(error)}): delete it or copy it again"
+        ) from error
 
 
-def download(name: str, original: Original, searched: str) -> Path:
+def download(name: str, original: Sequence[str], searched: str) -> Path:
     """Have torchvision download a set; its folder in the cache. The folder appears there whole or not at all. Raises
     DataError, which names the folders already searched, if the network or the space is missing."""
     if not hasattr(tarfile, "data_filter"):  # Python before 3.11.4: torchvision would unpack to wherever a member says
         raise DataError(f"data set {name} cannot be downloaded safely by this Python; Python 3.11.4 or later can")
+    _, reader, *arguments = original
     target = cache_folder() / name
     fetching = cache_folder() / f".fetching-{name}-{os.getpid()}"
     try:
         fetching.mkdir(parents=True, exist_ok=True)
         with _short_timeout(), contextlib.redirect_stdout(sys.stderr):  # standard output belongs to --json
-            original.read(str(fetching), True)
+            READERS[reader](str(fetching), True, *arguments)
         with contextlib.suppress(OSError):  # another process was faster: its copy is as good
             fetching.rename(target)
     except (*_READ_ERRORS, zipfile.BadZipFile, tarfile.TarError) as error:

@@ -21,15 +21,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
-from benchmark.data.partition import ClassSkew, Dirichlet, Partition, main_classes
-from benchmark.data.tables import IntArray
+from benchmark.data.partition import ClassSkew, Dirichlet, Partition
+from benchmark.data.tables import IntArray, fractions, largest_remainders
 from benchmark.errors import ConfigError
 from benchmark.streams import numpy_stream, shuffled, stream_seed
-
-Labels = npt.NDArray[np.integer] | torch.Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,34 +43,29 @@ class Split:
     def hash(self) -> str:
         """sha256 (hex) of who holds which image. It is the same on every machine, in whatever order a holder's are."""
         digest = hashlib.sha256()
-        for indices_N in (self.server_N, self.validation_N, *self.clients):
-            _update(digest, indices_N)
-        if self.labelled:  # the word keeps them from looking like further clients
-            digest.update(b"labelled")
-        for indices_N in self.labelled:
-            _update(digest, indices_N)
+        holders = (self.server_N, self.validation_N, *self.clients)
+        for holder, indices_N in enumerate((*holders, *self.labelled)):
+            if holder == len(holders):
+                digest.update(b"labelled")  # keeps them from looking like further clients
+            digest.update(len(indices_N).to_bytes(8, "little"))
+            digest.update(np.sort(indices_N).astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def counts(self, labels_N: Labels) -> IntArray:
+    def counts(self, labels_N: IntArray) -> IntArray:
         """(K, d) images of each class at each client, without those of `labelled`."""
         return self._counts(self.clients, labels_N)
 
-    def labelled_counts(self, labels_N: Labels) -> IntArray:
+    def labelled_counts(self, labels_N: IntArray) -> IntArray:
         """(K, d) images of each class in each client's `labelled`. (0, d) where clients have none of their own."""
         return self._counts(self.labelled, labels_N)
 
-    def server_counts(self, labels_N: Labels) -> IntArray:
+    def server_counts(self, labels_N: IntArray) -> IntArray:
         """(d,) labelled images of each class at the server, without validation images."""
-        return np.bincount(as_labels(labels_N, self.num_classes)[self.server_N], minlength=self.num_classes)
+        return self._counts((self.server_N,), labels_N)[0]
 
-    def _counts(self, holders: tuple[IntArray, ...], labels_N: Labels) -> IntArray:
-        all_N, d = as_labels(labels_N, self.num_classes), self.num_classes
-        return np.array([np.bincount(all_N[held_N], minlength=d) for held_N in holders], dtype=np.int64).reshape(-1, d)
-
-
-def _update(digest: "hashlib._Hash", indices_N: IntArray) -> None:
-    digest.update(len(indices_N).to_bytes(8, "little"))
-    digest.update(np.sort(indices_N).astype("<i8").tobytes())
+    def _counts(self, holders: tuple[IntArray, ...], labels_N: IntArray) -> IntArray:
+        counts = [np.bincount(labels_N[held_N], minlength=self.num_classes) for held_N in holders]
+        return np.array(counts, dtype=np.int64).reshape(-1, self.num_classes)
 
 
 def mean_total_variation(counts_Kd: IntArray) -> float:
@@ -92,7 +83,7 @@ def mean_total_variation(counts_Kd: IntArray) -> float:
 
 
 def split(
-    labels_N: Labels,
+    labels_N: IntArray,
     num_classes: int,
     N_s: int,
     K: int,
@@ -111,22 +102,18 @@ def split(
     rarest class, is how many of each class the rule first shares out as labelled ones. `images`: how many of the N are
     used at most, the same share of each class; 0: all. Raises ConfigError for numbers that the labels cannot give.
     """
-    all_N = as_labels(labels_N, num_classes)
-    n_d = class_counts_in_use(np.bincount(all_N, minlength=num_classes), images)
+    n_d = class_counts_in_use(np.bincount(labels_N, minlength=num_classes), images)
     server_d = _server_counts(n_d, N_s, N_validation + K * max(1, num_classes * labels_per_client))
     validation_d = _validation_counts(n_d - server_d, N_validation)
     left_d = n_d - server_d - validation_d
-    _check_labels_per_client(left_d, K, labels_per_client)
-    labelled_Kd = np.full((K if labels_per_client else 0, num_classes), labels_per_client, dtype=np.int64)
     if labelled_share:
-        if labels_per_client:
-            raise ConfigError(
-                f"labels_per_client={labels_per_client} with labelled_share={labelled_share:g}: choose one"
-            )
         labelled_Kd = _labelled_apart(left_d, K, partition, seed, labelled_share)
+    else:
+        _check_labels_per_client(left_d, K, labels_per_client)
+        labelled_Kd = np.full((K if labels_per_client else 0, num_classes), labels_per_client, dtype=np.int64)
     left_d -= labelled_Kd.sum(axis=0)
     counts_Kd = _shares(left_d, K, partition, seed)
-    server, validation, *held = _deal(all_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
+    server, validation, *held = _deal(labels_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
     return Split(
         server_N=server, validation_N=validation, labelled=tuple(held[: len(labelled_Kd)]),
         clients=tuple(held[len(labelled_Kd) :]),
@@ -135,9 +122,14 @@ def split(
 
 
 def _shares(n_d: IntArray, K: int, partition: Partition, seed: int) -> IntArray:
-    _check_clients(n_d, K)
+    _check_clients(int(n_d.sum()), K)
     counts_Kd = partition.shares(n_d, K, seed)
-    _check_no_empty_client(counts_Kd, n_d, partition)
+    empty_K = np.flatnonzero(counts_Kd.sum(axis=1) == 0)
+    if len(empty_K):
+        raise ConfigError(
+            f"{partition} with K={K} leaves {len(empty_K)} clients without an image (first client {empty_K[0]}): "
+            "take fewer clients" + (" or sizes='equal'" if isinstance(partition, ClassSkew) else "")
+        )
     return counts_Kd
 
 
@@ -145,10 +137,9 @@ def _labelled_apart(left_d: IntArray, K: int, partition: Partition, seed: int, s
     """(K, d) labelled images of each class at each client. A `min_size` counts the others, so that here it is 1."""
     scarce = int(left_d.argmin())
     a_class = int(Fraction(str(float(share))) * int(left_d[scarce]))  # 0.29 of 100 are 29, not 28
-    if not 0 < a_class <= left_d[scarce]:
+    if not a_class:
         raise ConfigError(
-            f"labelled_share={share:g} of class {scarce} is {a_class} of its {left_d[scarce]} images: take a share "
-            "between 0 and 1 that is at least one image"
+            f"labelled_share={share:g} of class {scarce} is 0 of its {left_d[scarce]} images: take a larger share"
         )
     if isinstance(partition, Dirichlet):
         partition = replace(partition, min_size=1)
@@ -160,33 +151,26 @@ def _labelled_apart(left_d: IntArray, K: int, partition: Partition, seed: int, s
 
 def class_counts_in_use(n_d: IntArray, images: int) -> IntArray:
     """(d,) images of each class when at most `images` are used (0: all). The same share of each class, rounded down,
-    and one more for the largest remainders (ties: the lower label). Raises ConfigError below 0."""
-    if images < 0:
-        raise ConfigError(f"images: {images} training images; choose 0 (all) or more")
+    and one more for the largest remainders (ties: the lower label)."""
     N = int(n_d.sum())
-    if not 0 < images < N:
-        return n_d
-    used_d = images * n_d // N
-    largest_first_d = np.argsort(-(images * n_d % N), kind="stable")
-    used_d[largest_first_d[: images - int(used_d.sum())]] += 1
-    return used_d
+    return largest_remainders(fractions(images * n_d, N), images) if 0 < images < N else n_d
 
 
 def share_unlabelled(N: int, K: int, seed: int, images: int = 0) -> tuple[IntArray, ...]:
     """N images without labels among K clients, in equal numbers up to one. STL-10's (SSFL appendix I); they are
     shuffled first. `images`: how many of the N are used at most; 0: all. Raises ConfigError where K is larger than
     that."""
-    in_use = class_counts_in_use(np.array([N]), images)
+    in_use = min(images or N, N)
     _check_clients(in_use, K)
-    order_N = shuffled(np.arange(N), numpy_stream(seed, "partition", "unlabelled"))[: int(in_use[0])]
+    order_N = shuffled(np.arange(N), numpy_stream(seed, "partition", "unlabelled"))[:in_use]
     return tuple(np.sort(order_N[client::K]) for client in range(K))
 
 
-def _deal(all_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
+def _deal(labels_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
     """Cut each class's shuffled images among H holders, in their order. Each holder's indices are ascending."""
     holders: list[list[IntArray]] = [[] for _ in sizes_Hd]
     for label, sizes_H in enumerate(sizes_Hd.T):
-        order_N = shuffled(np.flatnonzero(all_N == label), numpy_stream(seed, "partition", "class", label))
+        order_N = shuffled(np.flatnonzero(labels_N == label), numpy_stream(seed, "partition", "class", label))
         ends_H = np.cumsum(sizes_H)  # what lies behind the last one is not in use
         for held, part_N in zip(holders, np.split(order_N[: ends_H[-1]], ends_H[:-1]), strict=True):
             held.append(part_N)
@@ -196,8 +180,6 @@ def _deal(all_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
 def _server_counts(n_d: IntArray, N_s: int, others: int) -> IntArray:
     """(d,) labelled images of each class. `others`: how many images clients and validation need at least."""
     d, scarce = len(n_d), int(n_d.argmin())
-    if N_s < 0:
-        raise ConfigError(f"N_s={N_s} must be 0 (no labels at the server) or a multiple of the {d} classes")
     if N_s % d:
         wrong = f"is not a multiple of the {d} classes"
     elif N_s // d > n_d[scarce]:
@@ -211,55 +193,24 @@ def _server_counts(n_d: IntArray, N_s: int, others: int) -> IntArray:
 
 
 def _validation_counts(n_d: IntArray, N_validation: int) -> IntArray:
-    """(d,) validation images of each class, as equal as the classes allow. Every class up to a common level, then one
-    more from the fullest classes."""
-    if not 0 <= N_validation <= n_d.sum():
-        raise ConfigError(f"N_validation={N_validation} must lie between 0 and the {n_d.sum()} images left by N_s")
-    level = 0
-    while np.minimum(n_d, level + 1).sum() <= N_validation and level < n_d.max():
-        level += 1
-    taken_d = np.minimum(n_d, level)
-    fullest_d = np.argsort(taken_d - n_d, kind="stable")
-    taken_d[fullest_d[: N_validation - int(taken_d.sum())]] += 1
-    return taken_d
+    """(d,) validation images of each class, as equal as the classes allow: one of each in turn, the fullest first."""
+    if N_validation > n_d.sum():
+        raise ConfigError(f"N_validation={N_validation}: {n_d.sum()} images are left by N_s; take fewer")
+    label_N = np.repeat(np.arange(len(n_d)), n_d)
+    turn_N = np.concatenate([np.arange(n) for n in n_d])
+    first_N = np.lexsort((label_N, -n_d[label_N], turn_N))[:N_validation]
+    return np.bincount(label_N[first_N], minlength=len(n_d))
 
 
-def _check_clients(left_d: IntArray, K: int) -> None:
-    left = int(left_d.sum())
-    if K < 1:
-        raise ConfigError(f"K={K} must be at least 1 client")
+def _check_clients(left: int, K: int) -> None:
     if left < K:
         raise ConfigError(f"K={K} clients share {left} images: K can be at most {left}, as no client may hold none")
 
 
 def _check_labels_per_client(left_d: IntArray, K: int, labels_per_client: int) -> None:
-    if labels_per_client < 0:
-        raise ConfigError(f"labels_per_client={labels_per_client} must be 0 (none) or more")
     scarce = int(left_d.argmin())
     if labels_per_client * K > left_d[scarce]:
         raise ConfigError(
             f"labels_per_client={labels_per_client} asks for {labels_per_client * K} images of each class for K={K} "
             f"clients, class {scarce} has {left_d[scarce]} left: it can be at most {int(left_d[scarce]) // K}"
         )
-
-
-def _check_no_empty_client(counts_Kd: IntArray, left_d: IntArray, partition: Partition) -> None:
-    empty_K = np.flatnonzero(counts_Kd.sum(axis=1) == 0)
-    if len(empty_K) == 0:
-        return
-    K, client = len(counts_Kd), int(empty_K[0])
-    first, remedy = f"first client {client}", "take fewer clients"
-    if isinstance(partition, ClassSkew):
-        mains = np.flatnonzero(main_classes(left_d, K)[client])
-        names, left = ", ".join(map(str, mains)), int(left_d[mains].sum())
-        first, remedy = f"{first}, main class {names} with {left} images left", f"{remedy} or sizes='equal'"
-    raise ConfigError(f"{partition} with K={K} leaves {len(empty_K)} clients without an image ({first}): {remedy}")
-
-
-def as_labels(labels_N: Labels, num_classes: int) -> IntArray:
-    all_N = np.asarray(labels_N).astype(np.int64)
-    if all_N.ndim != 1 or len(all_N) == 0:
-        raise ConfigError(f"labels of shape {all_N.shape} must be one label an image, and at least one image")
-    if all_N.min() < 0 or all_N.max() >= num_classes:
-        raise ConfigError(f"labels lie in {all_N.min()}..{all_N.max()}, {num_classes} classes: 0..{num_classes - 1}")
-    return all_N

@@ -24,8 +24,3 @@ def arrivals(positions_N: IntArray, steps: int, seed: int, client: int) -> tuple
         )
     order_N = shuffled(np.sort(positions_N), numpy_stream(seed, "streaming", "client", client))
     return tuple(np.sort(order_N[step::steps]) for step in range(steps))
-
-
-def step_at(round_number: int, steps: int) -> int:
-    """The step that a round (counted from 1) sees. 0 to steps - 1, then from 0 again."""
-    return (round_number - 1) % steps

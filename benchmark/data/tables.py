@@ -7,6 +7,7 @@ counts the images left in each class after the server's are taken.
 import math
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +15,20 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
-Table = list[list[Fraction]]  # K rows of d exact numbers of images: rounding must not depend on a machine's float sums
+Table = npt.NDArray[Any]  # fractions of images: rounding must not depend on a machine's float sums
 
 
-def stratified(sizes_K: list[Fraction], n_d: IntArray) -> Table:
+def fractions(n_M: IntArray, whole_M: IntArray | int) -> Table:
+    """(M,) n / whole, exactly."""
+    return np.array([Fraction(int(n), int(whole)) for n, whole in np.broadcast(n_M, whole_M)], dtype=object)
+
+
+def stratified(sizes_K: Table, n_d: IntArray) -> Table:
     """(K, d) clients of these sizes, each in the proportions of the whole. The R = 0 end of Eq. 9."""
-    share_d = [Fraction(int(n), int(n_d.sum())) for n in n_d]
-    row_of = {size: [size * share for share in share_d] for size in set(sizes_K)}  # there are mostly one or two sizes
-    return [[*row_of[size]] for size in sizes_K]
+    return np.outer(sizes_K, fractions(n_d, n_d.sum()))
 
 
-def largest_remainders(exact_M: FloatArray, total: int) -> IntArray:
+def largest_remainders(exact_M: FloatArray | Table, total: int) -> IntArray:
     """(M,) whole numbers that sum to `total`. Rounded down, then the largest remainders up (ties: lower index)."""
     counts_M = np.floor(exact_M).astype(np.int64)
     largest_first_M = np.argsort(counts_M - exact_M, kind="stable")
@@ -52,9 +56,10 @@ def round_table(exact_Kd: Table) -> IntArray:
     """(K, d) integers: each entry its target rounded down or up. Column sums are kept, row sums rounded down or up.
     Column sums must be whole numbers. Such a rounding always exists (a flow with whole capacities has a whole
     solution), so `_repair` always finds its path."""
-    # Over one denominator, as Python's integers, which have no largest one: a tenth of the time of fractions' sums.
-    whole = math.lcm(*{x.denominator for row in exact_Kd for x in row})
-    parts_Kd = np.array([[x.numerator * (whole // x.denominator) for x in row] for row in exact_Kd], dtype=object)
+    # Over one denominator, as Python's integers: a tenth of the time of fractions' sums.
+    whole = math.lcm(*{x.denominator for x in exact_Kd.flat})
+    parts_Kd = np.array([x.numerator * (whole // x.denominator) for x in exact_Kd.flat], dtype=object)
+    parts_Kd = parts_Kd.reshape(exact_Kd.shape)
     floor_Kd = (parts_Kd // whole).astype(np.int64)
     rest_Kd = (parts_Kd % whole / whole).astype(np.float64)
     extra_d = (parts_Kd.sum(axis=0) // whole).astype(np.int64) - floor_Kd.sum(axis=0)
@@ -77,13 +82,11 @@ def _repair(given_Kd: BoolArray, open_Kd: BoolArray, low_K: IntArray, high_K: In
     move along paths of clients."""
     free_dK = np.ascontiguousarray((open_Kd & ~given_Kd).T)
     sums_K = given_Kd.sum(axis=1)
-    while True:
-        if (above_K := sums_K > high_K).any():
+    while (above_K := sums_K > high_K).any() or (sums_K < low_K).any():
+        if above_K.any():
             path = _path(given_Kd, free_dK, givers_K=above_K, takers_K=sums_K < high_K)
-        elif (below_K := sums_K < low_K).any():
-            path = _path(given_Kd, free_dK, givers_K=sums_K > low_K, takers_K=below_K)
         else:
-            return
+            path = _path(given_Kd, free_dK, givers_K=sums_K > low_K, takers_K=sums_K < low_K)
         for taker, giver in pairwise(path):
             label = int(np.flatnonzero(given_Kd[giver] & free_dK[:, taker])[0])
             given_Kd[giver, label], free_dK[label, giver] = False, open_Kd[giver, label]

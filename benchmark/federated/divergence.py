@@ -1,12 +1,10 @@
 """Divergence: NaN and infinity are detected in the job that made them, before anything is sent.
 
-A run stops within the round and names the holder and the tensor ("stop"), or the client counts as one that sat out
-and the round goes on without it ("drop").
+A run stops within the round and names the holder and the tensor.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,23 +14,14 @@ from benchmark.errors import Diverged
 from benchmark.federated.trees import leaves
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Outcome
 
-DROPPED = "comm/dropped"  # how many clients of a round were left out; counted under the rule "drop" alone
 REMEDY = "choose a smaller optimizer.lr"
 
 
-def judged(outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int, rule: str) -> Outcome:
-    """The outcome, where all of it is finite, and all `losses` (one a step and phase).
-
-    Else, with the rule "drop", that of a client that sat out: it sends nothing and keeps what it had before. Raises
-    Diverged otherwise, and for the server whatever the rule, since no round goes on without its update.
-    """
-    drops = rule == "drop" and job.key.client >= 0
+def check_finite(outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int) -> None:
+    """Raises Diverged where the outcome, or one of the `losses` (one a step and phase), is not finite."""
     trouble = _trouble(outcome, losses, len(job.update.phases))
-    if trouble is None:
-        return replace(outcome, metrics={**outcome.metrics, DROPPED: 0.0}) if drops else outcome
-    if drops:
-        return Outcome(key=outcome.key, sends={}, metrics={DROPPED: 1.0}, steps=outcome.steps)
-    raise Diverged(f"round {round_number}, {holder_name(job.key.client)}: {trouble}; {REMEDY}")
+    if trouble is not None:
+        raise Diverged(f"round {round_number}, {holder_name(job.key.client)}: {trouble}; {REMEDY}")
 
 
 def _trouble(outcome: Outcome, losses: Sequence[Tensor], phases: int) -> str | None:

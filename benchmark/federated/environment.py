@@ -16,7 +16,7 @@ from benchmark.data.datasets import DataSet, as_released, load
 from benchmark.data.labelling import LabelAssignment, assign_labels
 from benchmark.data.pooling import pooled
 from benchmark.data.split import Split, share_unlabelled, split
-from benchmark.data.streaming import arrivals, step_at
+from benchmark.data.streaming import arrivals
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import memory_format
@@ -68,21 +68,32 @@ class Environment:
 
         Only unlabelled images of clients that arrive in steps depend on the round. Raises ConfigError for another name.
         """
-        if name == "labelled":
-            return self._part(self._labelled(holder), has_labels=True)
-        if name == "with_shared":
-            return self._part(np.concatenate([self._labelled(holder), self._labelled(SERVER)]), has_labels=True)
-        if name == "everyones":
-            holders = [self._labelled(SERVER), *self.held.labelled] if holder == CENTRAL else [_NONE]
-            return self._part(np.concatenate(holders), has_labels=True)
-        if name == "validation":
-            return self._part(self.split.validation_N if holder < 0 else _NONE, has_labels=True)
+        match name:
+            case "labelled":
+                positions = self._labelled(holder)
+            case "with_shared":
+                positions = np.concatenate([self._labelled(holder), self._labelled(SERVER)])
+            case "everyones" if holder == CENTRAL:
+                positions = np.concatenate([self._labelled(SERVER), *self.held.labelled])
+            case "validation" if holder < 0:
+                positions = self.split.validation_N
+            case "unlabelled":
+                positions = self._unlabelled(holder, round_number)
+            case "everyones" | "validation":
+                positions = _NONE
+            case _:
+                raise ConfigError(f"a stream's part: {name!r}; {nearest(name, get_args(PartName))}")
+        images_NCHW: Tensor = self.data.train_images_NCHW
+        truth_N: Tensor | None = self.data.train_labels_N
         if name == "unlabelled" and self.experiment.data.unlabelled == "extra":
             assert self.data.unlabelled_images_NCHW is not None  # of the set's own split, whose labels nobody knows
-            return self._part_of(self.data.unlabelled_images_NCHW, self._unlabelled(holder, round_number), None, None)
-        if name == "unlabelled":
-            return self._part(self._unlabelled(holder, round_number), has_labels=not self.held.hidden)
-        raise ConfigError(f"a stream's part: {name!r}; {nearest(name, get_args(PartName))}")
+            images_NCHW, truth_N = self.data.unlabelled_images_NCHW, None
+        return Part(
+            images_NCHW=images_NCHW,
+            positions_N=torch.as_tensor(positions, dtype=torch.int64),
+            labels_N=None if name == "unlabelled" and self.held.hidden else truth_N,
+            truth_N=truth_N,
+        )
 
     def _labelled(self, holder: int) -> np.ndarray:
         if holder >= 0:
@@ -100,7 +111,7 @@ class Environment:
         steps = self.experiment.data.streaming_steps
         if steps == 1 or not len(self.held.unlabelled[holder]):
             return self.held.unlabelled[holder]
-        return self._arrivals[holder][step_at(round_number, steps)]
+        return self._arrivals[holder][(round_number - 1) % steps]  # rounds count from 1
 
     @cached_property
     def _arrivals(self) -> Mapping[int, tuple[np.ndarray, ...]]:
@@ -110,16 +121,6 @@ class Environment:
             for client, positions_N in enumerate(self.held.unlabelled)
             if len(positions_N)
         }
-
-    def _part(self, positions: np.ndarray, *, has_labels: bool) -> Part:
-        labels_N = self.data.train_labels_N
-        return self._part_of(self.data.train_images_NCHW, positions, labels_N if has_labels else None, labels_N)
-
-    def _part_of(
-        self, images_NCHW: Tensor, positions: np.ndarray, labels_N: Tensor | None, truth_N: Tensor | None
-    ) -> Part:
-        positions_N = torch.as_tensor(positions, dtype=torch.int64)
-        return Part(images_NCHW=images_NCHW, positions_N=positions_N, labels_N=labels_N, truth_N=truth_N)
 
     @property
     def sizes(self) -> Mapping[int, int]:
@@ -229,7 +230,11 @@ def prepare(experiment: Experiment, data_root: Path | None = None, *, data: Data
         _ = environment._arrivals  # refused before any training
     if settings.label_setting != "server" and not any(map(len, holders.labelled)):
         raise ConfigError("data.label_setting: the clients that are to hold labels hold no images; choose others")
-    _check_method(experiment)
+    if experiment.model.norm == "sbn" and not getattr(experiment.method, "asks_for_statistics", False):
+        name = method_name(experiment.method)
+        raise ConfigError(
+            f"model.norm: 'sbn' with method {name!r}, which asks for no statistics; choose gn, bn or none"
+        )
     experiment.method.check(environment.setup())
     return environment
 
@@ -248,18 +253,3 @@ def with_extra(experiment: Experiment, holders: LabelAssignment, N: int) -> Labe
         raise ConfigError(f"partition: {partition} with data.unlabelled 'extra', which has no labels; choose iid")
     shares = share_unlabelled(N, K, experiment.seed, experiment.data.images)
     return replace(holders, unlabelled=(*shares, *holders.unlabelled[K:]))
-
-
-def _check_method(experiment: Experiment) -> None:
-    """What a method says of itself: whether its round goes on without some of its cohort, and whether it asks for the
-    statistics of static batch norms."""
-    name, method = method_name(experiment.method), experiment.method
-    if experiment.federation.on_divergence == "drop" and not getattr(method, "takes_missing_updates", False):
-        raise ConfigError(
-            f"federation.on_divergence: 'drop' with method {name!r}, which needs an update of every client that it "
-            "asks; choose 'stop'"
-        )
-    if experiment.model.norm == "sbn" and not getattr(method, "asks_for_statistics", False):
-        raise ConfigError(
-            f"model.norm: 'sbn' with method {name!r}, which asks for no statistics; choose gn, bn or none"
-        )

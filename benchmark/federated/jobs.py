@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from benchmark.data.noise import gaussian_image
 from benchmark.federated.batches import JobBatches, key_names
-from benchmark.federated.divergence import holder_name, judged
-from benchmark.federated.environment import Environment
+from benchmark.federated.divergence import check_finite, holder_name
+from benchmark.federated.environment import Environment, Part
 from benchmark.federated.evaluate import batch_statistics, logits_of
+from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome_of, seed_job, train
 from benchmark.federated.machine import faster_products, memory_named
-from benchmark.federated.pseudo import PseudoLabelQuality
 from benchmark.federated.trees import moved
 from benchmark.losses import leave_out_rejected
 from benchmark.methods.calls import finished, started
@@ -47,45 +47,43 @@ class JobRunner:
     def run(self, job: Job, round_number: int, private: Tree | None) -> Outcome:
         """The job's outcome, on the runner's device; `private` is the holder's state.
 
-        Raises Diverged where it is not finite, or gives that of a client that sat out (`Federation.on_divergence`);
-        FsslError where memory does not suffice.
+        Raises Diverged where it is not finite, FsslError where memory does not suffice.
         """
         with memory_named(holder_name(job.key.client), round_number), self._products():
-            outcome, losses = self._run(self._here(job), round_number, moved(private, self._device))
+            outcome, losses = self._run(job, round_number, private)
             private, sends = (moved(tree, self._device) for tree in (outcome.private, outcome.sends))
             outcome = replace(outcome, sends=sends, private=private)
-        return judged(outcome, losses, job, round_number, self._environment.experiment.federation.on_divergence)
+        check_finite(outcome, losses, job, round_number)
+        return outcome
 
     def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
         """The job's outcome, and the loss of each of its local steps."""
-        local = started(job.update, job.receives, private, self._reader(job, round_number, "train"))
+        job, local = self._started(job, round_number, private, "train")
         if local is None:
             return Outcome(key=job.key, sends={}), []
         given = self._given(job, local, round_number)
         if not local.trainable:  # the job only reads, or this client sits out
             sends = finished(job.update, local)
             return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics()), []
-        batches = JobBatches(self._environment, job, round_number, selected=local.selected)
-        module = self._module(job, local, round_number, len(batches))
+        module, batches = self._training(job, local, round_number, "train")
         module.pseudo = given
         return outcome_of(job, module, train(module, batches)), module.losses
 
     def gradient(self, job: Job, round_number: int, private: Tree | None) -> dict[str, Weights]:
         """The gradient at the weights that the job begins with; nothing where it would sit out."""
         with self._products():
-            job, private = self._here(job), moved(private, self._device)
-            local = started(job.update, job.receives, private, self._reader(job, round_number, "gradient"))
+            job, local = self._started(job, round_number, private, "gradient")
             if local is None or not local.trainable:
                 return {}
-            batches = JobBatches(self._environment, job, round_number, purpose="gradient", selected=local.selected)
-            module = self._module(job, local, round_number, len(batches), purpose="gradient")
-            return gradient(module, batches)
+            return gradient(*self._training(job, local, round_number, "gradient"))
 
-    def _here(self, job: Job) -> Job:
-        """The job with what it receives on the runner's device, and with tensors of its update (for its loss)."""
+    def _started(self, job: Job, round_number: int, private: Tree | None, purpose: str) -> tuple[Job, Local | None]:
+        """The job with what it receives, and tensors of its update, on the runner's device; and what `start` gives."""
         held = {name: value for name, value in vars(job.update).items() if isinstance(value, Tensor)}
         update = replace(job.update, **moved(held, self._device)) if held else job.update  # type: ignore[type-var]
-        return replace(job, receives=moved(job.receives, self._device), update=update)
+        job = replace(job, receives=moved(job.receives, self._device), update=update)
+        reader = self._reader(job, round_number, purpose)
+        return job, started(update, job.receives, moved(private, self._device), reader)
 
     def _products(self) -> AbstractContextManager[None]:
         return faster_products() if self._fast else nullcontext()
@@ -98,13 +96,19 @@ class JobRunner:
                 leave_out_rejected(network)
         return self._networks[model]
 
-    def _module(self, job: Job, local: Local, round_number: int, steps: int, purpose: str = "train") -> LocalModule:
+    def _training(self, job: Job, local: Local, round_number: int, purpose: str) -> tuple[LocalModule, JobBatches]:
+        """The module that trains the job, seeded, and its batches."""
         experiment = self._environment.experiment
-        place = self._place(job, round_number, steps)
+        batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
+        T, rounds = experiment.federation.T, experiment.federation.rounds
+        # A step of the schedule is a batch, however many losses are taken on it in turn.
+        stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else T / len(batches)
+        place = StepRange(first_step=(round_number - 1) * T, total_steps=T * rounds, stride=stride)
         kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen), local.layers)
-        module = self._modules.get(kind)
-        if module is None:
-            module = module_class(job)(
+        if kind in self._modules:
+            self._modules[kind].reuse(job, local, place)
+        else:
+            self._modules[kind] = module_class(job)(
                 job,
                 local,
                 self._network(job.network),
@@ -113,19 +117,8 @@ class JobRunner:
                 precision=experiment.precision,
                 fused=self._fast,
             )
-            self._modules[kind] = module
-        else:
-            module.reuse(job, local, place)
-        seed_job(module, experiment.seed, round_number, job, purpose)
-        return module
-
-    def _place(self, job: Job, round_number: int, steps: int) -> StepRange:
-        """Where the job's local steps lie on the learning-rate schedule."""
-        federation = self._environment.experiment.federation
-        # A step of the schedule is a batch, however many losses are taken on it in turn.
-        stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else federation.T / steps
-        total = federation.T * federation.rounds
-        return StepRange(first_step=(round_number - 1) * federation.T, total_steps=total, stride=stride)
+        seed_job(self._modules[kind], experiment.seed, round_number, job, purpose)
+        return self._modules[kind], batches
 
     def _given(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
         """The quality so far: of the pseudo-labels that `start` gave, if it gave any."""
@@ -160,19 +153,20 @@ class JobReader:
 
     def _passed(self, weights: Weights, part: PartName, view: str, *, features: bool = False) -> torch.Tensor:
         load(self._network, weights)
-        images = self._environment.part(self._holder, part, self._round)
+        images = self._images(part)
         return logits_of(self._network, self._environment, images, view, self.draw, features=features).cpu()
 
+    def _images(self, part: PartName) -> Part:
+        return self._environment.part(self._holder, part, self._round)
+
     def labels(self, part: PartName) -> torch.Tensor | None:
-        images = self._environment.part(self._holder, part, self._round)
+        images = self._images(part)
         return None if images.labels_N is None else images.labels_N[images.positions_N].cpu()
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         load(self._network, weights)
         seed_global(self.draw.initial_seed())  # of dropout, since the pass is in training mode
-        images = self._environment.part(self._holder, part, self._round)
-        statistics, count = batch_statistics(self._network, self._environment, images, batch_size, pooled)
-        return statistics, count
+        return batch_statistics(self._network, self._environment, self._images(part), batch_size, pooled)
 
     @torch.no_grad()
     def on_noise(self, weights: Weights) -> torch.Tensor:

@@ -1,10 +1,15 @@
-"""Bytes sent and kept in a round, and what local training reported."""
+"""What a round's jobs report: bytes sent and kept, means over local steps, and the quality of pseudo-labels.
 
+Pseudo-labels are measured outside the method, which never sees a hidden label. Legend: N images, D classes.
+"""
+
+import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from benchmark.federated.divergence import DROPPED
-from benchmark.federated.pseudo import summary
+import torch
+from torch import Tensor
+
 from benchmark.federated.trees import tree_bytes
 from benchmark.methods.protocol import Job, Outcome
 
@@ -14,43 +19,99 @@ class Ledger:
 
     def __init__(self, num_classes: int) -> None:
         self._num_classes = num_classes
-        self._bytes_down = self._bytes_up = self._local_steps = self._sat_out = 0
+        self._counts = dict.fromkeys(("comm/bytes_up", "comm/bytes_down", "comm/sat_out", "local_steps"), 0)
         self._bytes_kept: dict[object, int] = {}  # by keeper: a client drawn twice keeps what its last job left
-        self._dropped: int | None = None  # None: the rule "drop" is not in use
         self._sums: dict[str, float] = defaultdict(float)
         self._steps: dict[str, int] = defaultdict(int)
         self._pseudo: list[Mapping[str, float]] = []
 
     def enter(self, job: Job, outcome: Outcome) -> None:
         if job.key.client >= 0:  # the server's own work crosses no network
-            self._bytes_down += tree_bytes(job.receives)
-            self._bytes_up += tree_bytes(outcome.sends)
+            self._counts["comm/bytes_down"] += tree_bytes(job.receives)
+            self._counts["comm/bytes_up"] += tree_bytes(outcome.sends)
+            self._counts["comm/sat_out"] += outcome.sat_out
             self._bytes_kept[job.keeps or job.key.client] = tree_bytes(outcome.private or {})
-            dropped = outcome.metrics.get(DROPPED)
-            if dropped is not None:
-                self._dropped = (self._dropped or 0) + int(dropped)
-            self._sat_out += outcome.sat_out and not dropped
-        self._local_steps += outcome.steps
+        self._counts["local_steps"] += outcome.steps
         self._pseudo.append({name: value for name, value in outcome.metrics.items() if name.startswith("pseudo/")})
-        for name, value in outcome.metrics.items():
-            if not name.startswith("pseudo/") and name != DROPPED:
-                self._sums[name] += value
-                self._steps[name] += outcome.steps
+        for name in outcome.metrics.keys() - self._pseudo[-1].keys():
+            self._sums[name] += outcome.metrics[name]
+            self._steps[name] += outcome.steps
 
     def metrics(self) -> dict[str, float]:
         """The round's means over local steps, pseudo-label shares, bytes and steps.
 
         `comm/bytes_kept`: private state that the round's clients keep until they are next drawn; `comm/sat_out`:
-        clients that sent nothing; `comm/dropped`: those whose update was not finite (`Federation.on_divergence`).
+        clients that sent nothing.
         """
         means = {name: total / self._steps[name] for name, total in self._sums.items() if self._steps[name]}
-        return {
-            **means,
-            **summary(self._pseudo, self._num_classes),
-            "comm/bytes_up": self._bytes_up,
-            "comm/bytes_down": self._bytes_down,
-            "comm/bytes_kept": sum(self._bytes_kept.values()),
-            "comm/sat_out": self._sat_out,
-            **({} if self._dropped is None else {DROPPED: self._dropped}),
-            "local_steps": self._local_steps,
-        }
+        shares = summary(self._pseudo, self._num_classes)
+        return {**means, **shares, **self._counts, "comm/bytes_kept": sum(self._bytes_kept.values())}
+
+
+class PseudoLabelQuality:
+    """One job's pseudo-labels: how many, how many kept, how many right, their classes.
+
+    Tensors are read in `metrics` alone: a read within a local step would wait for the device.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[Tensor, Tensor, Tensor | None]] = []
+
+    def add(self, labels_N: Tensor, kept_N: Tensor, truth_N: Tensor | None) -> None:
+        self._steps.append((labels_N, kept_N, truth_N))
+
+    def metrics(self) -> dict[str, float]:
+        """Counts to be summed over jobs, and `pseudo/kl_uniform`, `pseudo/kl_kept`, `pseudo/kl_true` of this job alone.
+
+        `pseudo/class/3`: kept pseudo-labels of class 3.
+        """
+        if not self._steps:
+            return {}
+        labels_N = torch.cat([labels_N for labels_N, _, _ in self._steps])
+        kept_N = torch.cat([kept_N for _, kept_N, _ in self._steps])
+        known = [truth_N for _, _, truth_N in self._steps if truth_N is not None]
+        values = {"pseudo/seen": float(len(labels_N)), "pseudo/count": float(kept_N.sum())}
+        if len(known) == len(self._steps) and len(labels_N):
+            truth_N = torch.cat(known)
+            num_classes = int(max(labels_N.max(), truth_N.max())) + 1
+            values["pseudo/correct"] = float((kept_N & (labels_N == truth_N)).sum())
+            values["pseudo/kl_true"] = _entropy_gap(torch.bincount(truth_N, minlength=num_classes))
+        by_class = torch.bincount(labels_N[kept_N])
+        values["pseudo/kl_uniform"] = _entropy_gap(torch.bincount(labels_N))
+        if values["pseudo/count"]:
+            values["pseudo/kl_kept"] = _entropy_gap(by_class)
+        return {**values, **{f"pseudo/class/{c}": float(count) for c, count in enumerate(by_class) if count}}
+
+
+def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, float]:
+    """A round's pseudo-labels from its jobs' metrics: shares of what was seen and of what was kept.
+
+    `pseudo/kl_uniform` is the mean over jobs of KL(pseudo-labels || uniform), nats, of all pseudo-labels given, kept or
+    not; `pseudo/kl_kept` of those kept, where a job kept any; `pseudo/kl_true` of the images' true labels (FedSwitch
+    section 5.4 and Figure 3, which do not say whether unsure pseudo-labels count).
+    `pseudo/class_balance` is the entropy of the classes of the kept ones, all jobs together, over log D: 1 is balanced.
+    Empty where no job gave pseudo-labels; what has no value (the accuracy of none) is left out.
+    """
+    with_labels = [job for job in jobs if job.get("pseudo/seen")]
+    if not with_labels:
+        return {}
+    totals: dict[str, float] = defaultdict(float)
+    for job in with_labels:
+        for name, value in job.items():
+            totals[name] += value
+    shares = {"pseudo/kept": totals["pseudo/count"] / totals["pseudo/seen"]}
+    for name in ("pseudo/kl_uniform", "pseudo/kl_kept", "pseudo/kl_true"):
+        if values := [job[name] for job in with_labels if name in job]:
+            shares[name] = math.log(num_classes) + sum(values) / len(values)
+    if totals["pseudo/count"]:
+        counts = torch.tensor([value for name, value in totals.items() if name.startswith("pseudo/class/")])
+        shares["pseudo/class_balance"] = -_entropy_gap(counts) / math.log(num_classes)
+        if "pseudo/correct" in totals:
+            shares["pseudo/accuracy"] = totals["pseudo/correct"] / totals["pseudo/count"]
+    return shares
+
+
+def _entropy_gap(counts_D: Tensor) -> float:
+    """-H of the distribution of these counts, nats: KL to the uniform distribution over D classes, less log D."""
+    share_D = counts_D.double() / counts_D.sum()
+    return float(torch.special.xlogy(share_D, share_D).sum())

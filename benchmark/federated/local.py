@@ -6,7 +6,8 @@ A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the weights
 import copy
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -17,7 +18,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
 from benchmark.federated.environment import weights_of
-from benchmark.federated.pseudo import PseudoLabelQuality
+from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.trees import moved
 from benchmark.methods.calls import finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
@@ -82,8 +83,12 @@ class LocalModule(pl.LightningModule):
 
     def training_step(self, batch: LocalBatch, batch_idx: int) -> Tensor:
         loss, aux = loss_of(self.update, batch.phase, self.trainable, self.frozen, batch.streams, self.draw)
-        self._count(aux, batch.truth_N)
         self.losses.append(loss.detach())
+        for name, value in aux.items():
+            if name not in ("labels_N", "kept_N"):
+                self.reported[name].append(value.detach())
+        if "kept_N" in aux:
+            self.pseudo.add(aux["labels_N"], aux["kept_N"], batch.truth_N)
         return loss
 
     def configure_optimizers(self) -> Any:
@@ -126,25 +131,6 @@ class LocalModule(pl.LightningModule):
     @property
     def steps(self) -> int:
         return self.training_state.step
-
-    def _count(self, aux: Mapping[str, Tensor], truth_N: Tensor | None) -> None:
-        for name, value in aux.items():
-            if name not in ("labels_N", "kept_N"):
-                self.reported[name].append(value.detach())
-        if "kept_N" in aux:
-            self.pseudo.add(aux["labels_N"], aux["kept_N"], truth_N)
-
-    def leave(self, momentum: dict[str, Weights] | None) -> Local:
-        """The job's weight sets, private state and totals after training."""
-        local = self.local
-        local.trainable = {name: weights_of(network) for name, network in self.trainable.items()}
-        local.frozen = {name: weights_of(network) for name, network in self.frozen.items()}
-        local.momentum = momentum
-        if local.private is not None or self.training_state.private:
-            local.private = self.training_state.private
-        local.totals = {name: added_up(values) for name, values in self.reported.items()}
-        local.steps = self.steps
-        return local
 
 
 def added_up(values: Iterable[Tensor]) -> float:
@@ -209,8 +195,7 @@ def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weigh
     optimizer, parameters = module.new_optimizer(), list(module.trainable.parameters())
     (group,) = optimizer.param_groups
     base = group["lr"]
-    # Without torch's wrappers, which look for hooks and profilers at every call: a twenty-fifth of a small step.
-    take_step = torch.no_grad()(inspect.unwrap(type(optimizer).step))
+    take_step = quick_step(optimizer)
     for index, batch in enumerate(batches):
         for parameter in parameters:
             parameter.grad = None
@@ -218,9 +203,33 @@ def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weigh
         loss = module.training_step(batch, index)
         loss.backward()
         module.configure_gradient_clipping(optimizer)
-        take_step(optimizer)
+        take_step()
         module.on_train_batch_end(loss, batch, index)
     return momentum_of(module, optimizer)
+
+
+def quick_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """The optimizer's `step` without what torch does around it at every call, a twentieth of a small step.
+
+    That is a look for hooks and profilers, and for fused SGD on a CPU the sorting of tensors by device and type.
+    """
+    (group,) = optimizer.param_groups
+    step = partial(torch.no_grad()(inspect.unwrap(type(optimizer).step)), optimizer)
+    parameters = group["params"]
+    if not isinstance(optimizer, torch.optim.SGD) or not group["fused"] or not parameters[0].is_cpu:
+        return step
+    names = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
+
+    @torch.no_grad()
+    def fused() -> None:
+        gradients = [parameter.grad for parameter in parameters]
+        momentum = [optimizer.state[parameter].get("momentum_buffer") for parameter in parameters]
+        if any(tensor is None for tensor in (*gradients, *momentum)):
+            step()
+        else:
+            torch._fused_sgd_(parameters, gradients, momentum, **{n: group[n] for n in names}, is_first_step=False)
+
+    return fused
 
 
 def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[str, Weights]:
@@ -268,7 +277,13 @@ def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpos
 
 def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
     """What the job sends and keeps, and its metrics: sums over local steps, divided by the caller."""
-    local = module.leave(momentum)
+    local = module.local
+    local.trainable = {name: weights_of(network) for name, network in module.trainable.items()}
+    local.frozen = {name: weights_of(network) for name, network in module.frozen.items()}
+    local.momentum, local.steps = momentum, module.steps
+    if local.private is not None or module.training_state.private:
+        local.private = module.training_state.private
+    local.totals = {name: added_up(values) for name, values in module.reported.items()}
     sends = finished(job.update, local)
     # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.
     totals = {name: total * (module.steps / len(module.reported[name])) for name, total in local.totals.items()}

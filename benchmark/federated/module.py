@@ -1,12 +1,14 @@
-"""`FederatedModule`: the orchestrator. One `training_step` is one communication round."""
+"""`FederatedModule`: the orchestrator. One `training_step` is one communication round. And the one Trainer of a run."""
 
+import logging
+import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import pytorch_lightning as pl
-import torch
+from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch import Tensor
 
 from benchmark.errors import Diverged
@@ -47,14 +49,14 @@ class FederatedModule(pl.LightningModule):
         self.environment, self.engine = environment, engine
         self.experiment = environment.experiment
         state = first_state(self.experiment.method, environment.setup()) if state is None else state
-        self._device = getattr(engine, "device", torch.device("cpu"))  # where models are averaged and evaluated
+        self._device = engine.device  # where models are averaged and evaluated
         server, clients = moved(state.server, self._device), moved(dict(state.clients), self._device)
         self.state = replace(state, server=server, clients=clients)
         self.rounds_done = rounds_done
         self._kept: ChainMap[str, Tree] = ChainMap()
         self.metrics: dict[str, float] = {}
         self.observers: list[Observer] = []
-        self.evaluator = Evaluator(environment, engine.device)
+        self.evaluator = Evaluator(environment, self._device)
         self._ledger = Ledger(self.environment.data.num_classes)
 
     def configure_optimizers(self) -> None:
@@ -73,11 +75,8 @@ class FederatedModule(pl.LightningModule):
         self._check_finite(state, round_number)
         self.state, self.rounds_done = replace(state, clients=dict(self._kept)), round_number
         self.metrics = {**reported, **self._ledger.metrics()}
-        if self.evaluation_due(round_number):
+        if round_number % self.experiment.evaluation.every == 0 or round_number == self.experiment.federation.rounds:
             self.metrics.update(self.evaluator.measure(self.tested()))
-
-    def evaluation_due(self, round_number: int) -> bool:
-        return round_number % self.experiment.evaluation.every == 0 or round_number == self.experiment.federation.rounds
 
     @property
     def kept_before(self) -> Mapping[str, Tree]:
@@ -116,3 +115,34 @@ class FederatedModule(pl.LightningModule):
             name = first_not_finite(tree)
             if name is not None:
                 raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")
+
+
+def fit(module: FederatedModule, callbacks: Sequence[pl.Callback] = ()) -> None:
+    """Run the rounds that remain, in one epoch of a Trainer. Callbacks watch; leaving one out changes no number.
+
+    Lightning's own checkpoints, bars and distributed set-up are off: records, progress and engines are ours.
+    """
+    for name in ("pytorch_lightning.utilities.rank_zero", "pytorch_lightning.accelerators.cuda", "lightning"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # A range of round numbers needs no loader workers, and the server never validates through Lightning.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
+    warnings.filterwarnings("ignore", message=".*configure_optimizers.*")
+    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")  # Lightning 2.6 on torch 2.15
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        devices=1,
+        # What a process sees of a scheduler is nothing to Lightning: the engines are ours.
+        plugins=[LightningEnvironment()],
+        callbacks=list(callbacks),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+    )
+    if len(remaining := module.remaining_rounds()):
+        trainer.fit(module, train_dataloaders=remaining)

@@ -4,8 +4,6 @@ Two threads of one process wait for each other at every operation, and collapse 
 one thread share the cores. Each may have a device of its own. The number of workers moves no bit.
 """
 
-import copyreg
-import io
 import os
 import pickle
 import signal
@@ -26,12 +24,16 @@ from benchmark.federated.devices import card_name, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
 from benchmark.federated.machine import keep_freed_memory
+from benchmark.federated.messages import Mailbox
 from benchmark.federated.start import CPU, hear, starting, usable_cores
 from benchmark.federated.stopping import check
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 UNDER_WAY = 3  # jobs a worker that have begun and are not handed out: bounds the outcomes that wait in memory
 LOOK = 0.5  # seconds after which a wait for outcomes looks whether the process was asked to stop
+
+
+Content = Environment | tuple[Mailbox, bytes]  # what a worker begins with: as it is, or packed
 
 
 class WorkerEnded(FsslError):
@@ -70,7 +72,7 @@ class ProcessPool:
         self.settings: Mapping[str, Any] = settings_of(self.name, places, threads=1)
         try:
             with starting(fresh=self.device.type != CPU) as context:
-                content = environment if share_images(environment) else dumps(environment)
+                content = shared(environment)
                 for place in places:
                     self._workers.append(Worker(context, content, place))
         except (EOFError, OSError, RuntimeError) as error:  # too few file descriptors or processes
@@ -161,11 +163,13 @@ def next_job(jobs: Sequence[Job], waiting: Sequence[int], under_way: Collection[
 
 
 class Worker:
-    """One process, the pipe to it, and the job that it is at. It has one job at a time."""
+    """One process, the way to it, and the job that it is at. It has one job at a time."""
 
-    def __init__(self, context: Any, environment: Environment | bytes, device: torch.device) -> None:
+    def __init__(self, context: Any, content: Content, device: torch.device) -> None:
         self.connection, theirs = Pipe()
-        self.process = context.Process(target=work, args=(theirs, environment, device), daemon=True)
+        self._jobs, self._answers = Mailbox(), Mailbox()
+        given = (theirs, self._jobs, self._answers, content, device)
+        self.process = context.Process(target=work, args=given, daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe ends with the process
         self._job, self._answer = "", Future[Any]()
@@ -179,7 +183,7 @@ class Worker:
         """What `JobRunner.run` returns or raises for the job, or `JobRunner.gradient`; `how` as for `result_of`."""
         self._job = name_of(job, how[0])
         try:
-            packed = dumps((job, private, *how))
+            packed = self._jobs.packed((job, private, *how))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             message = f"{error}; an update has to be a dataclass at the top level of a module"
             raise FsslError(f"{self._job} cannot be sent to a worker process: {message}") from error
@@ -193,7 +197,7 @@ class Worker:
     def receive(self) -> None:
         """Take the answer to its job. Raises WorkerEnded."""
         try:
-            result = pickle.loads(self.connection.recv_bytes())
+            result = self._answers.opened(self.connection.recv_bytes(), copies=True)
         except (EOFError, OSError) as error:
             raise self._ended() from error
         if isinstance(result, Exception):
@@ -216,35 +220,39 @@ class Worker:
         return WorkerEnded(f"worker process {self.process.pid} {how} during {self._job}")
 
 
-def share_images(environment: Environment) -> bool:
-    """Move the images and labels into shared memory, in place.
+def shared(environment: Environment) -> Content:
+    """The environment for worker processes, with its images and labels in memory that all share, moved in place.
 
-    False where it does not take them all (a container has 64 MB by default): then each worker gets a copy of its own.
+    Where /dev/shm does not take them all (a container has 64 MB by default) they are copied once, to a mailbox.
     """
     try:
         for value in vars(environment.data).values():
             if isinstance(value, Tensor):
                 value.share_memory_()
     except RuntimeError:
-        return False
-    return True
+        mailbox = Mailbox()
+        return mailbox, mailbox.packed(environment)
+    return environment
 
 
 # What runs in a worker process.
 
 
-def work(parent: connection.Connection, environment: Environment | bytes, device: torch.device) -> None:
+def work(
+    parent: connection.Connection, jobs: Mailbox, answers: Mailbox, content: Content, device: torch.device
+) -> None:
     """A worker's main function: jobs one after another, until its parent ends."""
     hear()
     threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     keep_freed_memory()
-    prepared = pickle.loads(environment) if isinstance(environment, bytes) else environment
-    prepare_torch(device, prepared.experiment.precision)
-    runner = JobRunner(prepared, fast=True, device=str(device))
+    environment = content if isinstance(content, Environment) else content[0].opened(content[1], copies=False)
+    prepare_torch(device, environment.experiment.precision)
+    runner = JobRunner(environment, fast=True, device=str(device))
     with suppress(EOFError, OSError):  # the parent has ended
         while True:
-            parent.send_bytes(dumps(result_of(runner, *pickle.loads(parent.recv_bytes()))))
+            job = jobs.opened(parent.recv_bytes(), copies=False)  # the next one comes after this one's answer
+            parent.send_bytes(answers.packed(result_of(runner, *job)))
 
 
 def end_with_parent() -> None:
@@ -266,29 +274,3 @@ def result_of(runner: JobRunner, job: Job, private: Tree | None, round_number: i
             return RuntimeError(where)
         error.add_note(where)
         return error
-
-
-# A pickled tensor is its memory and its layout: channels last stays channels last, so that nothing downstream can tell.
-# torch's own way, a file of shared memory for each tensor, takes sixteen times as long for 0.2 M weights.
-
-
-def dumps(tree: Any) -> bytes:
-    """The tree for `pickle.loads`."""
-    file = io.BytesIO()
-    pickler = pickle.Pickler(file, protocol=5)
-    pickler.dispatch_table = {**copyreg.dispatch_table, Tensor: reduced}
-    pickler.dump(tree)
-    return file.getvalue()
-
-
-def reduced(tensor: Tensor) -> tuple[Any, ...]:
-    """How to build the tensor anew on the host, for pickle: its bytes, type, shape and stride."""
-    dense = tensor.detach().cpu()
-    if dense.untyped_storage().nbytes() != dense.nbytes:  # a part of another tensor
-        dense = dense.clone()
-    content = torch.empty(0, dtype=torch.uint8).set_(dense.untyped_storage()).numpy()
-    return tensor_of, (content, dense.dtype, tuple(dense.shape), dense.stride())
-
-
-def tensor_of(content: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(content).view(dtype).as_strided(shape, stride)

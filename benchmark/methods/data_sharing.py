@@ -42,7 +42,6 @@ class DataSharing(fl.Method):
     warm_start_rounds: Whole = 10  # rounds in which the server trains on G alone, before clients are asked
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "server"})
-    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:

@@ -66,7 +66,6 @@ class ElasticMethod(fl.Method):
     momentum: Literal["kept", "reset"] = "kept"
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
-    takes_missing_updates = True  # z moves towards the mean of the clients that sent something
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,6 @@ class FedDyn(fl.Method):
     batch_size: Count = 50  # B
 
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
-    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:

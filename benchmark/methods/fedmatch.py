@@ -79,7 +79,6 @@ class FedMatch(fl.Method):
     warm_start_rounds: Whole = 0
 
     needs = frozenset({"server", "every_client", "share", "drawn_apart"})
-    takes_missing_updates = True  # averages are of the clients that sent something
 
     def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "bn":

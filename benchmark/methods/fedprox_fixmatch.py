@@ -101,7 +101,6 @@ class ProximalFixMatch(fl.Method):
     warm_start_rounds: Whole = 0  # rounds in which only holders of labels train; reduced profiles need them
 
     needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client", "drawn_apart"})
-    takes_missing_updates = True  # averages are of the clients that sent something
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         """Rounds on labels alone, then the method's own. During the former the teacher is the student."""

@@ -54,7 +54,6 @@ class FL2(fl.Method):
     warm_start_rounds: Whole = 0
 
     needs = frozenset({"server"})
-    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
     server_settings = ("server_momentum", "server_batch_size", "warm_start_rounds")
 

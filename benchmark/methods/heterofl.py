@@ -44,7 +44,6 @@ class HeteroFL(fl.Method):
     batch_size: Count = 10  # B
 
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
-    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:

@@ -35,7 +35,6 @@ class LGFedAvg(fl.Method):
     batch_size: Count = 50  # B
 
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
-    takes_missing_updates = True  # averages are of the clients that sent something
 
     def check(self, setup: fl.Setup) -> None:
         if setup.model.norm == "bn":

@@ -321,9 +321,6 @@ class Method(Checked):
     `benchmark.config` (`threshold: Share = 0.95`) say which values they may have.
     """
 
-    # Whether a round can continue when a client of the cohort sends nothing at all. `federation.on_divergence=drop`
-    # needs it.
-    takes_missing_updates: ClassVar[bool] = False
     # Whether it measures the statistics of static batch norms (`with_static_statistics`). Other methods are refused
     # such a network, which would be tested with its initial means 0 and variances 1.
     asks_for_statistics: ClassVar[bool] = False

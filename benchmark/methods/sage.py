@@ -61,7 +61,6 @@ class TwoLabellers(fl.Method):
     labelled_list: Literal["once", "released_code"] = "once"
 
     needs = frozenset({"drawn_apart", "every_client", "share", "some_clients", "one_more_client"})
-    takes_missing_updates = True  # averages are of the clients that sent something
     views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # of unlabelled images
     uses_global: ClassVar[bool] = True  # whether p_G is needed
 

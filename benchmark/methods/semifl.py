@@ -62,7 +62,6 @@ class SemiFL(fl.Method):
     server_epochs_each: Count = added(1)
 
     needs = frozenset({"server", "everywhere"})
-    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:

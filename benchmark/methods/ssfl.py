@@ -217,8 +217,6 @@ class SSFL(fl.Method):
     # (train_LocalSGD.py:483-507). Default: the paper, whose two-view loss would be no CRL.
     client_labels: Literal["paper", "released_code"] = added("paper")
 
-    takes_missing_updates = True  # averages are of the clients that sent something
-
     @property
     def needs(self) -> frozenset[str]:
         if isinstance(self.objective, Supervised):

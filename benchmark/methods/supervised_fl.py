@@ -42,7 +42,6 @@ class SupervisedFL(fl.Method):
     server_momentum: ShareBelow1 = added(0.0)  # beta_g of SemiFL: of the server's step towards the mean
 
     needs = frozenset({"drawn_apart", "everywhere", "every_client", "some_clients", "share", "one_more_client"})
-    takes_missing_updates = True  # averages are of the clients that sent something
     asks_for_statistics = True
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:

@@ -23,7 +23,7 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Cell, Choice, Item
-from benchmark.papers.scale import read_data, with_field, with_fields
+from benchmark.papers.scale import changed, read_data, with_fields
 from benchmark.papers.table import SELECTIONS
 from benchmark.papers.values import values_of
 
@@ -127,15 +127,14 @@ class Environment:
         method = entry.method
         if entry.beta_from:
             method = replace(method, beta=BETAS[entry.beta_from](method.beta, self.base))
-        if second is not None and entry.second:
-            method = with_field(method, entry.second, second)
         sizes = dict.fromkeys(("batch_size", "server_batch_size", "labelled_batch_size"), self.batch_size)
-        return replace(
+        experiment = replace(
             self.base,
             data=self.data if self.at_clients else replace(self.data, label_setting=entry.setting),
             method=with_fields(method, {**sizes, "warm_start_rounds": self.warm_start_rounds}),
             optimizer=entry.optimizer if lr is None else replace(entry.optimizer, lr=lr, server_lr=None),
         )
+        return experiment if second is None else changed(experiment, {f"method.{entry.second}": second})
 
     def settings(self, entry: Entry) -> dict[str, tuple[float, float | None]]:
         """The six settings of the equal budget, by name: (learning rate, second hyperparameter)."""

@@ -5,7 +5,7 @@ server holds the labels, the server trains; where clients hold them, the labelle
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,24 +44,32 @@ def bound(alone: Experiment) -> Cell:
     return Cell(label=ALONE, setting={"method": ALONE}, experiment=alone, role="bound", note=ALONE_NOTE)
 
 
+def lacking(
+    cells: Sequence[Cell], alone: Callable[[Experiment], Experiment] = labels_alone
+) -> Iterator[tuple[Cell, Experiment]]:
+    """Cells without a bound among these, each with the bound that is to be added; each bound once."""
+    added: set[str] = set()
+    for cell in cells:
+        if cell.role not in UNTRAINED and not is_bound(cell) and bound_of(cell, cells) is None:
+            its = alone(cell.experiment)
+            if its.cell_key not in added:
+                added.add(its.cell_key)
+                yield cell, its
+
+
 def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
     """The bounds that these cells still lack where the server holds the labels, each once.
 
     No client takes part in them. One client that holds all images stands for the clients, so that items share the runs.
     """
-    lacking: dict[str, tuple[Experiment, Cell]] = {}
-    for cell in cells:
-        e = cell.experiment
-        if cell.role in UNTRAINED or e.data.label_setting != "server" or isinstance(e.method, Central):
-            continue
-        if not is_bound(cell) and bound_of(cell, cells) is None:
-            alone = _without_clients(labels_alone(e))
-            lacking.setdefault(alone.cell_key, (alone, cell))
-    norms = {alone.model.norm for alone, _ in lacking.values()}
-    for alone, cell in lacking.values():
+    at_server = [cell for cell in cells if cell.experiment.data.label_setting == "server"]
+    trained = [cell for cell in at_server if not isinstance(cell.experiment.method, Central)]
+    added = list(lacking(trained, lambda e: _without_clients(labels_alone(e))))
+    norms = {alone.model.norm for _, alone in added}
+    for cell, alone in added:
         name = ALONE if len(norms) == 1 else f"{ALONE}, {alone.model.norm.upper()}"
-        setting = cell.setting if len(lacking) > 1 else {}
-        label = name if len(lacking) == 1 else f"{name}, beside {cell.label}"
+        setting = cell.setting if len(added) > 1 else {}
+        label = name if len(added) == 1 else f"{name}, beside {cell.label}"
         yield replace(bound(alone), label=label, setting={**setting, "method": name})
 
 

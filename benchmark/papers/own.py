@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmark.config import merge, quoted
 from benchmark.errors import ConfigError
-from benchmark.experiment import Data, Experiment, Federation, from_json, label_folder, to_json
+from benchmark.experiment import Data, Experiment, Federation, follow, from_json, to_json
 from benchmark.methods.catalogue import check_known
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.papers.item import ACCURACY, Cell, Item
@@ -114,7 +114,7 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
         merge(plain, {_full(key, value): value for key, value in part.items() if key != "from"})
     if not trusted:
         _check_known(plain)
-    label_folder(plain, given)
+    follow(plain, given)
     return from_json(plain)
 
 

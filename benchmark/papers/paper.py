@@ -61,6 +61,8 @@ class Paper:
     scale: Callable[[Any, str], Scale]  # (setting, "demo" or "laptop") -> its stand-in
     # Values of a setting that are so usual in the paper that no label has them: {"E": 300}.
     usual: Callable[[Any], Mapping[str, Any]] = lambda setting: {}
+    # An experiment with the fields that follow from its others, under any profile.
+    settled: Callable[[Experiment], Experiment] = lambda experiment: experiment
     # (item's name, its cells) -> cells that the suite adds to them: controls, bounds, rungs of a ladder.
     additions: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # columns without a run

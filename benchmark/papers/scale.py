@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from benchmark.config import nearest
+from benchmark.config import merge, nearest
 from benchmark.data.augment import Augmentation, Gentle, RandAugment, Weak
 from benchmark.errors import ConfigError
-from benchmark.experiment import Evaluation, Experiment
+from benchmark.experiment import Evaluation, Experiment, from_json, to_json
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine
 
@@ -91,10 +91,11 @@ def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
     )
 
 
-def with_field(value: Any, path: str, new: Any) -> Any:
-    """A copy of a frozen dataclass with one field set, named with dots."""
-    name, _, rest = path.partition(".")
-    return replace(value, **{name: with_field(getattr(value, name), rest, new) if rest else new})
+def changed(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
+    """The experiment with these fields, by their dotted names; "None" for no value. Raises ConfigError."""
+    plain = to_json(experiment)
+    merge(plain, dict(values))
+    return from_json(plain)
 
 
 def with_fields(method: Any, wanted: Mapping[str, Any]) -> Any:

@@ -3,63 +3,28 @@
 Where the paper is silent the number is the released code's (dem123456789/SemiFL, 4ec3663, paths under src/).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
-from benchmark.data.augment import Augmentation, RandAugment, Weak
-from benchmark.data.partition import Dirichlet, Iid, Partition, Shards
-from benchmark.errors import ConfigError
-from benchmark.experiment import Data, Evaluation, Experiment, Federation
-from benchmark.methods.catalogue import read_method
+from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.central import Central
 from benchmark.methods.flfl import FL2
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Constant, Cosine, RoundCosine
+from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper
-from benchmark.papers.scale import REDUCED, Scale, with_field
+from benchmark.papers.scale import REDUCED, Scale
 from benchmark.papers.table import items
-from benchmark.papers.values import read_tables, stand_ins, values_of
+from benchmark.papers.values import experiment_of, stand_ins
 
-# Section 4: M = 100 clients, activity rate .1; "a balanced Non-IID data partition ... at most from K classes", K = 2;
-# "we uniformly assign the same number of data examples to each client" for IID; Dir(.1) and Dir(.3).
-PARTITIONS: Mapping[str, Partition] = {
-    "Non-IID, K = 2": Shards(classes_per_client=2),
-    "Non-IID, Dir(0.1)": Dirichlet(alpha=0.1, rule="limited"),
-    "Non-IID, Dir(0.3)": Dirichlet(alpha=0.3, rule="limited"),
-    "IID": Iid(),
-}
-STRONG = RandAugment(pool="semifl", levels=(10, 10), cutout=0.0)
 IMAGES = {"cifar10": 50_000, "svhn": 73_257}  # for training
-EVALUATION = Evaluation(every=1, selection="best_on_test")  # as released (test_classifier_ssfl.py:40)
-BACKBONE = Model(network="wresnet28x2", norm="sbn")  # Table 5 and section 3.4
-# Table 5; one rate a round (RoundCosine) and clipping at 1 as released (utils.py:115-185, modules.py:165).
-TABLE_5 = SGD(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, schedule=RoundCosine(), clip=1.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quoted:
-    """How a method that Tables 1 and 3 quote is trained by its own paper and code."""
-
-    method: Any = field(metadata={"read": read_method})
-    model: Model
-    strong: RandAugment = STRONG
-    federation: Federation
-    optimizer: SGD
-    evaluation: Evaluation = EVALUATION
-
-    @property
-    def is_central(self) -> bool:
-        return isinstance(self.method, Central)
-
-
-QUOTED = read_tables(values_of("semifl")["quoted"], Quoted, "semifl.toml: quoted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +34,7 @@ class Setting:
     method: str = "SemiFL"
     data: str = "cifar10"
     N_s: int | Literal["all"]
-    partition: str = "IID"  # a key of PARTITIONS
+    partition: str = "IID"
     E: int = 5  # Table 5: epochs of clients and server
     beta_g: float = 0.5  # Table 5: global momentum
     mixup: Literal["yes", "no"] = "yes"
@@ -77,91 +42,33 @@ class Setting:
     rounds: int = 800  # Table 3
 
 
+@cache
 def experiment(setting: Setting) -> Experiment:
     """The line as published. Raises ConfigError for a value that its field cannot take, and for an unknown method."""
-    if setting.method in QUOTED:
-        return quoted(setting)
-    ways: Mapping[str, Callable[[Setting], Experiment]] = {
-        "SemiFL": semifl,
-        **dict.fromkeys(("Partially Supervised", "Fully Supervised"), supervised),
-        **dict.fromkeys(("FedMatch", "FedRGD"), ssfl_table_3),
-    }
-    if setting.method not in ways:
-        raise ConfigError(f"method: {setting.method!r} is not in a table of SemiFL")
-    return ways[setting.method](setting)
-
-
-def semifl(setting: Setting) -> Experiment:
-    assert setting.N_s != "all"
-    return Experiment(
-        data=data_of(setting),
-        partition=PARTITIONS[setting.partition],
-        model=BACKBONE,
-        method=SemiFL(
-            threshold=0.95,  # tau, section 4
-            mix_weight=1.0 if setting.mixup == "yes" else 0.0,  # lambda (utils.py:115-185)
-            beta=0.75,  # Mixup's alpha, section 4
-            server_momentum=setting.beta_g,
-            batch_size=10,  # Table 5
-            server_batch_size=server_batch_size(setting),
-            statistics="server" if setting.sBN == "server" else "server_and_clients",
-        ),
-        # T has no effect where epochs are given. That the server's E is the clients' in the row E = 1 is a guess.
-        federation=Federation(K=100, C=10, T=1, epochs=setting.E, rounds=800),
-        optimizer=TABLE_5,
-        evaluation=EVALUATION,
-    )
-
-
-def data_of(setting: Setting) -> Data:
-    """Section 3.1: flip and crop; strong is RandAugment, whose pool is not said. As released: 15 operations at level 10
-    (datasets/randaugment.py:167-203), and no flips on SVHN (data.py:257-307)."""
-    weak = Weak(flip=0.0 if setting.data == "svhn" else 0.5)
-    labels: Mapping[str, Any] = {"N_s": setting.N_s}
-    if setting.N_s == "all":
-        labels = {"N_s": 10, "label_setting": "everywhere"}  # the server has to hold an image of each class
-    return Data(name=setting.data, augmentation=Augmentation(weak=weak, strong=STRONG), **labels)
-
-
-def server_batch_size(setting: Setting) -> int:
-    """Table 5: 250 with 4,000 labels and with SVHN's 1,000, else 10. Released: 250 above 1,000 labels, and with all
-    (utils.py:145-148)."""
-    return 250 if setting.N_s == "all" or setting.N_s >= 1000 else 10
-
-
-def supervised(setting: Setting) -> Experiment:
-    """The bounds: labels in one place, 400 passes (Table 3: T = 400), with a round for each.
-
-    The rate .1 is not in Table 5; it and the momentum that is kept throughout are the code's (train_classifier.py,
-    utils.py:171-184).
-    """
-    size = server_batch_size(setting)
-    everyones = setting.N_s == "all"
-    return Experiment(
-        data=data_of(setting),
-        model=BACKBONE,
-        partition=Iid(),
-        method=ServerOnly(batch_size=size, momentum_kept=True, images="everyones" if everyones else "servers"),
-        federation=Federation(
-            K=100, C=10, T=(IMAGES[setting.data] if everyones else int(setting.N_s)) // size, rounds=400
-        ),
-        optimizer=replace(TABLE_5, lr=0.1),
-        evaluation=EVALUATION,
-    )
-
-
-def quoted(setting: Setting) -> Experiment:
-    """A method that Tables 1 and 3 quote, with this paper's data."""
-    known = QUOTED[setting.method]
-    return Experiment(
-        data=with_field(data_of(setting), "augmentation.strong", known.strong),
-        partition=PARTITIONS[setting.partition],
-        model=known.model,
-        method=known.method,
-        federation=known.federation,
-        optimizer=known.optimizer,
-        evaluation=known.evaluation,
-    )
+    if setting.method in ("FedMatch", "FedRGD"):
+        return ssfl_table_3(setting)
+    all_labels = setting.N_s == "all"
+    fields: dict[str, Any] = {}
+    if all_labels:  # the server has to hold an image of each class
+        fields = {"data.N_s": 10, "data.label_setting": "everywhere"}
+    # Table 5: 250 with 4,000 labels and with SVHN's 1,000, else 10. Released: 250 above 1,000 labels, and with all
+    # (utils.py:145-148).
+    size = 250 if setting.N_s == "all" or setting.N_s >= 1000 else 10
+    if setting.method == "SemiFL":
+        fields |= {
+            "method.mix_weight": 1.0 if setting.mixup == "yes" else 0.0,  # lambda (utils.py:115-185)
+            "method.server_momentum": setting.beta_g,
+            "method.server_batch_size": size,
+            "method.statistics": "server" if setting.sBN == "server" else "server_and_clients",
+            "federation.epochs": setting.E,  # that the server's E is the clients' in the row E = 1 is a guess
+        }
+    elif setting.method.endswith("Supervised"):
+        fields |= {
+            "method.batch_size": size,
+            "method.images": "everyones" if all_labels else "servers",
+            "federation.T": (IMAGES[setting.data] if setting.N_s == "all" else setting.N_s) // size,
+        }
+    return experiment_of("semifl", vars(setting), fields)
 
 
 def ssfl_table_3(setting: Setting) -> Experiment:
@@ -182,6 +89,9 @@ def ssfl_table_3(setting: Setting) -> Experiment:
     return ssfl.experiment(theirs)
 
 
+TABLE_5 = experiment(Setting(N_s=4000)).optimizer
+
+
 @dataclass(frozen=True, kw_only=True)
 class StandIn(Scale):
     """A stand-in of SemiFL."""
@@ -200,7 +110,7 @@ def scale(setting: Setting, profile: str) -> Scale:
     held = stand_in.client_images
     images = {"images": held + stand_in.data["N_validation"] + labels["N_s"]} if held else {}
     network = stand_in.model.network if stand_in.model else ""
-    least = {"min_size": stand_in.least_images} if isinstance(PARTITIONS[setting.partition], Dirichlet) else {}
+    least = {"min_size": stand_in.least_images} if "Dir" in setting.partition else {}
     scaled_down = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least)
     match setting.method:
         case "SemiFL":
@@ -209,7 +119,7 @@ def scale(setting: Setting, profile: str) -> Scale:
         case "Partially Supervised" | "Fully Supervised":  # as many steps as SemiFL's server, at its rate
             size = scaled_down.server_batch_size or scaled_down.batch_size
             return replace(scaled_down, batch_size=size, T=scaled_down.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
-        case method if method in QUOTED and QUOTED[method].is_central:
+        case method if isinstance(experiment(setting).method, Central):
             # An average over .1 % of the print's 2^20 steps, and 1 % of these or more.
             fields = {"unlabelled_ratio": 1, "ema": 0.95}
             if method == "MixMatch":  # the print's 100 is reached after 16,384 steps, and here at once: 26 on digits,
@@ -320,10 +230,6 @@ PAPER = Paper(
     factors={
         "N_s": lambda setting, e: "all" if setting.N_s == "all" else e.data.N_s,
         "E": lambda setting, e: e.federation.epochs or f"{e.federation.T} steps",
-    },
-    changes={
-        "constant_rate": lambda e: with_field(e, "optimizer.schedule", Constant()),
-        "released_views": lambda e: with_field(e, "data.augmentation.strong", STRONG),
     },
 )
 ITEMS = items(PAPER, ("tab1", "tab3", "tab4", "tab6", "fig3", "fig4", "fig5"))

@@ -4,45 +4,36 @@ Where Table A.2 is silent the number is the released code's, with its line; `res
 Every pair of grouping and FedAvg gets the control that the paper lacks.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
-from benchmark.data.augment import Augmentation, RandAugment, Weak
 from benchmark.data.partition import ClassSkew
 from benchmark.errors import ConfigError
-from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.central import FixMatch
-from benchmark.methods.data_sharing import DataSharing
-from benchmark.methods.easgd import EASGD
-from benchmark.methods.fedmatch import FedMatch, Lambdas
-from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.server_only import ServerOnly
-from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Supervised
-from benchmark.methods.supervised_fl import SupervisedFL
-from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Constant, Cosine
-from benchmark.papers.bounds import ALONE, ALONE_NOTE, labels_alone
+from benchmark.methods.ssfl import FedAvg, Grouping
+from benchmark.optim.sgd import Cosine
+from benchmark.papers.bounds import ALONE, ALONE_NOTE, lacking
 from benchmark.papers.columns import Factor
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper, Rule, printed_variant
 from benchmark.papers.scale import REDUCED, Scale
 from benchmark.papers.table import items
-from benchmark.papers.values import stand_ins
+from benchmark.papers.values import experiment_of, stand_ins
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
 # Table 3: 1000 images an epoch (--k_img 1000, run_cifar10_res9.sh), an incomplete batch left out.
 RESNET9_STEPS_PER_EPOCH = 1000 // BATCH_SIZE
-RESNET9_WARMUP_STEPS = 5 * RESNET9_STEPS_PER_EPOCH
 
 CLASSES = {"cifar10": 10, "svhn": 10, "emnist_balanced": 47, "stl10": 10}
 # E of Table A.1, which has no row for STL-10: CIFAR-10's.
 EPOCHS = {"cifar10": 300, "svhn": 40, "emnist_balanced": 100, "stl10": 300}
 IMAGES = {"cifar10": 50_000, "svhn": 73_257, "emnist_balanced": 112_800}  # for training
 REPORTING_STEPS = 16
-FIXMATCH_RATIO = 7  # mu of FixMatch, unlabelled images for each labelled one; SSFL does not print it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +41,7 @@ class Setting:
     """One cell of a table: the columns of Table A.2, and what determines its network and length."""
 
     data: str  # a data set of CLASSES
-    method: str  # a key of METHODS
+    method: str
     labels: Literal["server", "everywhere", "every_client", "share"] = "server"
     R: float  # nominal heterogeneity
     T: int
@@ -76,123 +67,75 @@ def as_printed(setting: Setting) -> Setting:
     return replace(setting, norm="gn") if setting.network == "emnist_cnn" else setting
 
 
+@cache
 def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
     """The setting at the paper's scale. Raises ConfigError.
 
     `rule` decides where the released code contradicts the print; the printed numbers came from the code.
     reports/ssfl/departures.md has every difference.
     """
-    steps_per_epoch = RESNET9_STEPS_PER_EPOCH if setting.network == "resnet9" else STEPS_PER_EPOCH
-    if rule == "paper":
-        setting, steps_per_epoch = as_printed(setting), STEPS_PER_EPOCH
+    printed, steps_per_epoch = rule == "paper", STEPS_PER_EPOCH
+    if printed:
+        setting = as_printed(setting)
+    elif setting.network == "resnet9":
+        steps_per_epoch = RESNET9_STEPS_PER_EPOCH
     # Rows 38-40 print T = 1 for the one holder of all images; its round is a reporting unit, as long as others'.
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     rounds = setting.E * steps_per_epoch // T
     # A tenth of the epochs lies between two measurements, as released (train_parallel.py: epoch_interval). EMNIST's
     # runs are those of Table 2, which shows none; FixMatch has no cohort.
     measured = setting.method != "FixMatch" and (setting.measured or setting.data != "emnist_balanced")
-    dropout = 0.25 if setting.network == "emnist_cnn" else 0.0  # EMNIST_model.py:9-24; no other network has any
-    return Experiment(
-        data=data_of(setting, rule),
-        partition=ClassSkew(R=setting.R),
-        model=Model(network=setting.network, norm=setting.norm, dropout=dropout),
-        method=method_of(setting, rule),
-        federation=Federation(K=setting.K, C=setting.C, T=T, rounds=rounds),
-        optimizer=optimizer_of(setting, rule),
-        evaluation=Evaluation(  # once an epoch, as released
-            every=steps_per_epoch // T, gradient_diversity_every=rounds // 10 if measured else 0
-        ),
-    )
+    fields: dict[str, Any] = {
+        **_labels(setting),
+        "federation.T": T,
+        "federation.rounds": rounds,
+        "evaluation.every": steps_per_epoch // T,  # once an epoch, as released
+        "evaluation.gradient_diversity_every": rounds // 10 if measured else 0,
+    }
+    optimizer, steps = _optimizer(setting, rule)
+    if steps:
+        fields["optimizer.schedule.steps"] = steps
+    if setting.method == "Grouping":
+        if setting.S is None:
+            raise ConfigError("S: grouping needs a number of groups; choose 1 or more")
+        # As released 10, 10, 10, 10, 7 at C = 47, S = 5, and 2 and 1 at C = 3, S = 2.
+        fields["method.averaging"] = {"kind": "grouping", "S": setting.S, "sizes": rule}
+        # Section 3.3's start of a client, from its last group's mean, is complete where all clients take part.
+        if printed and setting.C == setting.K:
+            fields["method.client_start"] = "paper"
+    if setting.method == "DataSharing":  # how long it trains on G first is not said: one epoch
+        fields["method.warm_start_rounds"] = STEPS_PER_EPOCH // setting.T
+    if printed:  # the paper has no cutout
+        fields["data.augmentation.strong.cutout"] = 0.0
+    fedmatch = setting.labels if setting.method == "FedMatch" else None
+    return experiment_of("ssfl", {**vars(setting), "optimizer": optimizer, "fedmatch": fedmatch}, fields)
 
 
-def data_of(setting: Setting, rule: Rule = "released_code") -> Data:
-    """Who holds the N_s labels: the server, int(N_s / d) of each class (utils_v2.py:477-487), or all clients equally.
+def _labels(setting: Setting) -> dict[str, Any]:
+    """N_s labels at the server, int(N_s / d) of each class (utils_v2.py:477-487), or at all clients equally.
 
     Clients hold them of each class ("every_client": FedMatch's setting) or of their classes in proportion ("share").
     """
-    classes = CLASSES[setting.data]
-    data = Data(
-        name=setting.data,
-        N_s=setting.N_s // classes * classes,
-        augmentation=augmentation(rule),
-        unlabelled="extra" if setting.data == "stl10" else "train",
-    )
+    each = setting.N_s // CLASSES[setting.data]
     if setting.labels == "every_client":
-        return replace(data, N_s=0, label_setting="every_client", labels_per_client=setting.N_s // classes // setting.K)
+        return {"data.N_s": 0, "data.labels_per_client": each // setting.K}
     if setting.labels == "share":
-        return replace(data, N_s=0, label_setting="share", labelled_share=setting.N_s / IMAGES[setting.data])
-    return replace(data, label_setting=setting.labels)
+        return {"data.N_s": 0, "data.labelled_share": setting.N_s / IMAGES[setting.data]}
+    return {"data.N_s": each * CLASSES[setting.data]}
 
 
-def augmentation(rule: Rule) -> Augmentation:
-    """Flip and reflect-pad crop for every data set, then RandAugment of 2 and always a cutout (cifar.py:425-445).
-
-    The paper has no cutout. Its "twelve possible augmentation methods" (remark 1) are not named; the released pool of
-    14 is twelve where shear and shift along x and y count once, and is taken for both rules.
-    """
-    return Augmentation(weak=Weak(), strong=RandAugment(pool="ssfl", cutout=0.5 if rule == "released_code" else 0.0))
-
-
-def optimizer(
-    data: Literal["cifar10", "svhn", "emnist"], rule: Rule = "released_code", epochs: int | None = None
-) -> SGD:
-    """SGD by Table A.1 and Eq. 11 taken literally ("paper"), or as released (train_LocalSGD.py:228-267).
-
-    They differ in the base learning rate of CIFAR-10 and SVHN (0.146; 0.03 x 11 x 64 / 128 = 0.165,
-    train_parallel.py:283), the floor (1e-4; 1e-5 with a warm-up and 1e-6 without), Nesterov's momentum (not printed),
-    and CIFAR-10's length (E = 300, with which Eq. 11 falls to the floor at epoch 69 and comes back; 1024, with which it
-    falls once, by epoch 228). SVHN's length is the run's (`epochs`, 40 by default): its rate comes back in both, and
-    Table 1's E = 120 moves the whole curve.
-    """
-    literal = rule == "paper"
-    if data == "emnist":
-        return SGD(lr=0.03, nesterov=not literal, schedule=Cosine(c=0.4375, floor=1e-4 if literal else 1e-6))
-    length = epochs or EPOCHS[data]
-    if not literal and data == "cifar10":
-        length = 1024
-    warmup = 5 * STEPS_PER_EPOCH
-    schedule = Cosine(
-        c=2.3 if literal else released_c(warmup),
-        warmup_steps=warmup,
-        steps=length * STEPS_PER_EPOCH,
-        floor=1e-4 if literal else 1e-5,
-    )
-    return SGD(lr=0.146 if literal else 0.165, nesterov=not literal, schedule=schedule)
-
-
-def released_c(warmup_steps: int) -> float:
-    """c of Eq. 11 as released: 7/16 (2^20 - w) / (200 x 1024 - w) with w warm-up steps (train_LocalSGD.py:228-229);
-    printed as 2.3."""
-    return 0.4375 * (2**20 - warmup_steps) / (200 * 1024 - warmup_steps)
-
-
-# FedMatch's own: 0.001 without momentum and weight decay (its config.py, modules/train.py: `init_optimizer`).
-FEDMATCH_SGD = SGD(lr=0.001, momentum=0.0, nesterov=False, weight_decay=0.0, schedule=Constant())
-
-
-def optimizer_of(setting: Setting, rule: Rule = "released_code") -> SGD:
-    """The optimizer of a setting. By the print, self-training and Table 3 have Table A.1's for their data.
-
-    As released (train_parallel.py:283-291), self-training has rate 0.03 and no warm-up, else CIFAR-10's; Table 3 has
-    rate 0.003 x 5 x 64 / 128, with Eq. 11 over the script's 200 epochs of 15 steps where clients have the labels, and
-    over 1024 epochs where the server has them.
-    """
+def _optimizer(setting: Setting, rule: Rule) -> tuple[str, int | None]:
+    """The optimizer's row in ssfl.toml, and the length of its schedule where that depends on the line."""
     if setting.method == "FedMatch":
-        return FEDMATCH_SGD
-    if rule == "released_code" and setting.method == "Self-training":
-        return SGD(lr=0.03, schedule=Cosine(c=released_c(0), steps=1024 * STEPS_PER_EPOCH, floor=1e-5))
-    if rule == "released_code" and setting.network == "resnet9":
-        warmup = RESNET9_WARMUP_STEPS
-        steps = (1024 if setting.labels == "server" else setting.E) * RESNET9_STEPS_PER_EPOCH
-        schedule = Cosine(c=released_c(warmup), warmup_steps=warmup, steps=steps, floor=1e-5)
-        return SGD(lr=0.0075, schedule=schedule)
-    names: Mapping[str, Literal["cifar10", "svhn", "emnist"]]
-    names = {"cifar10": "cifar10", "svhn": "svhn", "emnist_balanced": "emnist", "stl10": "cifar10"}
-    return optimizer(names[setting.data], rule, epochs=setting.E)
-
-
-def ssfl(averaging: FedAvg | Grouping, objective: CRL | SelfTraining | Supervised) -> SSFL:
-    return SSFL(objective=objective, averaging=averaging, batch_size=BATCH_SIZE, server_batch_size=BATCH_SIZE)
+        return "fedmatch", None
+    data = "cifar10" if setting.data == "stl10" else setting.data
+    if rule == "paper":
+        return f"{data}, printed", None if data == "emnist_balanced" else setting.E * STEPS_PER_EPOCH
+    if setting.method == "Self-training":
+        return "self-training", None
+    if setting.network == "resnet9":  # the script's epochs where clients have the labels
+        return "resnet9", (1024 if setting.labels == "server" else setting.E) * RESNET9_STEPS_PER_EPOCH
+    return data, setting.E * STEPS_PER_EPOCH if data == "svhn" else None
 
 
 def control_of(grouping: Experiment) -> Experiment:
@@ -200,48 +143,6 @@ def control_of(grouping: Experiment) -> Experiment:
     C, S = grouping.federation.C, grouping.method.averaging.S
     method = replace(grouping.method, averaging=FedAvg(server_weight=1 / (C / S + 1)))
     return replace(grouping, method=method)
-
-
-def method_of(setting: Setting, rule: Rule = "released_code") -> Any:
-    """The method with Table A.1's batch size. Raises ConfigError for a name that is not in METHODS."""
-    B = BATCH_SIZE
-    # Eq. 6 where labels are everywhere, else CRL with tau of section 3.4.
-    objective: CRL | Supervised = Supervised() if setting.labels == "everywhere" else CRL(threshold=0.95)
-    match setting.method:
-        case "FedAvg" | "CRL with BN" | "CRL with GN" | "Supervised":  # section 3.4: all with FedAvg, by `norm`
-            return ssfl(FedAvg(), objective)
-        case "Grouping":
-            if setting.S is None:
-                raise ConfigError("S: grouping needs a number of groups; choose 1 or more")
-            # As released 10, 10, 10, 10, 7 at C = 47, S = 5, and 2 and 1 at C = 3, S = 2. Section 3.3's start of a
-            # client, from its last group's mean, is complete where all clients take part.
-            grouping = ssfl(Grouping(S=setting.S, sizes=rule), objective)
-            literal = rule == "paper" and setting.C == setting.K
-            return replace(grouping, client_start="paper" if literal else "released_code")
-        case "Self-training":
-            return replace(ssfl(FedAvg(), SelfTraining(threshold=0.95)), bn_statistics="slot")
-        case "Supervised FedAvg":
-            return SupervisedFL(batch_size=B)
-        case "FixMatch":
-            return FixMatch(threshold=0.95, batch_size=B, unlabelled_ratio=FIXMATCH_RATIO)
-        case "DataSharing":  # how long it trains on G first is not said: one epoch
-            epoch = STEPS_PER_EPOCH // setting.T
-            return DataSharing(batch_size=B, server_batch_size=B, warm_start_rounds=epoch)
-        case "EASGD":
-            return EASGD(batch_size=B)
-        case "OverlapSGD":
-            return OverlapSGD(batch_size=B)
-        case "FedMatch" if setting.labels == "server":
-            return FedMatch()
-        case "FedMatch":
-            return FedMatch(lambdas=Lambdas(l1=1e-4), psi_threshold=5e-6, delta_threshold=5e-5, batch_size=102)
-    raise ConfigError(f"method: {setting.method!r} is unknown; choose from {', '.join(METHODS)}")
-
-
-METHODS = (
-    *("FedAvg", "Grouping", "CRL with BN", "CRL with GN", "Self-training", "Supervised", "Supervised FedAvg"),
-    *("FixMatch", "DataSharing", "EASGD", "OverlapSGD", "FedMatch"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +170,7 @@ def scale(setting: Setting, profile: str) -> Scale:
     grouping = {"averaging": Grouping(S=min(2, setting.S))} if setting.S else {}
     chosen = replace(
         stand_in,
-        data={**stand_in.data, **_labels(setting, stand_in)},
+        data={**stand_in.data, **_stand_in_labels(setting, stand_in)},
         model=replace(stand_in.model, norm="bn" if setting.norm == "bn" else "gn"),
         method={"unlabelled_ratio": 1, **grouping},  # FixMatch's, and two groups wherever the paper has any
         evaluation=evaluation,
@@ -298,7 +199,7 @@ def scale(setting: Setting, profile: str) -> Scale:
     )
 
 
-def _labels(setting: Setting, stand_in: StandIn) -> dict[str, Any]:
+def _stand_in_labels(setting: Setting, stand_in: StandIn) -> dict[str, Any]:
     """N_s in the paper's ratio. With labels at clients, a share of each client's: 5 of each class are too many."""
     classes = CLASSES[setting.data]
     N_s = stand_in.data["N_s"] * (setting.N_s // classes * classes) // STANDARD_N_S[setting.data]
@@ -334,9 +235,9 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 def labelled_clients(cells: Iterable[Cell]) -> Iterator[Cell]:
     """The bounds where clients have labels: those labels alone."""
-    for cell in cells:
-        if cell.role == "published" and cell.experiment.data.label_setting in ("every_client", "share"):
-            yield cell.companion(ALONE, labels_alone(cell.experiment), note=ALONE_NOTE, role="bound")
+    at_clients = [cell for cell in cells if cell.experiment.data.label_setting in ("every_client", "share")]
+    for cell, alone in lacking(at_clients):
+        yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
 
 
 def own_group(grouping: Cell) -> Iterator[Cell]:
@@ -387,13 +288,18 @@ def epochs_of(setting: Setting, e: Experiment) -> Factor:
     return round(e.federation.rounds * e.federation.T / STEPS_PER_EPOCH)
 
 
+CIFAR10 = Setting(
+    data="cifar10", method="FedAvg", R=0.4, T=16, N_s=1000, K=10, C=10, network="resnet18", norm="gn", E=300
+)
+
+
 def stretched(base: Experiment, rule: Rule) -> Experiment:
     """The base with CIFAR-10's schedule over its local steps, and its own rate.
 
     As printed the rate falls to the floor and comes back; as released it falls once, and stays.
     """
     epoch = base.federation.T * base.federation.rounds / EPOCHS["cifar10"]  # of CIFAR-10, in the base's local steps
-    full = optimizer("cifar10", rule).schedule
+    full = experiment(CIFAR10, rule).optimizer.schedule
     assert isinstance(full, Cosine) and full.steps is not None
     schedule = replace(
         full,

@@ -15,7 +15,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.paper import Paper
 from benchmark.papers.published import PUBLISHED, check_keys, read_published
-from benchmark.papers.scale import REDUCED, with_field
+from benchmark.papers.scale import REDUCED, changed
 from benchmark.papers.table import SELECTIONS, item
 
 DEFAULT, OTHER = "Default", "Other"
@@ -37,7 +37,6 @@ class Switch:
     both: Mapping[str, Any] | str = field(default_factory=dict)  # set in the base first
     default: Mapping[str, Any] | str = field(default_factory=dict)
     other: Mapping[str, Any] | str = field(default_factory=dict)
-    unset: tuple[str, ...] = ()  # fields that are None in the other way
     instead: str | None = None  # the other way as a cell: "tab2: Control/full"
 
 
@@ -93,8 +92,6 @@ def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list
     base = bases[switch.base]
     shared = _with(base, switch.both, paper)
     other = bases[switch.instead] if switch.instead else _with(shared, switch.other, paper)
-    for path in switch.unset:
-        other = with_field(other, path, None)
     ways = [(switch.words[0], _with(shared, switch.default, paper)), (switch.words[1], other)]
     if ways[0][1] == ways[1][1]:
         return []
@@ -114,10 +111,9 @@ def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list
 
 
 def _with(base: Experiment, way: Mapping[str, Any] | str, paper: Paper) -> Experiment:
-    if isinstance(way, str):
-        if way not in paper.changes:
-            raise ConfigError(f"{paper.name}/departures: unknown change {way!r}; choose {', '.join(paper.changes)}")
-        return paper.changes[way](base)
-    for path, value in way.items():
-        base = with_field(base, path, value)
-    return base
+    """The base in that way, with what follows from it where the way itself does not set it."""
+    if not isinstance(way, str):
+        return changed(paper.settled(changed(base, way)), way) if way else base
+    if way not in paper.changes:
+        raise ConfigError(f"{paper.name}/departures: unknown change {way!r}; choose {', '.join(paper.changes)}")
+    return paper.settled(paper.changes[way](base))

@@ -18,7 +18,7 @@ from benchmark.papers.columns import COMPUTED, FACTORS, WORDS, Factor
 from benchmark.papers.item import ACCURACY, Cell, Claim, Item, Printed, Shown
 from benchmark.papers.paper import Line, Paper
 from benchmark.papers.published import claims_of, drawing_of, read_published
-from benchmark.papers.scale import REDUCED, Scale, check_profile, scaled, tenth, with_field
+from benchmark.papers.scale import REDUCED, Scale, changed, check_profile, scaled, tenth
 
 # Keys of any line, in addition to the settings of its paper, the table's rows and columns, and its metrics.
 LINE_KEYS = {
@@ -79,7 +79,7 @@ class Control:
     """Cells that the suite adds: those of a setting again, with some fields of the experiment changed."""
 
     of: Mapping[str, Any]  # what rows and columns say of these cells; a list: one of its values
-    fields: Mapping[str, Any]  # by dotted name, set in this order: {"data.labelled_clients": 10}
+    fields: Mapping[str, Any]  # by dotted name: {"data.labelled_clients": 10}
     method: str = "{method}"  # its name; "{method}" is that of the cell
     label: str  # "{label}" is that of the cell
     setting: Mapping[str, Any] = field(default_factory=dict)  # what rows and columns say in addition
@@ -89,9 +89,7 @@ class Control:
         """The controls of those of the cells that have the setting."""
         for cell in cells:
             if all(cell.setting.get(key) in (v if isinstance(v, list) else [v]) for key, v in self.of.items()):
-                experiment = cell.experiment
-                for path, value in self.fields.items():
-                    experiment = with_field(experiment, path, value)
+                experiment = changed(cell.experiment, self.fields)
                 method, label = self.method.format(**cell.setting), self.label.format(label=cell.label)
                 control = cell.companion(method, experiment, label=label, note=self.note)
                 yield replace(control, setting={**control.setting, **self.setting})
@@ -114,8 +112,8 @@ class Entry:
     def experiment(self) -> Experiment:
         full = self.paper.experiment(self.paper.setting_of(self.line))
         if self.stand_in:
-            return scaled(full, self.stand_in, self.profile)
-        return tenth(full) if self.profile == "gpu" else replace(full, profile=self.profile)
+            full = scaled(full, self.stand_in, self.profile)
+        return self.paper.settled(tenth(full) if self.profile == "gpu" else replace(full, profile=self.profile))
 
     @cached_property
     def printed_factors(self) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import io
 import re
-import stat
 import sys
 import tempfile
 import zipfile
@@ -27,10 +26,11 @@ from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
 from benchmark.records.copies import copied, copy_of
 from benchmark.records.files import json_bytes, json_object, read_json
+from benchmark.records.identity import own_names
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.schema import Wanted, check
 from benchmark.records.sources import files_of, hash_of, module_of
-from benchmark.records.verify import check_records, own_names
+from benchmark.records.verify import check_records
 
 SUBMITTED = "submitted"  # folder of the results: accepted bundles, and beside each what was trained again
 LARGEST, UNPACKED, MOST = 100_000_000, 1 << 28, 5_000  # bytes of a bundle, of its records as text; members
@@ -151,8 +151,8 @@ def _members(content: bytes) -> dict[str, bytes]:
             if len(entries) > MOST or sum(entry.file_size for entry in entries) > min(len(content), LARGEST):
                 raise DataError(f"holds more than it may: {MOST:,} members, {LARGEST:,} bytes, and what the file has")
             for entry in entries:
-                if fault := _trick(entry):
-                    raise DataError(f"member {quoted(entry.orig_filename)} {fault}")
+                if not MEMBER.fullmatch(entry.orig_filename):
+                    raise DataError(f"member {quoted(entry.orig_filename)} is nothing that a bundle holds")
             if len({entry.filename.lower() for entry in entries}) < len(entries):
                 raise DataError("has a member twice")
             members = {entry.filename: archive.read(entry) for entry in entries}
@@ -161,21 +161,8 @@ def _members(content: bytes) -> dict[str, bytes]:
     except Exception as error:  # whatever a made-up archive brings about
         raise DataError(f"is not a zip file that can be read ({quoted(one_line(error))})") from None
     if packed(members) != content:
-        raise DataError("has bytes that belong to no member")
+        raise DataError("is not as `fssl submit` writes it: a member is a link or compressed, or there are other bytes")
     return members
-
-
-def _trick(entry: zipfile.ZipInfo) -> str | None:
-    """What is wrong with a member, before it is read."""
-    if entry.orig_filename.startswith("/") or ".." in entry.orig_filename.split("/"):
-        return "leads out of the bundle"
-    if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
-        return "is a link, or no file"
-    if entry.flag_bits & 1:
-        return "is encrypted"
-    if entry.compress_type != zipfile.ZIP_STORED:
-        return "is compressed, which nothing in a bundle is"
-    return None if MEMBER.fullmatch(entry.orig_filename) else "is nothing that a bundle holds"
 
 
 def _check_source(bundle: Bundle) -> None:

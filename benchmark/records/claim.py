@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,13 @@ class ClaimLost(RunningElsewhere):
     """The run is another process's now, or its folder is gone: what this process does no longer counts."""
 
 
+@dataclass(frozen=True)
 class Claim:
     """The right to work at the run in `folder`. `after`: why the holder before lost it (None: there was none)."""
 
-    def __init__(self, folder: Path, token: str, after: str | None = None) -> None:
-        self.folder, self.token, self.after = folder, token, after
+    folder: Path
+    token: str
+    after: str | None
 
     def is_own(self) -> bool:
         """Opening the file asks the server of a network folder, too."""

@@ -2,14 +2,14 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from benchmark.errors import FsslError, one_line
 from benchmark.experiment import NUMERICS
 from benchmark.records.copies import read_copy, reference_folders
-from benchmark.records.identity import apart_in_words, at_hand_for, seed_folder
+from benchmark.records.identity import AtHand, apart_in_words, seed_folder
 from benchmark.records.record import Records, RunRecord, read_run
 
 
@@ -33,28 +33,21 @@ def read_records(
     records: dict[str, dict[int, RunRecord]] = {}
     others: list[tuple[RunRecord, Sequence[str]]] = []
     for cell_key in dict.fromkeys(cell_keys):
-        seeds: dict[int, RunRecord] = {}
-        folders = reference_folders(results, cell_key) if with_reference else ()
+        folders = [*(reference_folders(results, cell_key) if with_reference else ())]
+        folders += [results / "runs" / cell_key] if with_runs else []
+        seeds: dict[int, tuple[RunRecord, Path]] = {}
         for path in (path for folder in folders for path in runs_in(folder, troubles)):
-            copy = _try(read_copy, path, troubles)
-            if copy is not None and copy.result.get("numerics") == NUMERICS:
-                if with_runs and (other := differences_of(copy)):
-                    others.append((copy, other))
-                else:
-                    seeds[copy.seed] = copy
-        own: dict[int, RunRecord] = {}
-        for folder in runs_in(results / "runs" / cell_key, troubles) if with_runs else ():
-            run = _try(read_run, folder, troubles)
-            if run is None:
+            record = _read(path, troubles)
+            if record is None or (is_copy(path) and record.result.get("numerics") != NUMERICS):
                 continue
-            if other := differences_of(run):
-                others.append((run, other))
-            elif run.seed not in own or (run.result and not own[run.seed].result):
-                own[run.seed] = run
-        for seed, run in own.items():
-            if seed not in seeds or run.result:
-                seeds[seed] = replace(run, committed=seed in seeds)
-        records[cell_key] = dict(sorted(seeds.items()))
+            if with_runs and (other := differences_of(record)):
+                others.append((record, other))
+                continue
+            known, its_path = seeds.get(record.seed, (None, path))
+            if known is None or (record.result and (is_copy(its_path) or not known.result)):
+                committed = record.committed or (known is not None and known.committed)
+                seeds[record.seed] = replace(record, committed=committed), path
+        records[cell_key] = {seed: record for seed, (record, _) in sorted(seeds.items())}
     if differences is not None:
         differences += dict.fromkeys(
             _where_apart(results, record, other)
@@ -66,27 +59,21 @@ def read_records(
 
 def differences_of(record: RunRecord) -> list[str]:
     """What is here otherwise than the record was computed from."""
-    here = at_hand_for(record.experiment, record.seed)
+    here = AtHand(record.experiment, record.seed)
     return here.differences(record.manifest, finished=bool(record.result))
 
 
 def _where_apart(results: Path, record: RunRecord, differences: Sequence[str]) -> str:
     """One line for all seeds."""
-    folder = seed_folder(results / "runs" / record.cell_key, at_hand_for(record.experiment, record.seed))
+    folder = seed_folder(results / "runs" / record.cell_key, AtHand(record.experiment, record.seed))
     return apart_in_words(differences, folder.with_name(folder.name.replace(str(record.seed), "<n>", 1)))
 
 
 def all_records(results: Path, troubles: list[str]) -> Iterator[tuple[RunRecord, Path]]:
     """Every run and every committed copy, each with its folder or file; one that cannot be read is a trouble."""
-
-    def read(path: Path) -> RunRecord | None:
-        record = read_copy(path) if is_copy(path) else read_run(path)
-        tuple(record.rounds if record is not None else ())  # also those that a digest vouches for can be read
-        return record
-
     cells = sorted([*results.glob("runs/*"), *results.glob("reference/*")])
     for path in (path for cell in cells for path in runs_in(cell, troubles)):
-        record = _try(read, path, troubles)
+        record = _read(path, troubles, with_rounds=True)
         if record is not None:
             yield record, path
 
@@ -114,9 +101,13 @@ def is_copy(path: Path) -> bool:
     return path.suffix == ".gz"
 
 
-def _try(read: Callable[[Path], RunRecord | None], path: Path, troubles: list[str] | None) -> RunRecord | None:
+def _read(path: Path, troubles: list[str] | None, *, with_rounds: bool = False) -> RunRecord | None:
+    """`with_rounds`: they are looked at, too, also where a digest vouches for them."""
     try:
-        return read(path)
+        record = read_copy(path) if is_copy(path) else read_run(path)
+        if record is not None and with_rounds:
+            tuple(record.rounds)
+        return record
     except (FsslError, OSError) as error:
         if troubles is None:
             raise

@@ -19,35 +19,38 @@ from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, public_name
 from benchmark.data.pooling import pooled_hash
 from benchmark.errors import DataError
 from benchmark.experiment import Experiment, to_json
+from benchmark.records import schema
 from benchmark.records.files import read_json
 from benchmark.records.sources import source_hash
 
 MANIFEST, RESULT = "manifest.json", "result.json"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AtHand:
     """What a run would be computed from here and now."""
 
-    data_name: str
-    pooled_test: int
+    experiment: Mapping[str, Any]  # as JSON; that of a record, whose code is not imported, will do
     seed: int
-    classes: tuple[str, ...]  # method and network
     root: Path | None = None  # of data sets
 
     @property
     def data_hash(self) -> str | None:
         """As `manifest` has it; None: the data are not here."""
-        content = content_hash(self.data_name, self.root)
-        return pooled_hash(content, self.pooled_test, self.seed) if content and self.pooled_test else content
+        data = self.experiment["data"]
+        content, pooled_test = content_hash(data["name"], self.root), data.get("pooled_test")
+        return pooled_hash(content, pooled_test, self.seed) if content and pooled_test else content
 
     @property
     def sources(self) -> dict[str, str]:
         """`module:Class` -> hash of its source, for the user's own classes that are imported."""
-        own = (name.partition(":") for name in self.classes if ":" in name)
-        imported = {f"{module}:{name}": getattr(sys.modules.get(module), name, None) for module, _, name in own}
-        hashes = {name: source_hash(cls) for name, cls in imported.items() if isinstance(cls, type)}
-        return {name: source for name, source in hashes.items() if source is not None}
+        hashes = dict[str, str]()
+        for name in own_names(self.experiment):
+            module, _, attribute = name.partition(":")
+            cls = getattr(sys.modules.get(module), attribute, None)
+            if isinstance(cls, type) and (source := source_hash(cls)) is not None:
+                hashes[name] = source
+        return hashes
 
     @property
     def short_hash(self) -> str:
@@ -60,42 +63,32 @@ class AtHand:
         A finished record on files of a known set that the suite lists counts wherever any others that it lists are. An
         unfinished run goes on with the same files only.
         """
-        differences = []
-        recorded = _mapping(manifest, "data")
-        if "hash" in recorded and not (finished and self._lists_both(recorded)):
+        differences, name = [], self.experiment["data"]["name"]
+        data, sources = manifest.get("data", {}), manifest.get("sources", {})
+        if "hash" in data and not (finished and self._lists_both(name, data)):
             here = self.data_hash
-            if here not in (None, recorded["hash"]):
-                differences.append(
-                    _in_words(f"data: {public_name(self.data_name)} has content", here, recorded["hash"])
-                )
-        recorded = _mapping(manifest, "sources")
+            if here not in (None, data["hash"]):
+                differences.append(_in_words(f"data: {public_name(name)} has content", here, data["hash"]))
         for name, here in self.sources.items():
-            if recorded.get(name, here) != here:
-                differences.append(_in_words(f"code: {name} and what it imports have source", here, recorded[name]))
+            if sources.get(name, here) != here:
+                differences.append(_in_words(f"code: {name} and what it imports have source", here, sources[name]))
         return differences
 
-    def _lists_both(self, recorded: Mapping[str, Any]) -> bool:
+    def _lists_both(self, name: str, recorded: Mapping[str, Any]) -> bool:
         """Whether the suite lists the files that are here and those of the record."""
-        if self.data_name not in DATASETS or UNKNOWN_ORIGIN in str(recorded.get("note")):
+        if name not in DATASETS or UNKNOWN_ORIGIN in recorded.get("note", ""):
             return False
-        return has_known_files(self.data_name, self.root) is not False
+        return has_known_files(name, self.root) is not False
 
 
 def at_hand(experiment: Experiment, root: Path | None = None) -> AtHand:
-    return at_hand_for(to_json(experiment), experiment.seed, root)
+    return AtHand(to_json(experiment), experiment.seed, root)
 
 
-def at_hand_for(experiment: Mapping[str, Any], seed: int, root: Path | None = None) -> AtHand:
-    """The same for the experiment of a record, whose code is not imported."""
-    data, method, model = (_mapping(experiment, part) for part in ("data", "method", "model"))
-    pooled_test = data.get("pooled_test", 0)
-    return AtHand(
-        data_name=str(data.get("name")),
-        pooled_test=pooled_test if isinstance(pooled_test, int) else 0,
-        seed=seed,
-        classes=(str(method.get("kind")), str(model.get("network"))),
-        root=root,
-    )
+def own_names(experiment: Mapping[str, Any]) -> list[str]:
+    """The classes and folders of the user's own that an experiment's JSON names: "my:Mine", "folder:/data/leaves"."""
+    named = (experiment["method"]["kind"], experiment["model"].get("network", ""), experiment["data"]["name"])
+    return [name for name in named if ":" in name]
 
 
 def seed_folder(cell_folder: Path, here: AtHand) -> Path:
@@ -126,7 +119,8 @@ def apart_in_words(differences: Sequence[str], folder: Path) -> str:
 def manifest_of(folder: Path) -> Mapping[str, Any] | None:
     """None where no run has begun there; empty for a damaged one, which whoever reads the record reports."""
     try:
-        return read_json(folder / MANIFEST)
+        manifest = read_json(folder / MANIFEST)
+        return manifest and schema.check(manifest, schema.MANIFEST, MANIFEST)
     except (DataError, OSError):
         return {}
 
@@ -135,10 +129,5 @@ def _finished(folder: Path) -> bool:
     return os.path.exists(folder / RESULT)  # also where this user may not look
 
 
-def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = value.get(name)
-    return part if isinstance(part, Mapping) else {}
-
-
-def _in_words(what: str, here: object, recorded: object) -> str:
-    return f"{what} {str(here)[:8]}.., the record was computed from {str(recorded)[:8]}.."
+def _in_words(what: str, here: str | None, recorded: str) -> str:
+    return f"{what} {here and here[:8]}.., the record was computed from {recorded[:8]}.."

@@ -26,7 +26,6 @@ from benchmark.records.schema import check
 ROUNDS, RESULT = "rounds.jsonl", "result.json"  # put in place once, when a run has ended
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
 FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
-MIRROR_FILE = "wandb.json"  # in a run's folder: {"url": its page on W&B}; not part of the record
 FINISHED = ("done", "diverged")
 CACHED_RUNS = 512  # whose rounds stay in memory; about 0.2 MB each at 100 rounds
 
@@ -40,7 +39,7 @@ class RunRecord:
     is absent from its mapping. Accuracies are fractions.
 
     A committed copy keeps counts (`local_steps`, `comm/...`) of every round, and all other metrics of evaluated rounds
-    only; `mean` and `median` still are those over all rounds.
+    only; `summary` still is over all rounds.
     """
 
     cell_key: str
@@ -50,7 +49,6 @@ class RunRecord:
     result: Mapping[str, Any]  # empty while the run is not finished
     rounds: Sequence[Round]
     summaries: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of a copy: {metric: {"mean": ...}}
-    wandb_url: str | None = None  # its page on W&B
     edited: bool = False  # its digest is of other content
     committed: bool = False  # a copy of it counts wherever runs are written
     apart: str = ""  # 8 hexadecimal digits of what it was computed from, where another run has the cell's `seed=<n>`
@@ -64,11 +62,6 @@ class RunRecord:
     def status(self) -> str:
         """done | diverged | failed | unfinished"""
         return self.result.get("status", "unfinished")
-
-    @property
-    def measured(self) -> Mapping[str, Any]:
-        """{"every": rounds between evaluations, "gradient_diversity_every": 0 for never}"""
-        return self.result.get("measured") or self.experiment.get("evaluation", {})
 
     def last(self, metric: str) -> float | None:
         """The metric's value after the last round, None where the run has no result or never measured it."""
@@ -90,14 +83,6 @@ class RunRecord:
         """What a page that shows its numbers has to say of the files that it read; mostly nothing."""
         return str(self.manifest.get("data", {}).get("note", ""))
 
-    def median(self, metric: str) -> float | None:
-        """Over all rounds that measured it; None where none did."""
-        return self.summary(metric).get("median")
-
-    def mean(self, metric: str) -> float | None:
-        """Over all rounds that measured it; None where none did."""
-        return self.summary(metric).get("mean")
-
     def summary(self, metric: str) -> Mapping[str, float]:
         """{"mean", "median"} over all rounds that measured it; empty where none did."""
         if metric in self.summaries:
@@ -107,7 +92,7 @@ class RunRecord:
 
 
 def measurements(evaluation: Evaluation) -> dict[str, int]:
-    """How often a run measures what costs time and moves no other number: `RunRecord.measured`."""
+    """How often a run measures what costs time and moves no other number."""
     return {"every": evaluation.every, "gradient_diversity_every": evaluation.gradient_diversity_every}
 
 
@@ -140,7 +125,6 @@ def read_run(folder: Path) -> RunRecord | None:
     folder_name = re.fullmatch(r"seed=(\d+)(?:@([0-9a-f]{8}))?", folder.name)
     if folder_name is None or folder_name[1] != str(experiment["seed"]):
         raise DataError(f"{experiment_path}: is of seed {quoted(experiment['seed'])}; {ANEW}")
-    url = (read_json(folder / MIRROR_FILE) or {}).get("url")
     record = RunRecord(
         cell_key=folder.parent.name,
         seed=experiment["seed"],
@@ -148,7 +132,6 @@ def read_run(folder: Path) -> RunRecord | None:
         manifest=manifest,
         result=result,
         rounds=RoundsOnDisk(path, str(digest), lines.count(b"\n")) if whole else json_lines(lines, path),
-        wandb_url=url if isinstance(url, str) else None,
         edited=edited,
         apart=folder_name[2] or "",
     )

@@ -1,26 +1,29 @@
 """Writes a run's folder: what it began with, saves, and the result, once."""
 
+import io
 import json
 import math
 import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
+from torch import Tensor
 
 from benchmark.diagnostics.exchange import Exchange
+from benchmark.errors import CannotWrite
 from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.protocol import Weights
 from benchmark.records import state
 from benchmark.records.claim import Claim
-from benchmark.records.cputime import CpuClock
-from benchmark.records.export import export
-from benchmark.records.files import json_bytes, put_once, remove_temporaries, replacing, write_json
+from benchmark.records.files import json_bytes, put_once, remove_temporaries, replacing, write_atomically, write_json
+from benchmark.records.processes import CpuClock
 from benchmark.records.record import (
     PROGRESS,
     RESULT,
@@ -72,7 +75,9 @@ class Recorder(pl.Callback):
         self._claim.check()
         remove_temporaries(self.folder)
         if self._state is None:
-            _remove_old_files(self.folder)
+            if any((self.folder / name).exists() for name in OLD_FILES):
+                print(f"fssl: {self.folder}: an older version began this run; it starts from round 1", file=sys.stderr)
+            remove(self.folder, (ROUNDS, *OLD_FILES))  # rounds whose state is gone
         write_json(self.folder / "experiment.json", to_json(self.experiment))
         previous = read_manifest(self.folder)
         fixed = list(COMPUTED_FROM) if self._state is not None and previous else []
@@ -137,13 +142,6 @@ class Recorder(pl.Callback):
         self._saved = self._state.round
         self._next_save = ended + max(SECONDS_BETWEEN_SAVES, (ended - started) / MOST_OF_A_RUN)
 
-    def stopped_by(self, signal: str) -> None:
-        """Save the last finished round, and note in the manifest that this attempt was ended from outside."""
-        self.save()
-        manifest = read_manifest(self.folder)
-        manifest["attempts"][-1]["stopped"] = {"by": signal, "after_round": self.rounds_done, "at": _now()}
-        write_json(self.folder / "manifest.json", manifest)
-
     def publish(
         self, status: str, models: Mapping[str, Weights] | None = None, error: str | None = None
     ) -> dict[str, Any]:
@@ -153,7 +151,8 @@ class Recorder(pl.Callback):
         needs is removed.
         """
         self._claim.check()
-        export(self.folder, models or {})
+        for name, weights in (models or {}).items():
+            _export(self.folder, name, weights)
         rounds = put_once(self.folder / ROUNDS, "".join(self._lines).encode())
         result = result_of(
             self.experiment,
@@ -166,7 +165,7 @@ class Recorder(pl.Callback):
         result["digest"] = run_digest(self.folder, result)
         self._claim.check()
         published: dict[str, Any] = json.loads(put_once(self.folder / RESULT, json_bytes(result)))
-        remove_unfinished_files(self.folder)
+        remove(self.folder, UNFINISHED_FILES)
         return published
 
     def _write_progress(self) -> None:
@@ -174,19 +173,18 @@ class Recorder(pl.Callback):
             file.write("".join(self._lines).encode())
 
 
-def remove_unfinished_files(folder: Path) -> None:
-    """Remove what a finished run needs no longer. Raises OSError."""
-    _remove(folder, UNFINISHED_FILES)
+def _export(folder: Path, name: str, weights: Mapping[str, Tensor]) -> None:
+    """Write a model for use elsewhere: `weights/<name>.pt`, a plain state dict. Raises CannotWrite."""
+    if not name or name.startswith(".") or Path(name).name != name:
+        raise CannotWrite(f"model {name!r}: a method named it, but it cannot be a file's name; use letters and digits")
+    buffer = io.BytesIO()
+    # A copy in plain order: who loads it need not know that training is channels last.
+    torch.save({tensor: value.cpu().contiguous().clone() for tensor, value in weights.items()}, buffer)
+    write_atomically(folder / "weights" / f"{name}.pt", buffer.getbuffer())
 
 
-def _remove_old_files(folder: Path) -> None:
-    """Remove what an older version left, from which no run goes on, and rounds whose state is gone."""
-    if any((folder / name).exists() for name in OLD_FILES):
-        print(f"fssl: {folder}: an older version began this run; it starts from round 1", file=sys.stderr)
-    _remove(folder, (ROUNDS, *OLD_FILES))
-
-
-def _remove(folder: Path, names: tuple[str, ...]) -> None:
+def remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove these files and folders. Raises OSError."""
     for path in (folder / name for name in names):
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,13 +1,18 @@
 """`result.json` of a run, made of its rounds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmark.experiment import NUMERICS, Experiment
-from benchmark.records.fall import fall_of
 from benchmark.records.record import Round, measurements
 
 NO_METRICS = ("cell_key", "seed", "round")  # of a line in rounds.jsonl
+COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
+FALL = 0.2  # of accuracy (a fraction) below the run's own best before it
+AGAINST_A_FALL = (
+    "clients may be learning wrong pseudo-labels; what usually helps: a longer warm start "
+    "(method.warm_start_rounds), a lower learning rate, smaller batches, more labels"
+)
 
 
 def result_of(
@@ -24,28 +29,36 @@ def result_of(
     `status`: done or diverged, by which `error`. `exchange`: who sent what, `Exchange.summary`. `cpu_seconds_after`:
     since the last round's line.
     """
-    fall = fall_of(rounds)
     return {
         "status": status,
         "cell_key": experiment.cell_key,
         "seed": experiment.seed,
-        "profile": experiment.profile,
         "numerics": NUMERICS,
-        "rounds": len(rounds),
-        "selection": experiment.evaluation.selection,
-        "measured": measurements(experiment.evaluation),
-        "last": _last(rounds),
-        "best": _best(rounds),
-        **({"fall": fall} if fall else {}),
-        "cost": {
-            "local_steps": sum(line.get("local_steps", 0) for line in rounds),
-            "bytes_up": sum(line.get("comm/bytes_up", 0) for line in rounds),
-            "bytes_down": sum(line.get("comm/bytes_down", 0) for line in rounds),
-        },
+        **settings_of(experiment),
+        **sums_of(rounds),
         "exchange": exchange,
         "wall_seconds": round(sum(line["time/round_seconds"] for line in rounds), 3),
         "cpu_seconds": round(sum(line["time/cpu_seconds"] for line in rounds) + cpu_seconds_after, 3),
         **({"error": error} if error else {}),
+    }
+
+
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """What the result repeats of the experiment."""
+    evaluation = experiment.evaluation
+    measured = measurements(evaluation)
+    return {"profile": experiment.profile, "selection": evaluation.selection, "measured": measured}
+
+
+def sums_of(rounds: Sequence[Round]) -> dict[str, Any]:
+    """What the result sums up of the rounds."""
+    fall = fall_of(rounds)
+    return {
+        "rounds": len(rounds),
+        "last": _last(rounds),
+        "best": _best(rounds),
+        **({"fall": fall} if fall else {}),
+        "cost": {name: sum(line.get(metric, 0) for line in rounds) for name, metric in COSTS.items()},
     }
 
 
@@ -68,3 +81,27 @@ def _best(rounds: Sequence[Round]) -> dict[str, float] | None:
 
 def _accuracy(line: Round) -> Any:
     return line.get("test/accuracy", line.get("validation/accuracy"))
+
+
+def fall_of(rounds: Iterable[Round]) -> dict[str, Any] | None:
+    """The deepest fall of the accuracy below the best before it: its rounds and accuracies; None below `FALL`."""
+    best: tuple[float, int] | None = None
+    deepest: dict[str, Any] | None = None
+    for line in rounds:
+        accuracy = _accuracy(line)
+        if accuracy is None:
+            continue
+        if best is None or accuracy > best[0]:
+            best = accuracy, line["round"]
+        depth = best[0] - accuracy
+        if depth > max(FALL, deepest["depth"] if deepest else 0.0):
+            deepest = {"depth": depth, "round": line["round"], "accuracy": accuracy, "from": best[0], "best": best[1]}
+    return deepest
+
+
+def fall_in_words(fall: Mapping[str, Any]) -> str:
+    """ "accuracy fell from 91.0 % (round 30) to 44.3 % (round 40)" """
+    return (
+        f"accuracy fell from {100 * fall['from']:.1f} % (round {fall['best']}) "
+        f"to {100 * fall['accuracy']:.1f} % (round {fall['round']})"
+    )

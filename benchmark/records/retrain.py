@@ -67,9 +67,10 @@ def _other_data(record: RunRecord, again: RunRecord) -> str | None:
 def _other_sums(record: RunRecord, again: RunRecord) -> str | None:
     """A committed copy's means and medians, which are of rounds that it has not kept."""
     for name in record.summaries:
-        for what, old, new in (("mean", record.mean, again.mean), ("median", record.median, again.median)):
-            if new(name) is not None and not equal(old(name), new(name), ROUNDING):
-                return f"{what} of {name} is {new(name)}, it was {old(name)}"
+        for what, now in again.summary(name).items():
+            before = record.summary(name).get(what)
+            if not equal(before, now, ROUNDING):
+                return f"{what} of {name} is {now}, it was {before}"
     return None
 
 

@@ -16,16 +16,15 @@ from benchmark.federated import stopping
 from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.machine import keep_freed_memory
-from benchmark.federated.module import FederatedModule
+from benchmark.federated.module import FederatedModule, fit
 from benchmark.federated.start import load_ahead
-from benchmark.federated.trainer import build_trainer, fit
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
-from benchmark.records.cputime import CpuClock
-from benchmark.records.identity import at_hand, why_apart
+from benchmark.records.identity import at_hand, seed_folder, why_apart
+from benchmark.records.processes import CpuClock
 from benchmark.records.provenance import manifest
-from benchmark.records.record import measurements, read_manifest, read_result, run_folder, run_name
-from benchmark.records.recorder import Recorder, remove_unfinished_files
+from benchmark.records.record import measurements, read_manifest, read_result, run_name
+from benchmark.records.recorder import UNFINISHED_FILES, Recorder, remove
 from benchmark.records.state import RunState
 
 GOES_ON = "the same command goes on from there"
@@ -56,7 +55,8 @@ def run(
     last finished round is on disk).
     """
     look_again()
-    folder, here = run_folder(results, experiment, data_root), at_hand(experiment, data_root)
+    here, runs = at_hand(experiment, data_root), results / "runs" / experiment.cell_key
+    folder = seed_folder(runs, here)
     if reason := why_apart(folder, here):
         print(f"fssl: {reason}", file=sys.stderr)
     finished = _finished(folder)
@@ -71,7 +71,7 @@ def run(
                 load_ahead()  # while data are prepared
             environment = prepare(experiment, data_root)
             with claimed(folder, patience=patience) as claim:
-                if run_folder(results, experiment, data_root) != folder:
+                if seed_folder(runs, here) != folder:
                     raise RunningElsewhere(f"{folder}: another process began it on other data or code; call again")
                 finished = _finished(folder)  # by another process, which was at it until now
                 if finished is not None:
@@ -96,7 +96,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     result = read_result(folder)
     if result is not None:
         with contextlib.suppress(OSError):
-            remove_unfinished_files(folder)
+            remove(folder, UNFINISHED_FILES)
     return result
 
 
@@ -119,9 +119,8 @@ def _train(
 ) -> dict[str, Any]:
     """The rounds that remain, and the result. However it ends, the last finished round is kept."""
     diversity = GradientDiversity(every=module.experiment.evaluation.gradient_diversity_every)
-    trainer = build_trainer([diversity, recorder.exchange, stop, recorder, *callbacks])
     try:
-        fit(module, trainer)
+        fit(module, [diversity, recorder.exchange, stop, recorder, *callbacks])
         if len(module.remaining_rounds()):  # a callback has ended it
             raise Stopped(f"{recorder.folder}: stopped after round {module.rounds_done}; {GOES_ON}")
         return recorder.publish("done", module.models())
@@ -129,11 +128,10 @@ def _train(
         recorder.publish("diverged", error=str(error))
         raise
     except BaseException:
-        signal = stopping.received()
+        signal = stopping.received()  # also where a worker's end came first: the signal went to the whole group
+        with contextlib.suppress(*(() if signal else (CannotWrite, ClaimLost))):  # the first reason counts
+            recorder.save()
         if signal is None:
-            with contextlib.suppress(CannotWrite, ClaimLost):  # the first reason counts
-                recorder.save()
             raise
-        recorder.stopped_by(signal)  # also where a worker's end came first: the signal went to the whole group
         where = f"{recorder.folder}: stopped by {signal} after round {recorder.rounds_done}"
         raise Stopped(f"{where}; {GOES_ON}") from None

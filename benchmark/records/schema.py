@@ -37,9 +37,9 @@ Wanted: TypeAlias = str | list[Any] | Mapping[str, Any]
 
 NUMBERS: Wanted = {"*": "a number"}
 EXPERIMENT: Wanted = {
-    "data": {"name": "text"},
+    "data": {"name": "text", "pooled_test?": "a whole number"},
     "partition": {},
-    "model": {"norm": "text"},
+    "model": {"norm": "text", "network?": "text"},
     "method": {"kind": "text", "warm_start_rounds?": "a whole number"},
     "federation": {"rounds": "a whole number above 0"},
     "optimizer": {},
@@ -61,7 +61,6 @@ MANIFEST: Wanted = {
             "code?": _CODE,
             "packages?": {"*": "text"},
             "hardware?": {},
-            "stopped?": {"by": "text", "after_round": "a whole number", "at": "text"},
             "wandb?": {"id": "text", "project?": "text"},
         }
     ],

@@ -15,12 +15,12 @@ from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS, Experiment, from_record
 from benchmark.records import claim, state
 from benchmark.records.collect import is_copy
-from benchmark.records.record import RunRecord, measurements
+from benchmark.records.identity import own_names
+from benchmark.records.record import RunRecord
+from benchmark.records.result import settings_of, sums_of
 
 ROUNDING = 1e-5  # committed copies have six significant digits
 FRACTIONS = ("accuracy", "auroc", "precision", "recall", "kept", "class_balance")  # last parts of metric names
-COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
-NOT_MEASURED = ("cell_key", "seed", "round")  # of a round's line
 
 
 def check_records(
@@ -34,12 +34,6 @@ def check_records(
     readable = [filed for filed in records if trusted or not own_names(filed[0].experiment)]
     other_data, absent = data_faults(readable, root) if with_data else ([], set[str]())
     return [*faults, *other_data, *equal_rounds(records)], absent
-
-
-def own_names(experiment: Mapping[str, Any]) -> list[str]:
-    """The classes and folders of the user's own that a record's experiment names: "my:Mine", "folder:/data/leaves"."""
-    named = (experiment["method"]["kind"], experiment["model"].get("network"), experiment["data"]["name"])
-    return [f"{name}" for name in named if ":" in f"{name}"]
 
 
 def record_faults(record: RunRecord, path: Path, *, trusted: bool = True) -> list[str]:
@@ -79,11 +73,7 @@ def _experiment_faults(record: RunRecord, *, readable: bool) -> Iterator[str]:
 
 
 def _other_settings(result: Mapping[str, Any], experiment: Experiment) -> Iterator[str]:
-    for key, right in (
-        ("profile", experiment.profile),
-        ("selection", experiment.evaluation.selection),
-        ("measured", measurements(experiment.evaluation)),
-    ):
+    for key, right in settings_of(experiment).items():
         if key in result and result[key] != right:
             yield f"result.json: {key} {result[key]!r}, but experiment.json has {right!r}"
     if result.get("status") == "done" and result["rounds"] != experiment.federation.rounds:
@@ -98,14 +88,14 @@ def _round_faults(record: RunRecord) -> Iterator[str]:
     if numbers != list(range(1, len(numbers) + 1)):
         yield f"rounds.jsonl: rounds {numbers[:3]}... are not 1 to {len(numbers)}, each once"
     for line in record.rounds:
+        where = f"rounds.jsonl: round {line.get('round')}"
         for name, right in (("cell_key", record.cell_key), ("seed", record.seed)):
             if line.get(name, right) != right:
-                yield f"rounds.jsonl: round {line.get('round')} is of {name} {line[name]}, not {right}"
-        metrics = {name: value for name, value in line.items() if name not in NOT_MEASURED}
-        yield from (f"rounds.jsonl: round {line.get('round')}, {fault}" for fault in _metric_faults(metrics))
+                yield f"{where} is of {name} {line[name]}, not {right}"
+        yield from (f"{where}, {fault}" for fault in _not_fractions(line))
 
 
-def _metric_faults(metrics: Mapping[str, Any]) -> Iterator[str]:
+def _not_fractions(metrics: Mapping[str, Any]) -> Iterator[str]:
     for name, value in metrics.items():
         if name.split("/")[-1] in FRACTIONS and not -1e-9 <= value <= 1.0 + 1e-9:
             yield f"{name} is {value}, not a fraction"
@@ -113,28 +103,17 @@ def _metric_faults(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
     """The result against the rounds that it sums up. A copy has counts of all rounds, and the rest of some."""
-    result, rounds, copied = record.result, record.rounds, tolerance > 0
-    yield from (f"last.{fault}" for fault in _metric_faults(result["last"]))
-    if result["rounds"] != len(rounds):
-        yield f"rounds {result['rounds']}, but the record has {len(rounds)}"
-    latest: dict[str, Any] = {}
-    for line in rounds[-1:] if copied else rounds:
-        latest.update(line)
-    for name, value in result["last"].items():
-        if not equal(value, latest.get(name), tolerance) and (name in latest or not copied):
-            yield f"last.{name} is {value}, the rounds end with {latest.get(name)}"
-    best = result.get("best") or {}
-    best_line = next((line for line in rounds if line.get("round") == best.get("round")), {})
-    for name, value in best.items():
-        if not equal(value, best_line.get(name), tolerance):
-            yield f"best.{name} is {value}, round {best.get('round')} has {best_line.get(name)}"
-        highest = max((line[name] for line in rounds if name in line), default=None)
-        if name.endswith("/accuracy") and not equal(value, highest, tolerance):
-            yield f"best.{name} is {value}, the highest of the rounds is {highest}"
-    for name, metric in COSTS.items():
-        total = sum(line.get(metric, 0) for line in rounds)
-        if not equal(result["cost"].get(name), total, tolerance):
-            yield f"cost.{name} is {result['cost'].get(name)}, the rounds make {total}"
+    result, right, copied = record.result, sums_of(record.rounds), tolerance > 0
+    if result["rounds"] != right["rounds"]:
+        yield f"rounds {result['rounds']}, but the record has {right['rounds']}"
+    yield from (f"last.{fault}" for fault in _not_fractions(result["last"]))
+    if copied:
+        right["last"] = {name: value for name, value in right["last"].items() if name in record.rounds[-1]}
+    for part in ("last", "best", "fall", "cost"):
+        said, sums = result.get(part) or {}, right.get(part) or {}
+        for name in sorted(said.keys() | sums.keys() if part == "cost" else said.keys()):
+            if not equal(said.get(name), sums.get(name), tolerance) and (name in sums or not copied):
+                yield f"{part}.{name} is {said.get(name)}, the rounds make {sums.get(name)}"
 
 
 def _unfinished_faults(folder: Path, run: str) -> Iterator[str]:
@@ -178,7 +157,7 @@ def data_faults(records: Iterable[tuple[RunRecord, Path]], root: Path | None) ->
             continue
         recorded = record.manifest.get("data", {})
         other_files = record.data_note != notes[key] and UNKNOWN_ORIGIN not in record.data_note + notes[key]
-        if other_files and name in DATASETS and DATASETS[name].original is not None:
+        if other_files and name in DATASETS and DATASETS[name].original:
             absent.add(name)  # the suite lists the record's files, too: those of the original, or packed ones
             continue
         for what, right in hashes[key].items():

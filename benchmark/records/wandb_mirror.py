@@ -7,12 +7,14 @@ its runs again from the records.
 """
 
 import contextlib
-import json
+import netrc
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import pytorch_lightning as pl
 
@@ -23,16 +25,36 @@ from benchmark.experiment import Experiment, published, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.stopping import Preempted
 from benchmark.methods.catalogue import method_name
-from benchmark.records.files import write_atomically
 from benchmark.records.provenance import commit
 from benchmark.records.record import RunRecord, read_run
-from benchmark.records.wandb_connection import unreachable
 
 PROJECT = "fssl"
 LONGEST_TAG = 64  # characters that W&B takes
 SECONDS_TO_START = 30.0
+SECONDS_TO_ANSWER = 3.0
 Mode = Literal["online", "offline"]
-_KEYS = ("cell_key", "seed", "round")  # of a recorded round; all else are metrics
+KEYS = ("cell_key", "seed", "round")  # of a recorded round; all else are metrics
+
+
+def unreachable() -> str | None:
+    """Why runs cannot go online: no key, or no answer at WANDB_BASE_URL in `SECONDS_TO_ANSWER`. None: they can."""
+    address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
+    host = address.hostname or ""
+    if not os.environ.get("WANDB_API_KEY") and not _in_netrc(host):
+        return "no API key was found; set WANDB_API_KEY, or type `wandb login`"
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((host, port), timeout=SECONDS_TO_ANSWER).close()
+    except (OSError, ValueError) as error:
+        return f"{host} cannot be reached ({error})"
+    return None
+
+
+def _in_netrc(host: str) -> bool:
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
 def config_of(experiment: Experiment) -> dict[str, Any]:
@@ -86,16 +108,16 @@ class WandbMirror(pl.Callback):
         words: Mapping[str, Any],
         mode: Mode,
         wandb_folder: Path,
-        run_folder: Path,
+        folder_name: str,
         agents_run: Mapping[str, str] | None = None,
     ) -> None:
         """`record`: reads the run's record as it is at that moment. `words`: see `labels_of`. `wandb_folder`: for W&B's
-        own files. `run_folder`: the run's, where its address on W&B is noted. `agents_run`: the id, and maybe the
-        project, under which an agent's W&B has the run already (`made_by_agent`)."""
+        own files. `folder_name`: of the run's folder. `agents_run`: the id, and maybe the project, under which an
+        agent's W&B has the run already (`made_by_agent`)."""
         self._experiment, self._record, self._labels = experiment, record, labels_of(experiment, words)
-        self._mode, self._wandb_folder, self._run_folder = mode, wandb_folder, run_folder
+        self._mode, self._wandb_folder = mode, wandb_folder
         # The same however often the run is begun; W&B's ids may have no "@".
-        own_id = f"{experiment.cell_key}-{run_folder.name.removeprefix('seed=').replace('@', '-')}"
+        own_id = f"{experiment.cell_key}-{folder_name.removeprefix('seed=').replace('@', '-')}"
         self._id = {"project": PROJECT, "id": own_id, **(agents_run or {})}
         self._run: Any = None  # wandb is imported only where it is wanted
         self._next = 1  # the first round that W&B lacks
@@ -154,17 +176,10 @@ class WandbMirror(pl.Callback):
                 x_disable_meta=True,  # command line, paths, host and user
             ),
         )
-        self._note_address()
         self._run.define_metric("round")
         self._run.define_metric("*", step_metric="round")
         self._next = max(1, int(self._run.step))  # W&B counts from the round after the last one it has
         self._send_recorded()
-
-    def _note_address(self) -> None:
-        """Write the run's address into its folder, for the report; an offline run has none."""
-        url = self._run.url
-        if self._run_folder.is_dir() and isinstance(url, str) and url:
-            write_atomically(self._run_folder / "wandb.json", (json.dumps({"url": url}) + "\n").encode())
 
     def _send_recorded(self) -> None:
         record = self._record()
@@ -177,8 +192,9 @@ class WandbMirror(pl.Callback):
     def _send(self, lines: Iterable[Mapping[str, Any]]) -> None:
         for line in lines:
             if line["round"] >= self._next:
-                metrics = {name: value for name, value in line.items() if measured(name)}
-                self._run.log({"round": line["round"], **metrics}, step=line["round"])
+                # Clocks are W&B's own.
+                shown = {name: line[name] for name in line if name not in KEYS and not name.startswith("time/")}
+                self._run.log({"round": line["round"], **shown}, step=line["round"])
                 self._next = line["round"] + 1
 
     def _try(self, act: Callable[[], object]) -> None:
@@ -204,7 +220,7 @@ def mirrored(
         yield []
         return
     mirror = WandbMirror(
-        experiment, lambda: read_run(folder), words=words, mode=mode, wandb_folder=wandb_folder, run_folder=folder
+        experiment, lambda: read_run(folder), words=words, mode=mode, wandb_folder=wandb_folder, folder_name=folder.name
     )
     try:
         yield [mirror]
@@ -219,11 +235,6 @@ def made_by_agent(record: RunRecord) -> Mapping[str, str] | None:
     """The W&B run of the last sweep agent that trained this run: {"id", "project"}; None without one."""
     attempts = record.manifest.get("attempts", [])
     return next((attempt["wandb"] for attempt in reversed(attempts) if "wandb" in attempt), None)
-
-
-def measured(name: str) -> bool:
-    """Whether a field of a recorded round is a metric that W&B is shown; clocks are W&B's own."""
-    return name not in _KEYS and not name.startswith("time/")
 
 
 def agents_run(environ: Mapping[str, str]) -> dict[str, str] | None:

@@ -86,12 +86,12 @@ def labelled_weight(record: RunRecord) -> float | None:
     A mean over the rounds in which other clients took part; 1 where labels alone are trained on.
     """
     alone = record.experiment.get("method", {}).get("kind") == "supervised_fl"
-    return 1.0 if alone else record.mean("aggregation/labelled_share")
+    return 1.0 if alone else record.summary("aggregation/labelled_share").get("mean")
 
 
 def millions(record: RunRecord) -> float | None:
     """Numbers sent both ways in a round, in millions: bytes over four, the mean of all rounds (ProxyFL, Table 7)."""
-    up, down = record.mean("comm/bytes_up"), record.mean("comm/bytes_down")
+    up, down = (record.summary(f"comm/bytes_{way}").get("mean") for way in ("up", "down"))
     return None if up is None or down is None else (up + down) / 4e6
 
 

@@ -8,9 +8,9 @@ known once it has run. A claim that is made or reworded later is therefore judge
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,65 +33,44 @@ NOTED: Wanted = {
 AGAIN = "remove it; `fssl reproduce` of its item writes it again"
 
 
-@dataclass(frozen=True, eq=False)
-class FamilyItems:
-    """The items whose claims are one family: a paper's at a profile, built in one way."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Declared:
+    """The claims of one family as they are now: a paper's at a profile, built in one way, or those of a user's item."""
 
-    items: tuple[Item, ...]
+    name: str  # what manifests call it: "ssfl demo", "ssfl-printed gpu"
+    keys: frozenset[str]  # of its cells
+    claims: Family
+    # The first claim on each contrast: one that several items have is judged once. Empty for what was noted by a user.
+    owners: Mapping[object, tuple[Item, Claim]] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """What manifests call the family: "ssfl demo", "ssfl-printed gpu"."""
-        return self.items[0].family
 
-    @cached_property
-    def owners(self) -> Mapping[object, tuple[Item, Claim]]:
-        """The first claim on each contrast: one that several items have is judged once. Raises ConfigError."""
-        owners: dict[object, tuple[Item, Claim]] = {}
-        for item in self.items:
-            for claim in item.claims:
-                owners.setdefault(_contrast(item, claim), (item, claim))
-        with_main = {item.name for item, claim in owners.values() if claim.main}
-        if len(with_main) > 1:
-            names = ", ".join(with_main)
-            raise ConfigError(f"main claims of {self.name} are in {names}; choose one item for all of them")
-        return owners
-
-    @cached_property
-    def keys(self) -> frozenset[str]:
-        """The keys of its cells."""
-        cells = {cell.cell_key for item in self.items for cell in item.cells}
-        chosen = {run.cell_key for item in self.items for choice in item.choices for run in choice.finals.values()}
-        return frozenset(cells | chosen)
-
-    @property
-    def declared(self) -> Family:
-        """Its claims as they are now."""
-        judged = [(item, claim) for item, claim in self.owners.values() if claim.endpoint != "arithmetic"]
-        main, others = (
-            tuple(item.hash_of(claim) for item, claim in judged if claim.main is is_main) for is_main in (True, False)
-        )
-        return Family(main=main, others=others)
+def declared_by(items: Sequence[Item]) -> Declared:
+    """What these items declare together. Raises ConfigError."""
+    owners: dict[object, tuple[Item, Claim]] = {}
+    for item in items:
+        for claim in item.claims:
+            owners.setdefault(_contrast(item, claim), (item, claim))
+    with_main = {item.name for item, claim in owners.values() if claim.main}
+    if len(with_main) > 1:
+        names = ", ".join(with_main)
+        raise ConfigError(f"main claims of {items[0].family} are in {names}; choose one item for all of them")
+    judged = [(claim.main, item.hash_of(claim)) for item, claim in owners.values() if claim.endpoint != "arithmetic"]
+    main, others = (tuple(claim for is_main, claim in judged if is_main is wanted) for wanted in (True, False))
+    cells = {cell.cell_key for item in items for cell in item.cells}
+    chosen = {run.cell_key for item in items for choice in item.choices for run in choice.finals.values()}
+    claims = Family(main=main, others=others)
+    return Declared(name=items[0].family, keys=frozenset(cells | chosen), claims=claims, owners=owners)
 
 
 @cache
-def families_at(paper: str, profile: str) -> Mapping[tuple[str, int], FamilyItems]:
+def families_at(paper: str, profile: str) -> Mapping[tuple[str, int], Declared]:
     """A paper's families at a profile, by name and first seed. Each item's runs have that profile."""
     items: dict[tuple[str, int], list[Item]] = defaultdict(list)
     for name, build in (*ITEMS.items(), *VARIANTS.items()):
         if name.partition("/")[0] == paper and profile_of(profile, profiles(name)) == profile:
             item = item_of(build, profile)
             items[item.family, item.confirms_from].append(item)
-    return {key: FamilyItems(tuple(of_family)) for key, of_family in items.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnFamily:
-    """The claims of an item of one's own, as `note_own` wrote them down before its runs began."""
-
-    name: str
-    keys: frozenset[str]
-    declared: Family
+    return {key: declared_by(of_family) for key, of_family in items.items()}
 
 
 def note_own(items: Iterable[Item], results: Path) -> None:
@@ -101,16 +80,16 @@ def note_own(items: Iterable[Item], results: Path) -> None:
     """
     for item in items:
         if item.typed:
-            file, family = Path(item.typed).resolve(), family_items(item)
+            file, declared = Path(item.typed).resolve(), family_items(item)
             place = results / OWN_FOLDER / f"{item.family.replace('/', '-').replace(' ', '-')}.json"
             before = Path(noted_own(place)["path"]).resolve() if place.is_file() else file
             if before != file and before.is_file():
                 raise ConfigError(f"{item.typed}: is not {before}, which has that name here; rename one of them")
             noted = {
                 "name": item.family,
-                "keys": sorted(family.keys),
-                "main": family.declared.main,
-                "others": family.declared.others,
+                "keys": sorted(declared.keys),
+                "main": declared.claims.main,
+                "others": declared.claims.others,
                 "profile": item.profile,
                 "path": str(file),
                 "file": file.read_text("utf-8-sig"),
@@ -124,22 +103,22 @@ def noted_own(path: Path) -> dict[str, Any]:
     return noted
 
 
-def _own_families(results: Path) -> Iterator[OwnFamily]:
+def _own_families(results: Path) -> Iterator[Declared]:
     """Raises DataError."""
     for noted in map(noted_own, own_files(results)):
         if noted["main"] or noted["others"]:
-            declared = Family(main=tuple(noted["main"]), others=tuple(noted["others"]))
-            yield OwnFamily(name=noted["name"], keys=frozenset(noted["keys"]), declared=declared)
+            claims = Family(main=tuple(noted["main"]), others=tuple(noted["others"]))
+            yield Declared(name=noted["name"], keys=frozenset(noted["keys"]), claims=claims)
 
 
 def own_files(results: Path) -> list[Path]:
     return sorted((results / OWN_FOLDER).glob("*.json"))
 
 
-def family_items(item: Item) -> FamilyItems:
-    """The items of its family; a test's or a user's item is alone in its own."""
+def family_items(item: Item) -> Declared:
+    """The family of its claims; a test's or a user's item is alone in its own."""
     if item.name not in ITEMS and item.name not in VARIANTS:
-        return FamilyItems((item,))
+        return declared_by([item])
     return families_at(item.name.partition("/")[0], item.profile)[item.family, item.confirms_from]
 
 
@@ -171,25 +150,24 @@ def begun_under(experiment: Experiment, results: Path) -> dict[str, Any]:
     first = first_seed_of(experiment.seed)
     families = {}
     own = [family for family in _own_families(results) if experiment.cell_key in family.keys]
-    families_of_papers = _families_judged_by(experiment.cell_key, experiment.profile, experiment.seed)
-    judged: list[FamilyItems | OwnFamily] = [*families_of_papers, *own]
-    for items in judged:
-        earlier = _closed(results, items)
-        family = earlier.get(first) or _without_earlier(items.declared, earlier, first)
-        families[items.name] = {"main": list(family.main), "others": list(family.others)}
+    of_papers = _families_judged_by(experiment.cell_key, experiment.profile, experiment.seed)
+    for declared in (*of_papers, *own):
+        earlier = _closed(results, declared)
+        family = earlier.get(first) or _without_earlier(declared.claims, earlier, first)
+        families[declared.name] = {"main": list(family.main), "others": list(family.others)}
     return {"claims": families, "rule": rule()} if families else {}
 
 
 def families_of(cell_key: str, profile: str, seed: int) -> set[str]:
     """The families that the manifest of a run of that cell and seed names."""
-    return {items.name for items in _families_judged_by(cell_key, profile, seed)}
+    return {declared.name for declared in _families_judged_by(cell_key, profile, seed)}
 
 
-def _families_judged_by(cell_key: str, profile: str, seed: int) -> list[FamilyItems]:
+def _families_judged_by(cell_key: str, profile: str, seed: int) -> list[Declared]:
     """The families that have the cell and whose claims that seed can judge; none for a setting of the user's own."""
     papers = dict.fromkeys(name.partition("/")[0] for name in ITEMS) if profile in PROFILES else ()
     families = [entry for paper in papers for entry in families_at(paper, profile).items()]
-    return [items for (_, first), items in families if seed >= first and items.owners and cell_key in items.keys]
+    return [of for (_, first), of in families if seed >= first and of.owners and cell_key in of.keys]
 
 
 def families_in(manifest: Mapping[str, Any]) -> dict[str, Family]:
@@ -221,7 +199,7 @@ def family_of(item: Item, claim: Claim, families: Mapping[int, Family]) -> tuple
     following = max([item.confirms_from - SEEDS, *families]) + SEEDS
     if following not in CONFIRMING:
         raise ConfigError(f"all seeds from {CONFIRMING.start} to {CONFIRMING.stop - 1} have judged other claims")
-    return following, _without_earlier(family_items(item).declared, families, following)
+    return following, _without_earlier(family_items(item).claims, families, following)
 
 
 def _without_earlier(family: Family, families: Mapping[int, Family], first: int) -> Family:
@@ -231,10 +209,10 @@ def _without_earlier(family: Family, families: Mapping[int, Family], first: int)
     return family
 
 
-def _closed(results: Path, items: FamilyItems | OwnFamily) -> dict[int, Family]:
+def _closed(results: Path, declared: Declared) -> dict[int, Family]:
     families: dict[int, Family] = {}
-    for first, path in _confirming_runs(results, items.keys):
-        if first not in families and (family := families_in(_manifest(path)).get(items.name)) is not None:
+    for first, path in _confirming_runs(results, declared.keys):
+        if first not in families and (family := families_in(_manifest(path)).get(declared.name)) is not None:
             families[first] = family
     return families
 

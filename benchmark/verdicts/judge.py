@@ -19,7 +19,7 @@ stays. So no verdict depends on the runs of another item. Means are not judged: 
 test of a mean holds its level at so few seeds. tests/verdicts/test_error_rate.py simulates the whole rule.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal, TypeAlias
@@ -93,15 +93,19 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What the looks so far say at a claim's error."""
+class Reading:
+    """What a look says of one contrast, or what the looks so far say of a claim."""
 
-    verdict: Verdict
+    verdict: Verdict = "undecided"  # of a contrast: of the claim by it alone, at its share of the error
     why: str
-    looks: int  # the number of the look that decided; undecided: of the last look
-    contrast: int = 0  # the one that is shown
     interval: Interval | None = None
     level: float = 1 - FAMILY_ERROR
+    # Of a contrast:
+    above: bool = False  # whether it is above zero, at the claim's error
+    typical: float = 0.0
+    # Of a claim:
+    looks: int = 0  # the number of the look that decided; undecided: of the last look
+    contrast: int = 0  # the one that is shown
     waits_for: str = ""
 
 
@@ -134,7 +138,7 @@ def family_error(hundred: int) -> float:
     return FAMILY_ERROR if hundred == 1 else FAMILY_ERROR / 2**hundred
 
 
-def decide(claims: Sequence[Evidence], family: Family, hundred: int = 1) -> list[tuple[Decision, float]]:
+def decide(claims: Sequence[Evidence], family: Family, hundred: int = 1) -> list[tuple[Reading, float]]:
     """For each of an item's claims in a family: what its looks say, and the error at which they judged it."""
     error = family_error(hundred)
     half = error / 2 if family.main and family.others else error
@@ -148,9 +152,9 @@ def decide(claims: Sequence[Evidence], family: Family, hundred: int = 1) -> list
 
 def _main_in_order(
     claims: Mapping[str, Evidence], order: Sequence[str], error: float
-) -> dict[str, tuple[Decision, float]]:
+) -> dict[str, tuple[Reading, float]]:
     """Main claims one after another at the same error; none after the first without a rejection is decided."""
-    decisions: dict[str, tuple[Decision, float]] = {}
+    decisions: dict[str, tuple[Reading, float]] = {}
     waits_for = ""
     for name in order:
         decision = looked_at(claims[name], error) if name in claims else None
@@ -164,9 +168,9 @@ def _main_in_order(
     return decisions
 
 
-def _holm(claims: Sequence[Evidence], error: float) -> list[tuple[Decision, float]]:
+def _holm(claims: Sequence[Evidence], error: float) -> list[tuple[Reading, float]]:
     """Claims at equal shares of the error; the share of a rejected claim goes to the others."""
-    decided: dict[int, tuple[Decision, float]] = {}
+    decided: dict[int, tuple[Reading, float]] = {}
     while True:
         rejected = sum(decision.verdict in REJECTIONS for decision, _ in decided.values())
         each = error / max(1, len(claims) - rejected)
@@ -177,39 +181,21 @@ def _holm(claims: Sequence[Evidence], error: float) -> list[tuple[Decision, floa
             return [(judged | decided)[n] for n in range(len(claims))]
 
 
-def looked_at(seen: Evidence, error: float) -> Decision:
+def looked_at(seen: Evidence, error: float) -> Reading:
     """The verdict of the first look that decides; all looks together err no more than `error`."""
-    seeds = seen.confirming
+    seeds, many = seen.confirming, range(len(seen.differences))
     passed: set[int] = set()
-    decision = Decision(verdict="undecided", why=f"{len(seeds)} seeds of at least {LOOKS[0]}", looks=0)
+    decision = Reading(why=f"{len(seeds)} seeds of at least {LOOKS[0]}")
     for look, n in enumerate(LOOKS):
         if n > len(seeds):
             break
-        readings = readings_at(seen, error, look)
+        whole, share = errors(error)[look], errors(error / len(many))[look]
+        readings = [_reading(seen, contrast, seeds[:n], whole, share) for contrast in many]
         passed |= {contrast for contrast, reading in enumerate(readings) if reading.above}
         decision = _together(readings, passed, look)
         if decision.verdict != "undecided":
             break
     return decision
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """What one look says of one contrast."""
-
-    above: bool = False  # whether it is above zero, at the claim's error
-    verdict: Verdict = "undecided"  # of the claim, whatever the other contrasts say; at this one's share of the error
-    why: str
-    typical: float = 0.0
-    interval: Interval | None = None
-    level: float = 1 - FAMILY_ERROR
-
-
-def readings_at(seen: Evidence, error: float, look: int) -> list[Reading]:
-    """What that look says of each contrast; all looks together err no more than `error`."""
-    many, seeds = range(len(seen.differences)), seen.confirming[: LOOKS[look]]
-    whole, share = errors(error)[look], errors(error / len(many))[look]
-    return [_reading(seen, contrast, seeds, whole, share) for contrast in many]
 
 
 def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Reading:
@@ -234,20 +220,13 @@ def runs_fall(seen: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
     return max(seen.collapsed_at(seeds, contrast).values(), default=0) > RUNS_FALL * len(seeds)
 
 
-def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -> Decision:
+def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -> Reading:
     """What the contrasts say of the claim. `passed`: those that were above zero at this look or before."""
     deciding = [contrast for contrast, reading in enumerate(readings) if reading.verdict != "undecided"]
     waiting = [contrast for contrast in range(len(readings)) if contrast not in passed]
     shown = min(deciding[:1] or waiting or range(len(readings)), key=lambda contrast: readings[contrast].typical)
-    reading = readings[shown]
-    return Decision(
-        verdict=reading.verdict if deciding or waiting else "holds",
-        why=reading.why,
-        looks=look + 1,
-        contrast=shown,
-        interval=reading.interval,
-        level=reading.level,
-    )
+    verdict = readings[shown].verdict if deciding or waiting else "holds"
+    return replace(readings[shown], verdict=verdict, looks=look + 1, contrast=shown)
 
 
 Intervals: TypeAlias = Callable[[Sequence[float], float], Interval | None]
@@ -324,27 +303,31 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
         return Judged(claim=claim, verdict="not judged yet", reason="counted at profile paper, on the paper's networks")
     values: dict[str, dict[int, float]] = {}
     for entry in (*item.cells, *item.shown):
-        known: Iterable[float | str] = (entry.computed[claim.metric],) if claim.metric in entry.computed else ()
-        if isinstance(entry, Cell) and not known:
-            known = cell_result(entry, records, item.seeds, claim.metric).values.values()
-        values[entry.label] = dict(enumerate(float(value) for value in list(known)[:1] if not isinstance(value, str)))
-    absent = [label for label in claim.labels if not values[label]]
+        value = entry.computed.get(claim.metric)
+        if value is None and isinstance(entry, Cell):
+            value = next(iter(cell_result(entry, records, item.seeds, claim.metric).values.values()), None)
+        if value is not None and not isinstance(value, str):
+            values[entry.label] = {0: float(value)}
+    absent = [label for label in claim.labels if label not in values]
     if absent:
         return Judged(claim=claim, verdict="not judged yet", reason=f"nothing is counted yet for {absent[0]}")
     least = min(contrast(coefficients, values)[0] for coefficients in contrasts(claim))
-    margin = in_unit(claim.metric, claim.least)
-    verdict: Verdict
     if claim.form == "comparable":
-        verdict, why = ("holds", "within") if abs(least) <= claim.least else ("contradicted", "outside")
-        reason = f"counted, {why} +-{margin}"
-    elif least < claim.least:
-        verdict, reason = "contradicted", f"counted, less than {margin}"
+        holds = abs(least) <= claim.least
+        counted = "within +-" if holds else "outside +-"
     else:
-        verdict, reason = "holds", f"counted, at least {margin}"
-    return Judged(claim=claim, verdict=verdict, seen=Estimate(value=least, n=1), level=1.0, reason=reason)
+        holds = least >= claim.least
+        counted = "at least " if holds else "less than "
+    return Judged(
+        claim=claim,
+        verdict="holds" if holds else "contradicted",
+        reason=f"counted, {counted}{in_unit(claim.metric, claim.least)}",
+        seen=Estimate(value=least, n=1),
+        level=1.0,
+    )
 
 
-def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
+def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
     """The decision with its estimates, and what a reader has to know before it."""
     if seen.unjudged:
         return Judged(claim=seen.claim, verdict="not judged yet", reason=seen.unjudged, evidence=seen)
@@ -363,7 +346,7 @@ def _judged(seen: Evidence, decision: Decision, error: float) -> Judged:
     return replace(judged, reason=reason, diverged=seen.diverged, error=error, could_decide=could_decide, evidence=seen)
 
 
-def _judged_at_looks(seen: Evidence, decision: Decision, error: float) -> Judged:
+def _judged_at_looks(seen: Evidence, decision: Reading, error: float) -> Judged:
     every = seen.confirming
     seeds = every[: LOOKS[decision.looks - 1]] if decision.looks else every
     at_look = _estimate(seen.differences_at(seeds, decision.contrast), decision.interval)

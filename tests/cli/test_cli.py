@@ -12,7 +12,6 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.errors import Stopped
 from benchmark.papers.catalogue import items
-from benchmark.records.claim import PATIENCE
 from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under
 from benchmark.verdicts.rule import rule
@@ -45,6 +44,8 @@ def fssl(capsys, *words):
         (["run", "--data.name=svhn"], 66, "svhn"),
         (["run", "--config", "nothing.yaml"], 65, "nothing.yaml"),
         (["run", "--cell", "ssfl/tab2:FedAvg/ful"], 65, "FedAvg/full"),
+        (["run", "--federation.alpha=1"], 65, "unknown key federation.alpha = 1; did you mean 'partition.alpha' or"),
+        (["run", "--method.T=1"], 65, "unknown key method.T = 1; did you mean 'federation.T'?"),
         (["run", "--threads", "0"], 65, "--threads: 0; choose 1 or more"),
         (["run", "--engine", "cpu"], 65, "unknown engine 'cpu'; choose auto, reference, pool"),
         (["run", "--engine", "ray"], 65, "'ray' is withdrawn; choose pool on one machine"),
@@ -80,13 +81,18 @@ def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, says):
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("command", ["status", "report", "list", "verify", "wandb-rebuild"])
+@pytest.mark.parametrize("command", ["status", "verify", "wandb-rebuild"])
 def test_results_that_are_not_there_are_not_read(capsys, tmp_path, command):
     """A mistyped name is no folder without records; nor is one with none whole."""
-    code, out, err = fssl(capsys, *command.split(), "--results", tmp_path / "typo")
+    code, out, err = fssl(capsys, command, "--results", tmp_path / "typo")
     assert (code, out) == (66, "") and "typo is not there; check its name" in err
     assert not list(tmp_path.iterdir())
-    assert "typo is not there yet" in fssl(capsys, "plan", "fedswitch/tab1", "--results", tmp_path / "typo")[2]
+
+
+@pytest.mark.parametrize("words", ["plan fedswitch/tab1", "list networks", "report fedswitch/tab1 --profile demo"])
+def test_no_results_yet_are_a_normal_state(capsys, tmp_path, words):
+    code, out, err = fssl(capsys, *words.split(), "--results", tmp_path / "later")
+    assert code == 0 and out and "later is not there yet: no run of it counts" in err
 
 
 def test_no_record_is_not_verified(capsys, tmp_path):
@@ -108,6 +114,11 @@ def test_run_prints_its_result_as_json(capsys, tmp_path):
     lines = (tmp_path / "runs" / result["cell_key"] / "seed=0" / "rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2]
     assert fssl(capsys, "verify", "--results", tmp_path)[:2] == (0, "1 records, 0 troubles\n")
+
+
+def test_a_run_that_kept_no_pseudo_label_says_what_to_do(capsys, tmp_path):
+    _, out, _ = fssl(capsys, "run", *TINY, "--method.threshold=0.99", "--results", tmp_path)
+    assert "kept no pseudo-label at threshold 0.99; more rounds or a lower --method.threshold may keep some\n" in out
 
 
 def test_a_printed_configuration_runs_again(capsys, tmp_path):
@@ -158,7 +169,7 @@ def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys
             words = ("--cell", "ssfl/tab2:Server only", "--profile", "demo", "--results", tmp_path)
             assert fssl(capsys, "run", *words, f"--seed={seed}")[0] == 76
         else:
-            error = attempt(experiment.with_seed(seed), tmp_path, None, PATIENCE, "cpu")
+            error = attempt(experiment.with_seed(seed), tmp_path, "cpu")
             assert isinstance(error, Stopped)
         return json.loads(path.read_text())
 

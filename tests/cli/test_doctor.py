@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture(autouse=True)
 def no_data_named(monkeypatch):
-    monkeypatch.delenv("FSSL_DATA", raising=False)
+    monkeypatch.setenv("FSSL_DATA", "")  # which `--data-root` sets
 
 
 @pytest.mark.skipif(doctor.NVIDIA.exists(), reason="this machine has a GPU")

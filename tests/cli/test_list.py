@@ -19,7 +19,7 @@ from sweeps.plan import plan, restricted
 def nothing_here(tmp_path, monkeypatch):
     """No data folder, an empty cache, no results, and a download that fails the test."""
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FSSL_DATA", raising=False)
+    monkeypatch.setenv("FSSL_DATA", "")  # which `--data-root` sets
     monkeypatch.setattr("benchmark.data.datasets.download", lambda *_: pytest.fail("a download"))
     monkeypatch.setattr("benchmark.data.datasets.load", lambda *_: pytest.fail("a data set was loaded"))
     return tmp_path

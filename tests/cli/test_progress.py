@@ -9,7 +9,7 @@ from benchmark.cli.progress import Display, LaunchProgress
 from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.launcher import LaunchStatus
+from sweeps.launcher import Launch
 from sweeps.status import RunStatus
 
 
@@ -49,12 +49,16 @@ def test_plain_lines_in_a_pipe_follow_the_runs_of_a_launch(tiny, tmp_path, monke
     monkeypatch.setattr("benchmark.cli.progress.SECONDS_BETWEEN_LINES", 0.0)
     text = io.StringIO()
     with Display(Console(file=text, width=200)) as display:
-        progress = LaunchProgress(display, [tiny, other], tmp_path, {tiny.cell_key: "FedAvg"}, 120.0)
+        progress = LaunchProgress(display, [tiny, other], tmp_path, {tiny.cell_key: "FedAvg"})
+        launched = Launch([tiny, other], tmp_path)
+        launched.at_work.add(tiny)
         with claimed(folder):
-            progress.watch(LaunchStatus(running={tiny}, finished=(), trained=0))
+            progress.watch(launched)
         (folder / "rounds.jsonl").write_text(rounds)
         (folder / "result.json").write_text(result)
-        progress.watch(LaunchStatus(running=set(), finished=(tiny,), trained=1))
+        launched.at_work.clear()
+        launched.finished.append(tiny)
+        progress.watch(launched)
     first, last = text.getvalue().splitlines()
     assert first.startswith("2 runs: 1 running, 1 missing; 2/6 rounds, about ")
     assert last == "2 runs: 1 done, 1 missing; 3/6 rounds"

@@ -185,7 +185,7 @@ EDITS: dict[str, tuple[Callable[[Members], Any], str]] = {
         put("record", "result", "wall_seconds", to=1.0, fits=False),
         "its digest is of other content",
     ),
-    "a number that adds up no more": (put("record", "result", "last", "test/accuracy", to=0.9), "the rounds end with"),
+    "a number that adds up no more": (put("record", "result", "last", "test/accuracy", to=0.9), "the rounds make"),
     "a setting": (put("record", "experiment", "federation", "T", to=3), "experiment.json has cell_key "),
     "a key": (under_another_key, f"but the record is of {'0' * 16}"),
     "a folder's key": (moved("record", lambda path: path.replace(SUITE, "0" * 16)), f"is a record of cell {SUITE}"),
@@ -208,8 +208,8 @@ EDITS: dict[str, tuple[Callable[[Members], Any], str]] = {
     "letters that turn the line": (put("card.json", "by", to="\u202eevil"), "has unseen ones"),
     "a text of megabytes": (put("card.json", "note", to="x" * 1_000_000), "longer than 300 characters"),
     "no card": (lambda members: members.pop("card.json"), "holds no card.json"),
-    "an absolute path": (added("/etc/x.py"), "'/etc/x.py' leads out of the bundle"),
-    "a path to above": (added("source/../../x.py"), "'source/../../x.py' leads out of the bundle"),
+    "an absolute path": (added("/etc/x.py"), "'/etc/x.py' is nothing that a bundle holds"),
+    "a path to above": (added("source/../../x.py"), "'source/../../x.py' is nothing that a bundle"),
     "a path with backslashes": (added("source\\..\\x.py"), "is nothing that a bundle holds"),
     "a name that ends early": (added("x.py\0card.json"), "is nothing that a bundle holds"),
     "a further member": (added("readme.txt"), "'readme.txt' is nothing that a bundle holds"),
@@ -266,18 +266,19 @@ def commented(content: bytes) -> bytes:
     return content[:-2] + b"\x01\x00x"
 
 
+OTHERWISE = "is not as `fssl submit` writes it"
 ARCHIVES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a link": (
         lambda b: zipped(b, lambda info: setattr(info, "external_attr", (stat.S_IFLNK | 0o777) << 16)),
-        "'card.json' is a link",
+        OTHERWISE,
     ),
-    "compressed": (lambda b: zipped(b, lambda i: setattr(i, "compress_type", zipfile.ZIP_DEFLATED)), "is compressed"),
-    "with an attribute": (lambda b: zipped(b, lambda i: setattr(i, "comment", b"x")), "belong to no member"),
+    "compressed": (lambda b: zipped(b, lambda i: setattr(i, "compress_type", zipfile.ZIP_DEFLATED)), OTHERWISE),
+    "with an attribute": (lambda b: zipped(b, lambda i: setattr(i, "comment", b"x")), OTHERWISE),
     "a name twice": (lambda b: zipped(b, lambda info: None, "card.json"), "has a member twice"),
-    "encrypted": (encrypted, "'card.json' is encrypted"),
+    "encrypted": (encrypted, "is not a zip file that can be read"),
     "more bytes than there are": (of_more_bytes, "holds more than it may"),
-    "bytes before it": (lambda b: b"#!/bin/sh\n" + b, "belong to no member"),
-    "bytes behind it": (commented, "belong to no member"),
+    "bytes before it": (lambda b: b"#!/bin/sh\n" + b, OTHERWISE),
+    "bytes behind it": (commented, OTHERWISE),
     "cut off": (lambda b: b[:-100], "is not a zip file that can be read"),
     "damaged": (lambda b: b[:60] + b"?" + b[61:], "is not a zip file that can be read"),
     "nothing": (lambda b: b"", "is not a zip file that can be read"),

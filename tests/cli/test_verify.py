@@ -79,9 +79,9 @@ def test_the_committed_records_have_no_trouble(capsys):
 @pytest.mark.parametrize(
     ("file", "keys", "to", "says"),
     [
-        ("result.json", ("last", "test/accuracy"), 0.5, "result.json: last.test/accuracy is 0.5, the rounds end with"),
+        ("result.json", ("last", "test/accuracy"), 0.5, "result.json: last.test/accuracy is 0.5, the rounds make"),
         ("result.json", ("last", "test/accuracy"), 1.5, "last.test/accuracy is 1.5, not a fraction"),
-        ("result.json", ("best", "test/accuracy"), 0.0, "result.json: best.test/accuracy is 0.0, round"),
+        ("result.json", ("best", "test/accuracy"), 0.0, "result.json: best.test/accuracy is 0.0, the rounds make"),
         ("result.json", ("cost", "bytes_up"), 1, "result.json: cost.bytes_up is 1, the rounds make"),
         ("result.json", ("status",), "fine", "result.json: status is 'fine', not done, diverged or failed"),
         ("result.json", ("seed",), 7, "result.json: seed 7, but the record has 0"),

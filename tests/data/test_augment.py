@@ -16,7 +16,7 @@ from torch import Tensor
 
 import benchmark.data.augment as augment_module
 from benchmark.data.augment import Augmentation, Gentle, Weak, make_views
-from benchmark.data.image_ops import shifted_crops
+from benchmark.data.image_ops import padded, windows
 from benchmark.data.randaugment import RandAugment
 
 DIGITS = Gentle(translate=0.0, contrast_probability=0.0)
@@ -47,12 +47,12 @@ def test_crops_equal_numpy_pad(data: st.DataObject, mode: str, channels: int) ->
     ))  # fmt: skip
     images_NCHW = noise(len(moves), channels, 9)[..., :8].contiguous()
     flip_N, top_N, left_N = torch.tensor([list(map(int, move)) for move in moves]).unbind(1)
-    crops_NCHW = shifted_crops(images_NCHW, padding, mode)(flip_N, top_N, left_N)
+    crops_NCHW = windows(padded(images_NCHW, padding, mode), 9, 8)(flip_N, top_N, left_N)
     numpy_mode = {"reflect": "reflect", "zero": "constant"}[mode]
     for image, crop, (flip, top, left) in zip(images_NCHW.numpy(), crops_NCHW.numpy(), moves, strict=True):
         turned = image[..., ::-1] if flip else image
-        padded = np.pad(turned, [(0, 0), (padding, padding), (padding, padding)], mode=numpy_mode)  # type: ignore[call-overload]
-        assert np.array_equal(crop, padded[:, top : top + 9, left : left + 8])
+        wide = np.pad(turned, [(0, 0), (padding, padding), (padding, padding)], mode=numpy_mode)  # type: ignore[call-overload]
+        assert np.array_equal(crop, wide[:, top : top + 9, left : left + 8])
 
 
 def test_padding_is_cut_to_whole_pixels() -> None:
@@ -137,7 +137,7 @@ def test_gentle_geometry_equals_pillow(size: int) -> None:
     policy = Gentle(scale=0.1, geometry_probability=1.0, brightness_probability=0, contrast_probability=0, cutout=0)
     images_NCHW = noise(30, 1, size)
     draws_ND = torch.rand(30, policy.num_draws, generator=torch.Generator().manual_seed(0))
-    out_NCHW = policy.apply(images_NCHW, draws_ND)
+    out_NCHW = policy.apply(images_NCHW, draws_ND, draws_ND)
     matrix_N6 = policy.matrices(torch.ones(30, 4, dtype=torch.bool), draws_ND[:, 6:11].double(), size, size)
     for image, out, matrix in zip(images_NCHW[:, 0], out_NCHW[:, 0], matrix_N6.tolist(), strict=True):
         theirs = Image.fromarray(image.numpy()).transform((size, size), Image.Transform.AFFINE, matrix)
@@ -166,7 +166,8 @@ def test_gentle_factors_equal_pillow(name: str, channels: int) -> None:
     off = Gentle(geometry_probability=0, brightness_probability=0, contrast_probability=0, cutout=0)
     policy = replace(off, **{name: (0.7, 0.7), f"{name}_probability": 1.0})  # type: ignore[arg-type]
     images_NCHW = noise(10, channels, 16) // 2
-    out_NCHW = policy.apply(images_NCHW, torch.rand(10, policy.num_draws))
+    draws_ND = torch.rand(10, policy.num_draws)
+    out_NCHW = policy.apply(images_NCHW, draws_ND, draws_ND)
     enhancer = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast}[name]
     for image, out in zip(images_NCHW, out_NCHW, strict=True):
         array = image.permute(1, 2, 0).squeeze(2).numpy()
@@ -181,7 +182,8 @@ def test_gentle_effects_come_as_often_as_said() -> None:
     """
     policy = replace(DIGITS, geometry_probability=0.0)
     white_NCHW = torch.full((4000, 1, 8, 8), 255, dtype=torch.uint8)
-    out_NCHW = policy.apply(white_NCHW, torch.rand(4000, policy.num_draws, generator=torch.Generator().manual_seed(6)))
+    draws_ND = torch.rand(4000, policy.num_draws, generator=torch.Generator().manual_seed(6))
+    out_NCHW = policy.apply(white_NCHW, draws_ND, draws_ND)
     brightest = out_NCHW.flatten(1).amax(1)
     assert abs((brightest < 255).float().mean().item() - 0.3) < 4 * math.sqrt(0.3 * 0.7 / 4000)
     assert brightest.min() >= 127 and (brightest < 140).any()

@@ -4,6 +4,7 @@ Shapes: K clients, d classes; n_d images of each class.
 """
 
 import hashlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,13 @@ from hypothesis import strategies as st
 from benchmark.data.partition import RULES, Dirichlet
 from benchmark.data.split import mean_total_variation
 from benchmark.errors import ConfigError
+from benchmark.streams import numpy_stream
+
+
+def drawn(rule: str, n_d: np.ndarray, K: int, alpha: float, seed: int) -> np.ndarray:
+    """(K, d) the first draw, whatever a client's least number of images."""
+    return RULES[rule](n_d, K, alpha, partial(numpy_stream, seed, "partition", "dirichlet", "redraw", 0))
+
 
 CLASS_SIZES = st.lists(st.integers(0, 200), min_size=2, max_size=12).map(np.array).filter(lambda n_d: n_d.sum() >= 30)
 
@@ -36,7 +44,7 @@ def test_the_rule_of_old_gives_what_it_gave():
 @given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.005, 500), seed=st.integers(0, 9))
 def test_limited_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
     """The cap, class by class: whoever held N/K images or more before a class has none of it."""
-    counts_Kd = RULES["limited"](n_d, K, alpha, seed, 0)
+    counts_Kd = drawn("limited", n_d, K, alpha, seed)
     before_Kd = counts_Kd.cumsum(axis=1) - counts_Kd
     full_Kd = before_Kd * K >= n_d.sum()
     assert counts_Kd[full_Kd].sum() == 0
@@ -46,7 +54,7 @@ def test_limited_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
 @given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.001, 500), seed=st.integers(0, 9))
 def test_fedswitch_clients_are_equal_up_to_one_image(n_d, K, alpha, seed):
     for name in ("fedswitch", "fedswitch_at_once"):
-        sizes_K = RULES[name](n_d, K, alpha, seed, 0).sum(axis=1)
+        sizes_K = drawn(name, n_d, K, alpha, seed).sum(axis=1)
         assert sizes_K.max() - sizes_K.min() <= 1
 
 
@@ -58,7 +66,7 @@ def test_fedswitch_proportions_are_those_of_the_dirichlet_distribution():
     moment is near a uniform's).
     """
     n_d = np.array([2000, 1000, 1000])
-    shares_Sd = np.stack([RULES["fedswitch"](n_d, 4, 2.0, seed, 0)[0] for seed in range(2000)]) / 1000
+    shares_Sd = np.stack([drawn("fedswitch", n_d, 4, 2.0, seed)[0] for seed in range(2000)]) / 1000
     share_d = np.array([0.5, 0.25, 0.25])
     assert shares_Sd.mean(axis=0) == pytest.approx(share_d, abs=0.025)
     assert shares_Sd.var(axis=0) == pytest.approx(share_d * (1 - share_d) / 3, rel=0.1)
@@ -72,7 +80,7 @@ def test_fedswitch_proportions_are_those_of_the_dirichlet_distribution():
     seed=st.integers(0, 9),
 )
 def test_sage_gives_every_image_once_and_all_clients_as_many(n_d, half, alpha, seed):
-    counts_Kd = RULES["sage"](n_d, 2 * half, alpha, seed, 0)
+    counts_Kd = drawn("sage", n_d, 2 * half, alpha, seed)
     assert counts_Kd.shape == (2 * half, len(n_d)) and counts_Kd.min() >= 0
     np.testing.assert_array_equal(counts_Kd.sum(axis=0), n_d)
     assert np.ptp(counts_Kd.sum(axis=1)) <= 1
@@ -104,7 +112,7 @@ def test_sage_s_clients_differ_as_its_images_do(alpha, measured):
     two digits. Every two clients hold all classes.
     """
     n_d = np.full(10, 1000)
-    ours = [RULES["sage"](n_d, 20, alpha, seed, 0) for seed in range(20)]
+    ours = [drawn("sage", n_d, 20, alpha, seed) for seed in range(20)]
     theirs = [shuffled_and_cut(n_d, 20, alpha, np.random.default_rng(seed)) for seed in range(20)]
     for statistic in (mean_total_variation, lambda counts_Kd: (counts_Kd > 0).sum(axis=1).mean()):
         means, spreads = zip(

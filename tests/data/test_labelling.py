@@ -140,10 +140,8 @@ def test_a_share_of_each_client_by_hand(client, share, expected):
 @pytest.mark.parametrize(
     ("setting", "more", "words"),
     [
-        ("some_clients", {"labelled_clients": 0}, "0 of K=3 clients; choose 1 to 3"),
         ("some_clients", {"labelled_clients": 4}, "4 of K=3 clients; choose 1 to 3"),
         ("one_more_client", {}, "N_s=0"),
-        ("every_client", {}, "labels_per_client of 1 or more"),
     ],
 )
 def test_settings_that_cannot_be(setting, more, words):

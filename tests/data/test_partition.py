@@ -61,7 +61,7 @@ def test_rounding_keeps_columns_and_rounds_entries_and_rows(K, d, data):
     quarters = [[data.draw(st.integers(0, 7)) for _ in range(d)] for _ in range(K - 1)]
     quarters.append([-sum(column) % 4 for column in zip(*quarters, strict=True)])
     exact = [[Fraction(x, 4) for x in row] for row in quarters]
-    rounded_Kd = round_table(exact)
+    rounded_Kd = round_table(np.array(exact, dtype=object))
     assert rounded_Kd.sum(axis=0).tolist() == [int(sum(column)) for column in zip(*exact, strict=True)]
     for rounded, row in zip(rounded_Kd.tolist(), exact, strict=True):
         assert all(abs(whole - x) < 1 for whole, x in zip(rounded, row, strict=True))

@@ -38,6 +38,13 @@ def test_a_cell_s_partition(capsys):
     assert described["R_nominal"] == 0.4 and len(described["counts"]) == described["K"] == 4
 
 
+def test_few_clients_need_no_cohort(capsys):
+    """One that is not given is at most all clients; one that is given is checked."""
+    assert main(["data", "partition", "--federation.K=2", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["counts"]) == 2
+    assert main(["data", "partition", "--federation.K=2", "--federation.C=3"]) == 65
+
+
 def test_labels_at_the_clients(capsys):
     at_clients = "--method=fed_consist --data.label_setting=every_client --data.labels_per_client=2 --data.N_s=0"
     words = [*SIX, *at_clients.split(), "--partition=iid"]

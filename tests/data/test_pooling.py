@@ -6,7 +6,6 @@ Shapes: N images, C channels, H x W pixels.
 import pytest
 import torch
 
-from benchmark.data import pooling
 from benchmark.data.datasets import DataSet
 from benchmark.data.pooling import pooled
 from benchmark.errors import ConfigError
@@ -27,9 +26,8 @@ def shown(images_NCHW: torch.Tensor) -> torch.Tensor:
     return images_NCHW.reshape(-1, 2).long() @ torch.tensor([256, 1])
 
 
-def test_every_image_once_with_its_label(monkeypatch):
-    """600 images with a chunk of 64: several chunks of either part. FedMatch's proportions: 580 + 20."""
-    monkeypatch.setattr(pooling, "CHUNK", 64)
+def test_every_image_once_with_its_label():
+    """FedMatch's proportions: 580 + 20 of 600."""
     pool = pooled(numbered(500, 100), 20, 0)
     assert len(pool.train_labels_N) == 580 and len(pool.test_labels_N) == 20
     seen_N = torch.cat([shown(pool.train_images_NCHW), shown(pool.test_images_NCHW)])

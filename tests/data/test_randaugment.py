@@ -5,6 +5,7 @@ Shapes: N images, C channels, H height, W width. An "image" array is (H, W) or (
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,11 +17,10 @@ from scipy.stats import chisquare
 from sklearn.datasets import load_sample_image
 from torch import Tensor
 
-from benchmark.data.randaugment import HIGHEST, POOLS, RandAugment, _entries, apply_entries, entry_number
+from benchmark.data.randaugment import RandAugment, _entries, semifl, ssfl
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 96, 96), (3, 9, 14)]
-SSFL = [operation.name for operation in POOLS["ssfl"].operations]
-SEMIFL = [operation.name for operation in POOLS["semifl"].operations]
+NAMES = {"ssfl": [*ssfl(0, 1, 8, 8)], "semifl": [*semifl(0, 1, 8, 8)]}
 
 
 @cache
@@ -41,10 +41,10 @@ def pictures(shape: tuple[int, int, int]) -> Tensor:
 
 def run_pool(pool: str, name: str, level: int, sign: int, images_NCHW: Tensor) -> Tensor:
     """Our operation on every image at one level and sign."""
-    operation = [operation.name for operation in POOLS[pool].operations].index(name)
-    entries = _entries(pool, 0, HIGHEST, images_NCHW.shape[2], images_NCHW.shape[3], images_NCHW.device)
-    number = entry_number(torch.tensor(operation), torch.tensor(level), torch.tensor(int(sign < 0)), HIGHEST + 1)
-    return apply_entries(images_NCHW, number.expand(len(images_NCHW)), entries)
+    policy = RandAugment(pool=pool, num_ops=1, probability=1.0, levels=(level, level), cutout=0.0)  # type: ignore[arg-type]
+    drawn = (NAMES[pool].index(name) + 0.5) / len(NAMES[pool])
+    draws_ND = torch.tensor([[drawn, 0, 0.25 if sign > 0 else 0.75, 0, 0, 0]]).repeat(len(images_NCHW), 1)
+    return policy.apply(images_NCHW, draws_ND, draws_ND)
 
 
 def with_pillow(images_NCHW: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
@@ -93,16 +93,13 @@ def pillow_operation(pool: str, name: str, v: int, sign: int) -> Callable[[Image
 LEVELS = {"ssfl": range(11), "semifl": (10, 4, 7)}  # SemiFL's is run at 10
 
 
-@pytest.mark.parametrize(
-    ("pool", "name"),
-    [*(("ssfl", name) for name in SSFL), *(("semifl", name) for name in SEMIFL if name != "Cutout")],
-)
+@pytest.mark.parametrize("pool", ["ssfl", "semifl"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_operation_equals_pillow(pool: str, name: str, shape: tuple[int, int, int]) -> None:
+def test_operations_equal_pillow(pool: str, shape: tuple[int, int, int]) -> None:
     """Every level and both signs give Pillow's bytes, pixel by pixel."""
     images_NCHW = pictures(shape)
-    for level in LEVELS[pool]:
-        for sign in (1, -1):
+    for name, level, sign in product(NAMES[pool], LEVELS[pool], (1, -1)):
+        if name != "Cutout":
             ours_NCHW = run_pool(pool, name, level, sign, images_NCHW)
             theirs_NCHW = with_pillow(images_NCHW, pillow_operation(pool, name, level, sign))
             assert torch.equal(ours_NCHW, theirs_NCHW), f"{name} level {level} sign {sign}"
@@ -114,9 +111,9 @@ def test_semifl_s_box_is_the_released_one(size: tuple[int, int]) -> None:
     width, height = size
     white_NCHW = torch.full((3, 1, height, width), 255, dtype=torch.uint8)
     policy = RandAugment(pool="semifl", levels=(10, 10), num_ops=1, probability=1.0, cutout=0.0)
-    box, identity = (SEMIFL.index("Cutout") + 0.5) / 15, (SEMIFL.index("Color") + 0.5) / 15
+    box, identity = ((NAMES["semifl"].index(name) + 0.5) / 15 for name in ("Cutout", "Color"))
     draws_ND = torch.tensor([[box, 0.2, 0.9, 0, 0, 0], [identity, 0.2, 0.9, 0, 0, 0], [box, 0.7, 0.4, 0, 0, 0]])
-    out_NCHW = policy.apply(white_NCHW, draws_ND)
+    out_NCHW = policy.apply(white_NCHW, draws_ND, draws_ND)
     for row, (u_x, u_y) in {0: (0.2, 0.9), 2: (0.7, 0.4)}.items():
         expected = released_cutout(width, height, 40, float(np.float32(u_x)), float(np.float32(u_y)))
         assert torch.equal(out_NCHW[row, 0], torch.from_numpy(expected.copy()))
@@ -128,9 +125,10 @@ def test_drawn_operations_are_uniform_and_per_image() -> None:
 
     A draw per batch would put all 20,000 in one bin: statistic 260,000 instead of about 13.
     """
-    policy = RandAugment()
+    policy = RandAugment(probability=1.0)
     draws_ND = torch.rand(20_000, policy.num_draws, generator=torch.Generator().manual_seed(3))
-    drawn_NS = policy.drawn_operations(draws_ND)
+    entries = _entries("ssfl", *policy.levels, 8, 8, torch.device("cpu"))
+    drawn_NS = torch.stack([*policy._chosen(draws_ND, entries)], dim=1) % 14
     assert chisquare(torch.bincount(drawn_NS.flatten(), minlength=14).numpy()).pvalue > 0.01
     assert chisquare(torch.bincount(drawn_NS[:, 0] * 14 + drawn_NS[:, 1], minlength=196).numpy()).pvalue > 0.01
 
@@ -153,8 +151,8 @@ def test_cutout_is_the_released_box(u_x: float, u_y: float, size: tuple[int, int
     """Side int(.5 W), both corners included as Pillow's rectangle draws them (17 x 17 at 32), clipped at the border."""
     width, height = size
     white_NCHW = torch.full((1, 1, height, width), 255, dtype=torch.uint8)
-    policy = RandAugment(num_ops=0)
-    out_NCHW = policy.apply(white_NCHW, torch.tensor([[u_x, u_y]]))
+    draws_ND = torch.tensor([[u_x, u_y]])
+    out_NCHW = RandAugment(num_ops=0).apply(white_NCHW, draws_ND, draws_ND)
     expected = released_cutout(width, height, int(0.5 * width), float(np.float32(u_x)), float(np.float32(u_y)))
     assert torch.equal(out_NCHW[0, 0], torch.from_numpy(expected.copy()))
     assert white_NCHW.min() == 255  # the input is not painted

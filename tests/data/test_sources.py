@@ -75,7 +75,7 @@ def test_files_are_known_by_the_archives_that_they_came_in(tmp_path, monkeypatch
 
 def test_another_number_of_images_than_the_sets_is_refused(tmp_path):
     save_idx(tmp_path / "MNIST" / "raw", "", np.zeros((10, 4, 4)))
-    with pytest.raises(DataError, match="mnist: 10 training images, but that set has 60,000: .*folder:PATH"):
+    with pytest.raises(DataError, match="mnist: 10 training and .*, but that set has 60,000 .*folder:PATH"):
         load("mnist", tmp_path)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmark.data.streaming import arrivals, step_at
+from benchmark.data.streaming import arrivals
 from benchmark.errors import ConfigError
 
 
@@ -24,11 +24,6 @@ def test_seed_and_client_decide_and_the_order_given_does_not():
     firsts = [arrivals(positions_N, 4, seed, client)[0].tobytes() for seed, client in ((0, 0), (0, 0), (1, 0), (0, 1))]
     assert len(set(firsts)) == 3
     assert arrivals(positions_N[::-1], 4, 0, 0)[0].tobytes() == firsts[0]
-
-
-def test_rounds_go_through_the_steps_and_begin_again():
-    assert [step_at(number, 3) for number in range(1, 8)] == [0, 1, 2, 0, 1, 2, 0]
-    assert {step_at(number, 1) for number in range(1, 5)} == {0}
 
 
 def test_more_steps_than_images_are_refused():

@@ -20,7 +20,7 @@ from benchmark.diagnostics.diversity import (
     StreamingDiversity,
     on_all_images,
 )
-from benchmark.federated.trainer import build_trainer, fit
+from benchmark.federated.module import fit
 from benchmark.methods.protocol import SERVER
 from benchmark.methods.shared import SupervisedUpdate
 from tests.federated.helpers import equal, module_of
@@ -101,7 +101,7 @@ class Noted(GradientDiversity):
 def run_with(experiment, every=0):
     module, noted = module_of(experiment), Noted(every)
     watch = Watch(module)
-    fit(module, build_trainer([noted]))
+    fit(module, [noted])
     return module, noted.seen, watch
 
 
@@ -123,7 +123,7 @@ def test_all_sixteen_variants_and_no_number_moved(tiny):
     assert names <= seen[1].keys()
     assert not [name for name in seen[0] if name.startswith("diversity/gradient/")]
     plain = module_of(tiny)
-    fit(plain, build_trainer())
+    fit(plain)
     assert equal(module.state.server["average"], plain.state.server["average"])
 
 
@@ -164,7 +164,7 @@ def test_layers_that_clients_keep():
         assert measured(metrics, "gradient") == pytest.approx(diversity_of(vectors), rel=1e-5)
         assert metrics["diversity/members"] == len(vectors) == 4
     plain = module_of(TRACES["lg-fedavg"])
-    fit(plain, build_trainer())
+    fit(plain)
     assert equal(next(iter(module.models().values())), next(iter(plain.models().values())))
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from benchmark.federated.pseudo import PseudoLabelQuality, summary
+from benchmark.federated.ledger import PseudoLabelQuality, summary
 
 
 def job(labels, kept, truth):

@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
 from torch import Tensor
 
-from benchmark.federated.evaluate import mid_ranks_on_a_device, scores
+from benchmark.federated.evaluate import mid_ranks, scores
 
 # N images, D classes
 
@@ -64,10 +64,10 @@ def test_confident_predictions_do_not_tie() -> None:
 
 
 @given(predictions())
-def test_a_devices_mid_ranks_are_scipys(given_: tuple[Tensor, Tensor]) -> None:
+def test_mid_ranks_are_scipys(given_: tuple[Tensor, Tensor]) -> None:
     """To the bit; a NaN makes its row NaN, and no other."""
     values_ND, labels_N = given_
     values_DN = values_ND.T.contiguous().double()
     values_DN[0, 0] = torch.nan if labels_N[0] == 0 else values_DN[0, 0]
-    found = mid_ranks_on_a_device(values_DN)
+    found = mid_ranks(values_DN)
     np.testing.assert_array_equal(found.numpy(), rankdata(values_DN.numpy(), axis=1))

@@ -6,7 +6,7 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.optim.sgd import SGD, Cosine
-from benchmark.papers.ssfl import STEPS_PER_EPOCH, optimizer
+from benchmark.papers.ssfl import CIFAR10, STEPS_PER_EPOCH, experiment
 
 
 def test_eq_11_by_hand():
@@ -28,7 +28,7 @@ def epochs_at_floor(sgd, epochs):
 
 def test_cifar10_literally_falls_at_epoch_69_and_comes_back():
     """cos(2.3 pi x) is 0 at x = 1 / 4.6: 5 + 295 / 4.6 = 69.1; it ends at cos(2.3 pi) = 0.588."""
-    literal = optimizer("cifar10", "paper")
+    literal = experiment(CIFAR10, "paper").optimizer
     assert min(epochs_at_floor(literal, 300)) == 70
     assert literal.schedule.factor(300 * STEPS_PER_EPOCH, 10**9) == pytest.approx(0.588, abs=1e-3)
     assert literal.lr == 0.146
@@ -36,7 +36,7 @@ def test_cifar10_literally_falls_at_epoch_69_and_comes_back():
 
 def test_cifar10_as_released_falls_once_by_epoch_228():
     """x = (228 - 5) / 1019 and c = 2.286: c x = 0.5003, the first zero of the cosine."""
-    released = optimizer("cifar10", "released_code")
+    released = experiment(CIFAR10).optimizer
     at_floor = epochs_at_floor(released, 300)
     assert min(at_floor) == 228 and at_floor == list(range(228, 300))
     assert released.lr == pytest.approx(0.03 * 11 * 64 / 128)

@@ -22,16 +22,11 @@ from tests.papers.conftest import item_of
 # What a named change of a paper moves, by hand. A field with others below it moves as a whole; other clients have
 # another beta of FedSwitch.
 CHANGES = {
-    "constant_rate": {"optimizer.schedule"},
     "printed_schedule": {"optimizer.schedule"},
     "released_schedule": {"optimizer.schedule"},
-    "released_views": {"data.augmentation.strong"},
-    "alpha_of_each_class": {"partition.alpha", "method.beta"},
-    "clients_at_once": {"partition.rule", "method.beta"},
     "skewed_labels": {"data.label_setting", "data.labels_per_client", "data.labelled_share", "method.beta"},
     "more_labels": {"data.N_s", "method.beta"},
-    "found_values": {f"method.{name}" for name in fedswitch.FOUND_METHOD}
-    | {f"optimizer.{name}" for name in fedswitch.FOUND_OPTIMIZER},
+    "found_values": set(fedswitch.FOUND),
 }
 # A cell instead of a change: SSFL's control, and another method.
 INSTEAD = {
@@ -77,7 +72,8 @@ def fields_of(switch: Switch) -> set[str]:
     """What a switch says that it moves."""
     ways = (switch.default, switch.other)
     named = [CHANGES[way] if isinstance(way, str) else way.keys() for way in ways]
-    return {*named[0], *named[1], *switch.unset, *INSTEAD.get(switch.instead or "", ())}
+    follows = {"method.beta"} if any(name.startswith("partition.") for name in {*named[0], *named[1]}) else set()
+    return {*named[0], *named[1], *follows, *INSTEAD.get(switch.instead or "", ())}
 
 
 @pytest.mark.parametrize(("paper", "profile"), PAPERS_AND_PROFILES)
@@ -106,10 +102,8 @@ def test_defaults_are_cells_that_are_trained_anyway(paper, profile):
 def test_the_values_found_are_the_study_s():
     study = json.loads((ROOT / "results" / "studies" / "fedswitch-open-laptop.json").read_text())
     (best,) = [trial["values"] for trial in study["trials"] if trial["number"] == study["best"]]
-    values = {f"method.{name}": value for name, value in fedswitch.FOUND_METHOD.items()}
-    values |= {f"optimizer.{name}": value for name, value in fedswitch.FOUND_OPTIMIZER.items()}
     beta = departures("fedswitch", "laptop").cell("found-beta/other").experiment.method.beta
-    assert {**values, "method.beta": beta} == best
+    assert {**fedswitch.FOUND, "method.beta": beta} == best
 
 
 @pytest.mark.parametrize("paper", PAPERS)

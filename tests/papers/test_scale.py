@@ -5,7 +5,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from benchmark.config import to_plain
+from benchmark.config import from_plain, to_plain
 from benchmark.data.partition import Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
@@ -17,7 +17,7 @@ from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine, RoundCosine
 from benchmark.papers.catalogue import ITEMS, items, profiles
 from benchmark.papers.scale import DIGITS_AUGMENTATION, PROFILES, Scale, profile_of, scaled, tenth
-from benchmark.papers.values import read_tables
+from benchmark.papers.values import alike
 
 SMALL = Scale(
     title="digits",
@@ -63,7 +63,7 @@ def test_only_what_a_stand_in_names_changes(data, method):
         partition=Dirichlet(alpha=0.3, rule="limited"),
         model=Model(network="resnet9", norm="gn"),
         method=method,
-        federation=Federation(K=100, C=10, T=9, epochs=5, rounds=800, on_divergence="drop"),
+        federation=Federation(K=100, C=10, T=9, epochs=5, rounds=800),
         optimizer=SGD(lr=0.03, server_lr=0.1, schedule=RoundCosine(), clip=1.0),
         evaluation=Evaluation(selection="best_on_test"),
     )
@@ -116,7 +116,7 @@ STAND_IN = {"title": "digits", "data": {"name": "digits", "augmentation": "digit
 
 def test_a_stand_in_like_another_has_that_one_s_values_except_its_own():
     tables = {"batch": STAND_IN, "streaming": {"like": "batch", "K": 10}}
-    batch, streaming = read_tables(tables, Scale, "toy.toml: demo").values()
+    batch, streaming = (from_plain(Scale, table) for table in alike(tables, "toy.toml").values())
     assert batch.data == {"name": "digits", "augmentation": DIGITS_AUGMENTATION} and batch.notes == ("one",)
     assert streaming == replace(batch, K=10)
 
@@ -132,4 +132,4 @@ def test_a_stand_in_like_another_has_that_one_s_values_except_its_own():
 )
 def test_a_mistake_in_a_stand_in_is_named_with_the_right_word(wrong, message):
     with pytest.raises(ConfigError, match=message):
-        read_tables({"batch": STAND_IN, "mine": {**STAND_IN, **wrong}}, Scale, "toy.toml: demo")
+        from_plain(Scale, alike({"batch": STAND_IN, "mine": {**STAND_IN, **wrong}}, "toy.toml")["mine"], "demo.mine")

@@ -17,7 +17,7 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item, census
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES, REDUCED
-from benchmark.papers.ssfl import ITEMS, PAPER, Setting, experiment, optimizer, optimizer_of
+from benchmark.papers.ssfl import CIFAR10, ITEMS, PAPER, experiment
 from reports.provenance import flat
 from tests.conftest import ROOT
 
@@ -186,9 +186,8 @@ def test_cells_have_the_settings_of_their_rows(name):
                 assert cell[key] in row[key], (cell, key)
 
 
-BASE = Setting(
-    data="cifar10", method="Grouping", R=0.4, T=16, N_s=1000, K=10, C=10, S=2, network="resnet18", norm="gn", E=300
-)
+BASE = replace(CIFAR10, method="Grouping", S=2)
+EMNIST = replace(BASE, data="emnist_balanced", network="emnist_cnn", norm="none", N_s=4700, K=47, C=47, S=5, E=100)
 
 
 def cosine(sgd: SGD) -> Cosine:
@@ -199,7 +198,7 @@ def cosine(sgd: SGD) -> Cosine:
 def test_the_printed_optimizer_is_table_a1():
     """gamma, c, e M/B warm-up steps, E M/B steps, the floor, momentum and weight decay of each row."""
     for row in read_published("ssfl/taba1")["cells"]:
-        sgd = optimizer({"emnist_balanced": "emnist"}.get(row["data"], row["data"]), "paper")
+        sgd = experiment(replace(BASE, data=row["data"], E=row["E"]), "paper").optimizer
         epoch = row["M"] // row["B"]
         assert (sgd.lr, sgd.momentum, sgd.weight_decay) == (row["gamma"], row["momentum"], row["weight_decay"])
         assert (cosine(sgd).c, cosine(sgd).floor) == (row["c"], row["epsilon"])
@@ -211,15 +210,17 @@ def test_the_released_optimizers():
     """By hand. SVHN divides by its own epochs: at E = 120 the peak after the floor lies three times as late, up to the
     warm-up. ResNet-9: 0.003 x 5 x 64 / 128 = 0.0075, warm-up 5 x 15 = 75 steps; after 3000 of 1024 x 15 = 15360 steps
     the factor is cos(pi x 2.2407 x 2925 / 15285) = cos(1.3471) = 0.2219. Self-training: no warm-up, full rate first."""
-    short, long = (cosine(optimizer("svhn", epochs=E)) for E in (40, 120))
+    short, long = (cosine(experiment(replace(BASE, data="svhn", E=E)).optimizer) for E in (40, 120))
     assert (short.steps, long.steps) == (40 * 1024, 120 * 1024)
-    assert optimizer_of(replace(BASE, data="svhn", E=120)) == optimizer("svhn", epochs=120)
-    assert optimizer("svhn") == optimizer("svhn", epochs=40)
-    nine = optimizer_of(replace(BASE, network="resnet9"))
+    for w, name in ((5 * 1024, "Grouping"), (0, "Self-training")):  # Eq. 11's c by the released formula
+        c = cosine(experiment(replace(BASE, method=name)).optimizer).c
+        assert c == pytest.approx(7 / 16 * (2**20 - w) / (200 * 1024 - w), rel=1e-15)
+    nine = experiment(replace(BASE, network="resnet9", T=5)).optimizer
+    assert cosine(nine).c == pytest.approx(7 / 16 * (2**20 - 75) / (200 * 1024 - 75), rel=1e-15)
     assert nine.lr == pytest.approx(0.003 * 5 * 64 / 128)
     assert nine.schedule.factor(3000, 3000) == pytest.approx(0.2219, abs=5e-5)
     assert nine.schedule.factor(15, 3000) == pytest.approx(15 / 75)
-    alone = optimizer_of(replace(BASE, method="Self-training"))
+    alone = experiment(replace(BASE, method="Self-training")).optimizer
     assert (alone.lr, alone.schedule.factor(0, 307_200)) == (0.03, 1.0)
 
 
@@ -230,14 +231,13 @@ def test_the_print_against_the_released_code():
     assert cifar.data.augmentation.strong.cutout == 0.0
     part = experiment(replace(BASE, K=20), rule="paper")
     assert part.method.client_start == "released_code"  # section 3.3 is silent on clients that sat out
-    emnist = replace(BASE, data="emnist_balanced", network="emnist_cnn", norm="none", N_s=4700, K=47, C=47, S=5, E=100)
-    released, printed = experiment(emnist), experiment(emnist, rule="paper")
+    released, printed = experiment(EMNIST), experiment(EMNIST, rule="paper")
     assert (released.model.norm, printed.model.norm) == ("none", "gn")
     assert released.method.averaging.group_sizes(47) == (10, 10, 10, 10, 7)
     assert printed.method.averaging.group_sizes(47) == (10, 10, 9, 9, 9)
     row_50 = experiment(replace(BASE, network="resnet9", T=5, K=100, C=5, N_s=5000, E=200), rule="paper")
     assert (row_50.federation.T, row_50.federation.rounds) == (100, 300 * 1024 // 100)
-    assert optimizer_of(replace(BASE, method="Self-training"), "paper").lr == 0.146
+    assert experiment(replace(BASE, method="Self-training"), "paper").optimizer.lr == 0.146
 
 
 def test_departures_name_every_difference_of_the_rules():

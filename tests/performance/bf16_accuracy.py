@@ -25,7 +25,6 @@ CELL, SEEDS, LEVEL, MARGIN = "Grouping/full", range(5), 0.90, 0.005
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of the records")
-    parser.add_argument("--data-root", type=Path)
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--json", type=Path, help="file for the result")
     options = parser.parse_args()
@@ -34,7 +33,7 @@ def main() -> None:
         precision: [replace(cell, precision=precision, seed=seed) for seed in SEEDS] for precision in ("fp32", "bf16")
     }
     in_turn = [run for pair in zip(*runs.values(), strict=True) for run in pair]
-    launch(LocalWorkers(options.jobs, options.folder, options.data_root), in_turn, options.folder)
+    launch(LocalWorkers(options.jobs, options.folder), in_turn, options.folder)
     found = compared({name: [result_of(options.folder, run) for run in each] for name, each in runs.items()})
     print(json.dumps(found, indent=1))
     if options.json:

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmark.federated import evaluate, jobs, local, process_pool, start
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.stopping import received
 from benchmark.methods.protocol import Job, Outcome, Tree
 from benchmark.records import recorder, state
 
@@ -193,10 +194,11 @@ def sleep_before_rounds(seconds: float) -> None:
 
 def sleep_when_stopped(seconds: float) -> None:
     """Saving what is finished takes long once a signal has come."""
-    stopped_by = recorder.Recorder.stopped_by
+    save = recorder.Recorder.save
 
-    def slow(*arguments: Any) -> None:
-        time.sleep(seconds)
-        stopped_by(*arguments)
+    def slow(self: recorder.Recorder) -> None:
+        if received():
+            time.sleep(seconds)
+        save(self)
 
-    recorder.Recorder.stopped_by = slow  # type: ignore[method-assign, assignment]
+    recorder.Recorder.save = slow  # type: ignore[method-assign]

@@ -157,15 +157,15 @@ class Here:
 
     def __init__(self, size: int, results: Path, *options: Any) -> None:
         self._results = results
-        self.running: set[Experiment] = set()
+        self.running: list[Experiment] = []
 
     def start(self, run: Experiment) -> None:
-        self.running.add(run)
+        self.running.append(run)
 
     def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
         while self.running:
             run = self.running.pop()
-            yield run, attempt(run, self._results, None, 120.0, "cpu")
+            yield run, attempt(run, self._results, "cpu")
 
     def stop(self) -> None: ...
 

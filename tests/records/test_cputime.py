@@ -9,7 +9,7 @@ import pytest
 
 from benchmark.federated.engines import EngineOptions
 from benchmark.federated.start import starting, usable_cores
-from benchmark.records.cputime import CpuClock, tree_seconds
+from benchmark.records.processes import CpuClock, tree_seconds
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of

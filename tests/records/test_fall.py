@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.cli.main import main
-from benchmark.records.fall import fall_in_words, fall_of
+from benchmark.records.result import fall_in_words, fall_of
 
 
 def rounds(*accuracies):

@@ -19,7 +19,6 @@ from benchmark.errors import RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.environment import prepare
 from benchmark.models.build import Model
-from benchmark.records.claim import PATIENCE
 from benchmark.records.collect import read_records
 from benchmark.records.copies import reference_path, write_reference
 from benchmark.records.files import read_json
@@ -337,7 +336,7 @@ def test_a_launch_trains_apart_what_a_plan_names(tmp_path, capsys):
     missing = plan_of_runs(runs, results).missing
     (line,) = capsys.readouterr().err.splitlines()
     assert missing == tuple(runs) and line.startswith("fssl: data: folder:pets has content")
-    end = launch(LocalWorkers(1, results, None, PATIENCE, ("cpu",)), missing, results)
+    end = launch(LocalWorkers(1, results), missing, results)
     assert end.trained == 2
     assert plan_of_runs(runs, results).missing == ()
     assert (

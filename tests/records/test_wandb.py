@@ -14,7 +14,7 @@ from benchmark.experiment import Experiment
 from benchmark.records.claim import claimed
 from benchmark.records.files import read_json
 from benchmark.records.record import run_folder
-from benchmark.records.wandb_connection import unreachable
+from benchmark.records.wandb_mirror import unreachable
 from sweeps.factors import experiment_of
 from tests.records.wandb_server import PROJECT, Faults, Server
 from tests.sweeps.agents import FSSL, called, environment, history_of, metrics_of

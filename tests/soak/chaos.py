@@ -31,7 +31,7 @@ from typing import Any
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment, Federation
-from benchmark.records.claim import read
+from benchmark.records.claim import PATIENCE, read
 from benchmark.records.files import write_json
 from benchmark.records.record import is_recorded, read_run, run_folder
 from benchmark.records.verify import record_faults
@@ -42,7 +42,6 @@ from tests.records import faults
 from tests.records.equality import differences
 
 ROUNDS, ASLEEP = 8, 0.4  # of a run, and seconds in each round
-PATIENCE = 30.0  # seconds without a heartbeat: three of them
 SECONDS_FULL = 8.0
 MOST_SECONDS = 3600.0
 DISK_MB = 200
@@ -80,7 +79,7 @@ class Launcher:
                 os.dup2(file.fileno(), 2)
             if work is not None:
                 vars(processes)["_work"] = work
-            launch(processes.LocalWorkers(1, results, patience=PATIENCE), runs, results, patience=PATIENCE)
+            launch(processes.LocalWorkers(1, results), runs, results)
             code = 0
         except FsslError as error:
             print(f"fssl: {error}", flush=True)

@@ -22,13 +22,13 @@ from benchmark.federated.engines import EngineOptions
 from benchmark.federated.start import starting
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
-from benchmark.records.claim import PATIENCE, claimed, read
+from benchmark.records.claim import claimed, read
 from benchmark.records.files import cannot_write
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps import launcher
 from sweeps.grid import checked
-from sweeps.launcher import LaunchStatus, RunFailed, launch
+from sweeps.launcher import Launch, RunFailed, launch
 from sweeps.plan import plan_of_runs
 from sweeps.processes import LocalWorkers
 from sweeps.status import status_of
@@ -45,7 +45,7 @@ def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
     runs = [gated, gated.with_seed(1), wild, *(tiny.with_seed(seed) for seed in range(3))]
     seen = []
 
-    def watch(status: LaunchStatus) -> None:
+    def watch(status: Launch) -> None:
         seen.append((len(status.running), len(status.finished)))
         if len(status.running) == 2:
             (tmp_path / "GATE.2").touch()
@@ -75,7 +75,7 @@ def test_a_bad_run_stops_no_other(tiny, tmp_path, monkeypatch):
     without_data = replace(tiny, data=replace(tiny.data, name=f"folder:{tmp_path}/nowhere"))
     unreadable = tiny.with_seed(1)
 
-    def is_held(folder: Path, patience: float) -> bool:
+    def is_held(folder: Path) -> bool:
         if folder == run_folder(tmp_path, unreadable):
             raise OSError("Stale file handle")
         return False
@@ -99,16 +99,15 @@ class WhileTheDiskIsFull:
 
     def __init__(self, full: int) -> None:
         self.tried, self.full = list[Experiment](), full
-        self.running = set[Experiment]()
+        self.running: list[Experiment] = []
 
     def start(self, run: Experiment) -> None:
         self.tried.append(run)
-        self.running = {run}
+        self.running.append(run)
 
     def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
         error = cannot_write(Path("x"), OSError(errno.ENOSPC, "full")) if len(self.tried) <= self.full else None
-        ended, self.running = self.running, set()
-        yield from ((one, error) for one in ended)
+        yield from ((self.running.pop(), error) for _ in tuple(self.running))
 
     def stop(self) -> None: ...
 
@@ -149,7 +148,10 @@ def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(t
     method = Gated(**vars(tiny_experiment().method), folder=str(tmp_path), rounds="2")
     one = replace(tiny_experiment(), method=method, federation=Federation(K=4, C=4, T=2, rounds=2))
     other = one.with_seed(1)
-    workers = LocalWorkers(2, tmp_path, None, PATIENCE, TWO)
+    workers = LocalWorkers(2, tmp_path, TWO)
+
+    def devices() -> dict[int, str]:
+        return {worker.process.pid or 0: worker.device for worker in workers._workers}
 
     def ended(number: int) -> dict[Experiment, FsslError | None]:
         ends: dict[Experiment, FsslError | None] = {}
@@ -160,12 +162,12 @@ def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(t
     try:
         workers.start(one)
         workers.start(other)
-        first, second = workers.devices
-        assert workers.devices == {first: "cpu", second: "cpu:0"} and workers.running == {one, other}
+        first, second = devices()
+        assert devices() == {first: "cpu", second: "cpu:0"}
         os.kill(first, signal.SIGKILL)
-        assert str(ended(1)[one]) == "SIGKILL (too little memory?)" and workers.devices == {second: "cpu:0"}
+        assert str(ended(1)[one]) == "SIGKILL (too little memory?)" and devices() == {second: "cpu:0"}
         workers.start(one)
-        assert sorted(workers.devices.values()) == sorted(TWO) and first not in workers.devices
+        assert sorted(devices().values()) == sorted(TWO) and first not in devices()
         (tmp_path / "GATE.2").touch()
         assert ended(2) == {one: None, other: None}
     finally:
@@ -177,19 +179,18 @@ def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(t
 
 def test_a_run_of_another_process_is_waited_for(tiny, tmp_path):
     """Until the launch is stopped, no process is started and nothing is written."""
-    folder, seen = run_folder(tmp_path, tiny), list[LaunchStatus]()
+    folder, seen = run_folder(tmp_path, tiny), []
 
-    def watch(status: LaunchStatus) -> None:
-        seen.append(status)
+    def watch(status: Launch) -> None:
+        seen.append((status.running, status.trained, status.finished[:]))
         if len(seen) == 3:
             raise KeyboardInterrupt
 
     with claimed(folder):
         with pytest.raises(Stopped):
             launch(LocalWorkers(1, tmp_path), [tiny], tmp_path, watch=watch)
-        assert (seen[-1].trained, list(seen[-1].finished)) == (0, [])
         assert [path.name for path in folder.iterdir()] == ["claim"]
-    assert len(seen) == 3 and seen[-1].running == {tiny}
+    assert seen[-1] == ({tiny}, 0, []) and len(seen) == 3
 
 
 @pytest.mark.slow

@@ -19,14 +19,13 @@ from benchmark.cli.main import main
 from benchmark.errors import CannotWrite, ConfigError
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import EngineOptions
-from benchmark.records.claim import PATIENCE
 from benchmark.records.claim import read as read_claim
 from benchmark.records.provenance import commit
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.grid import checked
-from sweeps.launcher import LaunchStatus, launch
-from sweeps.ray_launcher import STORE, Orders, RayWorkers, fit_in, joined
+from sweeps.launcher import Launch, launch
+from sweeps.ray_launcher import STORE, RayWorkers, fit_in, joined, train
 from sweeps.sweep_file import read, written
 from tests.conftest import ROOT, alive, record_of, tiny_experiment
 from tests.records.equality import differences
@@ -89,7 +88,7 @@ def test_a_killed_process_and_a_lost_node_cost_no_run_and_no_bit(cluster, tmp_pa
     folders = [run_folder(results, experiment) for experiment in runs]
     gone: list[Any] = []  # numbers of processes
 
-    def watch(status: LaunchStatus) -> None:
+    def watch(status: Launch) -> None:
         holders = [(read_claim(folder) or {}).get("pid") for folder in folders]
         if len(gone) < 2 and all(holders) and [begun(folder) for folder in folders] == [1 + len(gone), 1]:
             gone.append(holders[len(gone)])
@@ -101,7 +100,7 @@ def test_a_killed_process_and_a_lost_node_cost_no_run_and_no_bit(cluster, tmp_pa
             (tmp_path / "GATE.3").touch()
 
     with joined(cluster.address):
-        end = launch(RayWorkers(results, None, PATIENCE), runs, results, watch=watch)
+        end = launch(RayWorkers(results), runs, results, watch=watch)
     assert (set(end.finished), end.trained) == (set(runs), 2)
     assert not list(results.glob(".*"))  # the file that nodes look for
     for experiment, folder in zip(runs, folders, strict=True):
@@ -136,14 +135,18 @@ def wait_until(condition: Callable[[], bool], seconds: float = 400) -> None:
 def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
     """It does not see the launch's folder of results, or has other code."""
     monkeypatch.setattr("sweeps.ray_launcher.SECONDS_TO_SEE", 0.0)
-    arguments = (tmp_path, None, PATIENCE, "cpu")
-    orders = Orders(token=tmp_path / "t", code=commit(), fssl_data="", arguments=arguments)
-    with pytest.raises(CannotWrite, match="does not see"):
-        orders.check_node()
-    (tmp_path / "t").touch()
-    orders.check_node()
-    with pytest.raises(ConfigError, match="has other code .* check out commit ffffffffff there"):
-        replace(orders, code={"commit": "f" * 40, "changes": None}).check_node()
+    (tmp_path / "there").touch()
+    for token, code, error, says in (
+        ("not there", commit(), CannotWrite, "does not see"),
+        (
+            "there",
+            {"commit": "f" * 40, "changes": None},
+            ConfigError,
+            "other code .* check out commit ffffffffff there",
+        ),
+    ):
+        with pytest.raises(error, match=says):
+            train({}, tmp_path / token, code, "", "cpu")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "no-such-host.invalid:6379", "nonsense", "auto"])

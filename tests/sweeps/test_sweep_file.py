@@ -13,7 +13,6 @@ from benchmark.cli.sweep import COMMITTED, file_of_item
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
-from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.records.wandb_mirror import WandbMirror
 from sweeps.factors import experiment_of
@@ -173,9 +172,8 @@ def test_runs_report_the_metric_of_a_sweep_after_each_evaluation(tmp_path):
     start = {"profile": "demo", "federation.rounds": 5, "federation.T": 1, "evaluation.every": 2}
     for held_out, name in ((False, "test/accuracy"), (True, "validation/accuracy")):
         experiment = experiment_of({**start, "evaluation.validation": held_out})
-        folder = run_folder(tmp_path, experiment)
         mirror = WandbMirror(
-            experiment, lambda: None, words={}, mode="offline", wandb_folder=tmp_path, run_folder=folder
+            experiment, lambda: None, words={}, mode="offline", wandb_folder=tmp_path, folder_name="seed=0"
         )
         mirror._start = lambda: None  # type: ignore[method-assign]
         mirror._run = SimpleNamespace(log=lambda line, step: sent.append((step, line)))

@@ -20,7 +20,7 @@ from scipy import stats
 from benchmark.papers.item import CONFIRMING, Claim, Family
 from benchmark.verdicts import judge
 from benchmark.verdicts.evidence import Evidence
-from benchmark.verdicts.judge import REJECTIONS, Decision, decide
+from benchmark.verdicts.judge import REJECTIONS, Reading, decide
 from benchmark.verdicts.rule import LOOKS
 
 ALLOWED = 0.05
@@ -151,7 +151,7 @@ def evidence_of(runs: Runs, claims: list[Claim]) -> list[Evidence]:
     ]
 
 
-def is_false(decision: Decision, claim: Claim, effect: float) -> bool:
+def is_false(decision: Reading, claim: Claim, effect: float) -> bool:
     """Whether the verdict contradicts the true median difference."""
     inside = abs(effect) < claim.least
     if claim.form == "comparable":

@@ -86,7 +86,7 @@ def test_another_margin_sentence_or_cell_is_another_claim(tab2: Item):
 def test_one_claim_a_contrast(profile: str):
     """Every claim of every item has a date; each contrast has one owner, which alone is in the family."""
     for item in items(["all"], profile):
-        family = family_items(item).declared
+        family = family_items(item).claims
         for claim in item.claims:
             place, one = owner(item, claim)
             assert claim.made is not None
