@@ -108,8 +108,7 @@ def split(
     if labelled_share:
         labelled_Kd = _labelled_apart(left_d, K, partition, seed, labelled_share)
     else:
-        _check_labels_per_client(left_d, K, labels_per_client)
-        labelled_Kd = np.full((K if labels_per_client else 0, num_classes), labels_per_client, dtype=np.int64)
+        labelled_Kd = _labelled_alike(left_d, K, labels_per_client)
     left_d -= labelled_Kd.sum(axis=0)
     counts_Kd = _shares(left_d, K, partition, seed)
     server, validation, *held = _deal(labels_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
@@ -130,6 +129,22 @@ def _shares(n_d: IntArray, K: int, partition: Partition, seed: int) -> IntArray:
             "take fewer clients" + (" or sizes='equal'" if isinstance(partition, ClassSkew) else "")
         )
     return counts_Kd
+
+
+def _check_clients(left: int, K: int) -> None:
+    if left < K:
+        raise ConfigError(f"K={K} clients share {left} images: K can be at most {left}, as no client may hold none")
+
+
+def _labelled_alike(left_d: IntArray, K: int, labels_per_client: int) -> IntArray:
+    """(K, d) as many labelled images of each class at each client; (0, d) for none."""
+    scarce = int(left_d.argmin())
+    if labels_per_client * K > left_d[scarce]:
+        raise ConfigError(
+            f"labels_per_client={labels_per_client} asks for {labels_per_client * K} images of each class for K={K} "
+            f"clients, class {scarce} has {left_d[scarce]} left: it can be at most {int(left_d[scarce]) // K}"
+        )
+    return np.full((K if labels_per_client else 0, len(left_d)), labels_per_client, dtype=np.int64)
 
 
 def _labelled_apart(left_d: IntArray, K: int, partition: Partition, seed: int, share: float) -> IntArray:
@@ -166,13 +181,11 @@ def share_unlabelled(N: int, K: int, seed: int, images: int = 0) -> tuple[IntArr
 
 def _deal(labels_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
     """Cut each class's shuffled images among H holders, in their order. Each holder's indices are ascending."""
-    holders: list[list[IntArray]] = [[] for _ in sizes_Hd]
+    owner_N = np.full(len(labels_N), -1)  # of nobody: not in use
     for label, sizes_H in enumerate(sizes_Hd.T):
         order_N = shuffled(np.flatnonzero(labels_N == label), numpy_stream(seed, "partition", "class", label))
-        ends_H = np.cumsum(sizes_H)  # what lies behind the last one is not in use
-        for held, part_N in zip(holders, np.split(order_N[: ends_H[-1]], ends_H[:-1]), strict=True):
-            held.append(part_N)
-    return [np.sort(np.concatenate(held)) for held in holders]
+        owner_N[order_N[: sizes_H.sum()]] = np.repeat(np.arange(len(sizes_H)), sizes_H)
+    return [np.flatnonzero(owner_N == holder) for holder in range(len(sizes_Hd))]
 
 
 def _server_counts(n_d: IntArray, N_s: int, others: int) -> IntArray:
@@ -198,17 +211,3 @@ def _validation_counts(n_d: IntArray, N_validation: int) -> IntArray:
     turn_N = np.concatenate([np.arange(n) for n in n_d])
     first_N = np.lexsort((label_N, -n_d[label_N], turn_N))[:N_validation]
     return np.bincount(label_N[first_N], minlength=len(n_d))
-
-
-def _check_clients(left: int, K: int) -> None:
-    if left < K:
-        raise ConfigError(f"K={K} clients share {left} images: K can be at most {left}, as no client may hold none")
-
-
-def _check_labels_per_client(left_d: IntArray, K: int, labels_per_client: int) -> None:
-    scarce = int(left_d.argmin())
-    if labels_per_client * K > left_d[scarce]:
-        raise ConfigError(
-            f"labels_per_client={labels_per_client} asks for {labels_per_client * K} images of each class for K={K} "
-            f"clients, class {scarce} has {left_d[scarce]} left: it can be at most {int(left_d[scarce]) // K}"
-        )

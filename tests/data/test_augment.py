@@ -72,30 +72,17 @@ def test_padding_is_cut_to_whole_pixels_and_half_of_the_images_are_mirrored() ->
     assert abs(int(mirrored.sum()) - 2000) < 127
 
 
-@pytest.mark.parametrize(("size", "enlarge", "large"), [(28, 240 / 224, 30)])
-def test_an_enlarged_image_is_cropped(size: int, enlarge: float, large: int) -> None:
-    """Each view is a window of the image that Pillow enlarges, or of its mirror image, within a level of rounding; all
-    places occur, half of the views are mirrored, and weak2 has places of its own."""
-    images_NCHW = noise(1, 3, size).repeat(150, 1, 1, 1)
-    pillow = Image.fromarray(images_NCHW[0].permute(1, 2, 0).numpy()).resize((large, large), Image.Resampling.BILINEAR)
+def test_an_enlarged_image_is_cropped_where_the_draws_say_and_then_flipped() -> None:
+    """28 pixels become 30, so 3 x 3 places: within a level of rounding of Pillow's enlarged image."""
+    images_NCHW = noise(1, 3, 28).repeat(18, 1, 1, 1)
+    pillow = Image.fromarray(images_NCHW[0].permute(1, 2, 0).numpy()).resize((30, 30), Image.Resampling.BILINEAR)
     large_CHW = torch.from_numpy(np.asarray(pillow).copy()).permute(2, 0, 1).float()
-    windows = large_CHW.unfold(1, size, 1).unfold(2, size, 1)  # C, top, left, H, W
-    views = views_of(images_NCHW, Augmentation(weak=Weak(enlarge=enlarge)), names=("weak", "weak2"))
-    places: dict[str, list[tuple[int, int, bool]]] = {"weak": [], "weak2": []}
-    for name, actual in places.items():
-        for view_CHW in views[name]:
-            errors = {
-                flip: (windows - (view_CHW.flip(-1) if flip else view_CHW)[:, None, None]).abs().amax(dim=(0, 3, 4))
-                for flip in (False, True)
-            }
-            flip = bool(errors[True].min() < errors[False].min())
-            assert errors[flip].min() <= 1.01
-            top, left = divmod(int(errors[flip].argmin()), windows.shape[2])
-            actual.append((top, left, flip))
-    for axis in (0, 1):
-        assert {place[axis] for place in places["weak"]} == set(range(large - size + 1))
-    assert abs(sum(place[2] for place in places["weak"]) - 75) < 5 * 6.2  # a standard deviation of 6.1
-    assert places["weak"] != places["weak2"]
+    draws_N3 = torch.cartesian_prod(torch.tensor([0.4, 0.6]), *[torch.tensor([0.1, 0.5, 0.9])] * 2)
+    cropped_NCHW = augment_module._weak_geometry(images_NCHW, Weak(enlarge=240 / 224))(draws_N3)
+    for cropped_CHW, (flip, top, left) in zip(cropped_NCHW, (draws_N3 * 3).tolist(), strict=True):
+        expected_CHW = large_CHW[:, int(top) : int(top) + 28, int(left) : int(left) + 28]
+        expected_CHW = expected_CHW.flip(-1) if flip < 1.5 else expected_CHW
+        assert (cropped_CHW.float() - expected_CHW).abs().max() <= 1.01
 
 
 def test_normalisation_by_hand() -> None:

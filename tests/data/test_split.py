@@ -94,8 +94,7 @@ def test_golden_hash_of_digits():
     assert shared.hash() == "ff51ce1d7f4af2019e9d1e99bcbf0628401aaf9653706fe4ec510638e5e504ff"
 
 
-@pytest.mark.parametrize("K", [5, 16, 30])
-@pytest.mark.parametrize("R", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize(("K", "R"), [(5, 0.4), (16, 1.0), (30, 0.4)])
 def test_realised_R_in_closed_form(K, R):
     """Clients with one main class are at distance 0, all others at R (A.2): R (1 - sum_j C(m_j,2) / C(K,2)).
 
