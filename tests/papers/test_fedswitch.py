@@ -7,12 +7,10 @@ import pytest
 
 from benchmark.data.partition import Dirichlet, FedMatchSkew, Iid
 from benchmark.experiment import Data, Experiment, Federation
-from benchmark.methods.fedswitch import FedSwitch
 from benchmark.papers.catalogue import items
 from benchmark.papers.columns import clients_of
 from benchmark.papers.fedswitch import divergence_K, prior_of
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.scale import PROFILES
 
 CLIENT, SERVER = "Labels at Client", "Labels at Server"
 
@@ -80,11 +78,3 @@ def test_beta_is_the_partitions_true_divergence():
     assert prior_of(setting(Dirichlet(alpha=1e-4, rule="fedswitch"))) == pytest.approx(math.log(10), abs=0.1)
     assert prior_of(setting(Dirichlet(alpha=1e6, rule="fedswitch"))) == pytest.approx(0.0, abs=0.01)
     assert prior_of(setting(Dirichlet(alpha=1.0, rule="fedswitch"))) == pytest.approx(1.456, abs=0.12)
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_every_fedswitch_has_the_beta_of_its_own_clients(profile):
-    for name in ("tab2", "tab3", "fig4", "fig5"):
-        for cell in item_of(name, profile).cells:
-            if isinstance(cell.experiment.method, FedSwitch):
-                assert cell.experiment.method.beta == prior_of(cell.experiment)

@@ -8,53 +8,10 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
 from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers.catalogue import items
-from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
 from benchmark.papers.ssfl import CIFAR10, ITEMS, PAPER, experiment
 from reports.provenance import flat
 from tests.conftest import ROOT
-
-COHORTS = ("small", "middle", "full")
-FROM_FILES = [name for name in ITEMS if name != "tab2" and not name.startswith(("fig6", "figd"))]
-
-
-def item_of(name: str, profile: str = "paper") -> Item:
-    """Without the bounds (tests/papers/test_table.py)."""
-    (item,) = items([f"ssfl/{name}"], profile)
-    return replace(item, cells=tuple(cell for cell in item.cells if cell.role != "bound"))
-
-
-def key(name: str, label: str, profile: str = "paper") -> str:
-    return item_of(name, profile).cell(label).cell_key
-
-
-@pytest.mark.parametrize("name", FROM_FILES)
-def test_the_paper_profile_is_the_file_s_line(name):
-    """Every number of a line is in its experiment, by the field that the method or the federation reads."""
-    item = item_of(name)
-    by_setting = {PAPER.setting_of(raw): raw for raw in read_published(f"ssfl/{name}")["cells"]}
-    published = [cell for cell in item.cells if cell.role in ("published", "quoted")]
-    assert len(published) == len(by_setting)
-    for cell, (setting, raw) in zip(published, by_setting.items(), strict=True):
-        e = cell.experiment
-        d = 47 if raw["data"] == "emnist_balanced" else 10
-        assert (e.data.name, e.partition.R_nominal, e.model.norm) == (raw["data"], raw["R"], raw["norm"])
-        assert (e.federation.K, e.federation.C, e.model.network) == (raw["K"], raw["C"], raw["network"])
-        held = {
-            "every_client": e.data.labels_per_client * d * raw["K"],
-            "share": e.data.labelled_share * 112_800,  # EMNIST's training images
-        }
-        at_clients = raw.get("labels") in held
-        assert e.data.N_s == (0 if at_clients else raw["N_s"] - raw["N_s"] % d)
-        assert not at_clients or held[raw["labels"]] == pytest.approx(raw["N_s"])
-        assert e.data.unlabelled == ("extra" if raw["data"] == "stl10" else "train")
-        assert cell.printed() == raw.get("value")
-        T = 16 if raw["method"] == "FixMatch" else raw["T"]  # FixMatch's rounds are reporting units
-        steps = e.federation.T * e.federation.rounds
-        assert (e.federation.T, e.federation.rounds) == (T, steps // T)
-        assert steps == (200 * 15 if raw["network"] == "resnet9" else raw["E"] * 1024)
-        if raw["method"] == "Grouping":
-            assert len(e.method.averaging.group_sizes(raw["C"])) == raw["S"] == setting.S
 
 
 def test_the_distinct_runs_are_the_transcribed_ones(transcribed):
