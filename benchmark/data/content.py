@@ -25,25 +25,25 @@ _IN_THIS_PROCESS: dict[str, Any] = {}  # as in the file
 
 
 @functools.cache
-def content_hash(name: str, root: Path | None = None) -> str | None:
+def content_hash(name: str) -> str | None:
     """`DataSet.content_hash`; None for a set that is not here or cannot be read. Downloads nothing.
 
     None for scikit-learn's digits, too: they are the same everywhere.
     """
-    return None if name == "digits" else _look_up(name, root, "hash", lambda folder: load(name, root).content_hash)
+    return None if name == "digits" else _look_up(name, "hash", lambda folder: load(name).content_hash)
 
 
 @functools.cache
-def has_known_files(name: str, root: Path | None = None) -> bool | None:
+def has_known_files(name: str) -> bool | None:
     """Whether the suite lists the files of a set of `DATASETS`; None as above. Packed ones need not be decoded."""
 
     def look(folder: Path) -> bool:
         listed = DATASETS[name].packed_sha256
         if is_packed(folder) and listed:
             return all(file_sha256(path) == listed.get(path.name) for path in _files(name, folder))
-        return UNKNOWN_ORIGIN not in load(name, root).note
+        return UNKNOWN_ORIGIN not in load(name).note
 
-    return True if name == "digits" else _look_up(name, root, "known", look)
+    return True if name == "digits" else _look_up(name, "known", look)
 
 
 def look_again() -> None:
@@ -52,9 +52,9 @@ def look_again() -> None:
     has_known_files.cache_clear()
 
 
-def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], Any]) -> Any:
+def _look_up(name: str, what: str, compute: Callable[[Path], Any]) -> Any:
     try:
-        folder = _folder(name, root)
+        folder = _folder(name)
         if folder is None:
             return None
         file, stamp = cache_folder() / CACHE, _stamp(name, folder)
@@ -72,9 +72,9 @@ def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], 
         return None
 
 
-def _folder(name: str, root: Path | None) -> Path | None:
+def _folder(name: str) -> Path | None:
     if name in DATASETS:
-        return find(name, root)
+        return find(name)
     path, _ = path_and_option(name)
     return None if path is None or not expanded(path).is_dir() else expanded(path)
 

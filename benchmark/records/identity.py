@@ -122,10 +122,15 @@ def apart_in_words(differences: Sequence[str], folder: Path) -> str:
 def manifest_of(folder: Path) -> Mapping[str, Any] | None:
     """None where no run has begun there; empty for a damaged one, which whoever reads the record reports."""
     try:
-        manifest = read_json(folder / MANIFEST)
-        return manifest and schema.check(manifest, schema.MANIFEST, MANIFEST)
+        return read_manifest(folder) or None
     except (DataError, OSError):
         return {}
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """`manifest.json` of a run; empty where there is none. Raises DataError."""
+    manifest = read_json(folder / MANIFEST)
+    return {} if manifest is None else dict(schema.check(manifest, schema.MANIFEST, f"{folder / MANIFEST}"))
 
 
 def _finished(folder: Path) -> bool:

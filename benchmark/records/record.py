@@ -20,10 +20,10 @@ from benchmark.errors import DataError
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.records import schema
 from benchmark.records.files import ANEW, bytes_of, json_object, read_json
-from benchmark.records.identity import at_hand, seed_folder
+from benchmark.records.identity import RESULT, at_hand, read_manifest, seed_folder
 from benchmark.records.schema import check
 
-ROUNDS, RESULT = "rounds.jsonl", "result.json"  # put in place once, when a run has ended
+ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
 FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
 FINISHED = ("done", "diverged")
@@ -157,13 +157,6 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     """`result.json` of a run; None where it is not finished. Raises DataError."""
     result = read_json(folder / RESULT)
     return result if result is None else dict(check(result, schema.RESULT, f"{folder / RESULT}"))
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """`manifest.json` of a run; empty where there is none. Raises DataError."""
-    path = folder / "manifest.json"
-    manifest = read_json(path)
-    return {} if manifest is None else dict(check(manifest, schema.MANIFEST, f"{path}"))
 
 
 def run_if_whole(folder: Path) -> RunRecord | None:

@@ -23,17 +23,9 @@ from benchmark.methods.protocol import Weights
 from benchmark.records import state
 from benchmark.records.claim import Claim
 from benchmark.records.files import json_bytes, put_once, remove_temporaries, replacing, write_atomically, write_json
+from benchmark.records.identity import read_manifest
 from benchmark.records.processes import CpuClock
-from benchmark.records.record import (
-    PROGRESS,
-    RESULT,
-    ROUNDS,
-    json_lines,
-    measurements,
-    read_manifest,
-    run_digest,
-    run_name,
-)
+from benchmark.records.record import PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest, run_name
 from benchmark.records.result import result_of
 from benchmark.records.state import RunState
 from benchmark.records.wandb_mirror import agents_run

@@ -20,10 +20,10 @@ from benchmark.federated.module import FederatedModule, fit
 from benchmark.federated.start import load_ahead
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
-from benchmark.records.identity import at_hand, seed_folder, why_apart
+from benchmark.records.identity import at_hand, read_manifest, seed_folder, why_apart
 from benchmark.records.processes import CpuClock
 from benchmark.records.provenance import manifest
-from benchmark.records.record import measurements, read_manifest, read_result, run_name
+from benchmark.records.record import measurements, read_result, run_name
 from benchmark.records.recorder import UNFINISHED_FILES, Recorder, remove
 from benchmark.records.state import RunState
 

@@ -14,12 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.diagnostics.diversity import (
-    CohortDiversity,
-    GradientDiversity,
-    VectorSet,
-    on_all_images,
-)
+from benchmark.diagnostics.diversity import CohortDiversity, GradientDiversity, VectorSet, on_all_images
 from benchmark.federated.module import fit
 from benchmark.methods.protocol import SERVER
 from benchmark.methods.shared import SupervisedUpdate
