@@ -2,13 +2,18 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from benchmark.cli import report, reproduce
 from benchmark.cli.main import main
+from benchmark.cli.own_runs import with_own
+from benchmark.experiment import to_json
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item, Printed
+from benchmark.records.collect import read_records
+from benchmark.records.record import Records
 from benchmark.records.run import run
 from sweeps.plan import plan
 from tests.conftest import ROOT, tiny_experiment
@@ -110,3 +115,17 @@ def test_a_data_set_that_is_not_there_leaves_the_others_to_be_trained(places, ca
         assert sorted(cell["n"] for cell in json.loads(out)["cells"]) == [0, 2]
         assert "2 runs wait for folder:/no/such/folder: " in err and trained in err
     assert "runs to train" not in err
+
+
+def test_a_run_of_ones_own_method_whose_file_is_gone_is_left_out_with_what_is_missing(tiny, tmp_path):
+    run(tiny, tmp_path)
+    gone = {**to_json(tiny), "method": {**to_json(tiny)["method"], "kind": "gone_method:Mine"}}
+
+    def read(*words: Any, **options: Any) -> Records:
+        records = read_records(*words, **options)
+        return {key: {0: replace(runs[0], experiment=gone)} for key, runs in records.items()}
+
+    troubles: list[str] = []
+    assert with_own(tmp_path, [], read, troubles) == []
+    (line,) = troubles
+    assert "is of gone_method:Mine, whose file is not here" in line and "--method gone_method:Mine" in line
