@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmark.config import Count, Share, ShareBelow1, Whole
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import OwnLabelsUpdate, RunningMean, SupervisedUpdate, ema, ema_, labelled_cohort, sent
+from benchmark.methods import shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +63,9 @@ class CBAFed(fl.Method):
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         recorded, counts_D = state.server["recorded"], state.server["counts"]
         is_warm, since = world.round <= self.warm_start_rounds, world.round - self.warm_start_rounds
-        clients = labelled_cohort(world) if is_warm else world.cohort()
-        average, counted, on_labels = RunningMean(), [], 0.0
-        for client, sends in sent(world.fit([self._job(client, state, world) for client in clients])):
+        clients = shared.labelled_cohort(world) if is_warm else world.cohort()
+        average, counted, on_labels = shared.RunningMean(), [], 0.0
+        for client, sends in shared.sent(world.fit([self._job(client, state, world) for client in clients])):
             has_labels, of_client_D = bool(world.labelled[client]), sends["counts"]
             average.add(sends["student"], float(of_client_D.sum()))
             on_labels += has_labels * float(of_client_D.sum())
@@ -77,7 +77,7 @@ class CBAFed(fl.Method):
         if world.round <= max(1, self.warm_start_rounds):
             recorded = student
         elif since > 1 and (since - 1) % self.residual_every == 0:
-            student = recorded = ema(recorded, student, decay=self.global_residual)
+            student = recorded = shared.ema(recorded, student, decay=self.global_residual)
         if counted and not (is_warm and self.first_histogram == "uniform"):
             counts_D = torch.stack(counted).sum(dim=0)
         server = {"student": student, "recorded": recorded, "counts": counts_D}
@@ -100,7 +100,7 @@ class CBAFed(fl.Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledUpdate(SupervisedUpdate):
+class LabelledUpdate(shared.SupervisedUpdate):
     """Cross-entropy, and averages with the weights after earlier passes (local_supervised.py:87-180).
 
     It sends the weights and counts of the classes trained on, as `PseudoLabelUpdate` does. After the first pass the
@@ -125,14 +125,14 @@ class LabelledUpdate(SupervisedUpdate):
             return
         student, recorded = training.trainable["student"], training.frozen["recorded"]
         if passes == 1:
-            ema_(recorded, student, decay=0.0)
+            shared.ema_(recorded, student, decay=0.0)
         elif (passes - 1) % self.method.residual_every == 0:
-            ema_(recorded, student, decay=self.method.local_residual)
-            ema_(student, recorded, decay=0.0)
+            shared.ema_(recorded, student, decay=self.method.local_residual)
+            shared.ema_(student, recorded, decay=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoLabelUpdate(OwnLabelsUpdate):
+class PseudoLabelUpdate(shared.StudentUpdate):
     """Cross-entropy with labels that were given on receipt (local_PL.py)."""
 
     method: CBAFed
@@ -143,7 +143,7 @@ class PseudoLabelUpdate(OwnLabelsUpdate):
         D = logits_ND.shape[1]
         counts_D = received.get("counts", torch.ones(D)).to(logits_ND.device)
         labels_N, kept_N = balanced_labels(logits_ND, counts_D, self.method)
-        local = self.labelled(received, private, reader, labels_N, kept_N)
+        local = shared.with_own_labels(self.begin(received, private, reader), labels_N, kept_N)
         local.for_finish = {"counts": torch.bincount(labels_N[kept_N], minlength=D)}
         return local
 

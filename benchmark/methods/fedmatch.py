@@ -148,8 +148,8 @@ class FedMatch(fl.Method):
         nothing."""
         if known is None or self.down == "released_code":
             return {**current}, {**current}  # `begins` is read after the round, which moves `current`
-        sent = {name: changes(known[name], weights, self.delta_threshold) for name, weights in current.items()}
-        return sent, {name: applied(known[name], tree) for name, tree in sent.items()}
+        changed = {name: changes(known[name], weights, self.delta_threshold) for name, weights in current.items()}
+        return changed, {name: applied(known[name], tree) for name, tree in changed.items()}
 
     def _helpers(self, state: fl.State, world: fl.World, client: int) -> list[fl.Weights]:
         """The psi of the clients nearest to this one, in the rounds with helpers. None for a new client."""

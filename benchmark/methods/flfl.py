@@ -131,7 +131,7 @@ def perturbed(network: nn.Module, loss: Tensor, rho: float) -> fl.Weights:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(shared.OwnLabelsUpdate):
+class ClientUpdate(shared.StudentUpdate):
     """Lines 9 to 22."""
 
     method: FL2
@@ -142,7 +142,7 @@ class ClientUpdate(shared.OwnLabelsUpdate):
         if not len(logits_ND):
             return None
         given = adaptively_labelled(logits_ND, self.method.threshold)
-        local = self.labelled(received, private, reader, given.labels_N, given.kept_N)
+        local = shared.with_own_labels(self.begin(received, private, reader), given.labels_N, given.kept_N)
         # A batch carries one number an image: its label, and D more where it is sure.
         codes_N = (given.labels_N + logits_ND.shape[1] * given.sure_N)[given.kept_N]
         local.selected["unlabelled"] = replace(local.selected["unlabelled"], labels_N=codes_N)

@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import OwnLabelsUpdate, fit_each, mean_of, momentum_step, trained_at_server
+from benchmark.methods.shared import StudentUpdate, fit_each, mean_of, momentum_step, trained_at_server, with_own_labels
 from benchmark.methods.static_norm import with_static_statistics
 
 NO_LABEL = -1
@@ -112,7 +112,7 @@ class SemiFL(fl.Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(OwnLabelsUpdate):
+class ClientUpdate(StudentUpdate):
     """ClientUpdate of Algorithm 1."""
 
     method: SemiFL
@@ -121,7 +121,7 @@ class ClientUpdate(OwnLabelsUpdate):
         """Eqs. 2 to 4: labels once, the sets D+ and D-. A client without D+ has nothing to train."""
         method = self.method
         labels_N, _, kept_N = pseudo_labels(reader.predict(received["student"], "unlabelled", "weak"), method.threshold)
-        local = self.labelled(received, private, reader, labels_N, kept_N, stream="fix")
+        local = with_own_labels(self.begin(received, private, reader), labels_N, kept_N, stream="fix")
         if local.trainable:
             others_N, count = self._others(kept_N), len(local.selected["fix"].positions_N)
             drawn_N = others_N[torch.randint(len(others_N), (count,), generator=reader.draw)]

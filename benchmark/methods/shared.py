@@ -4,7 +4,7 @@ Sums run in job order in float64, so that a result depends neither on the number
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import torch
@@ -144,26 +144,12 @@ class StudentUpdate(fl.LocalUpdate):
         return {"student": local.trainable["student"], **local.for_finish}
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnLabelsUpdate(StudentUpdate):
-    """Training on labels that the client gives its images once, on receipt. Where it keeps none, it sits out."""
-
-    def labelled(
-        self,
-        received: fl.Tree,
-        private: fl.Tree | None,
-        reader: fl.Reader,
-        labels_N: Tensor,
-        kept_N: Tensor,
-        stream: str = "unlabelled",
-    ) -> fl.Local:
-        """What `start` returns; the stream has the images that are kept."""
-        local, at_N = self.begin(received, private, reader), kept_N.nonzero().flatten()
-        local.pseudo = fl.PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
-        local.selected = {stream: fl.Selected(positions_N=at_N, labels_N=labels_N[at_N])}
-        if not len(at_N):
-            local.trainable = {}
-        return local
+def with_own_labels(local: fl.Local, labels_N: Tensor, kept_N: Tensor, stream: str = "unlabelled") -> fl.Local:
+    """Training on the kept images with labels that the client gave them on receipt. Without any it sits out."""
+    at_N = kept_N.nonzero().flatten()
+    local.pseudo = fl.PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
+    local.selected = {stream: fl.Selected(positions_N=at_N, labels_N=labels_N[at_N])}
+    return local if len(at_N) else replace(local, trainable={})
 
 
 @dataclass(frozen=True, kw_only=True)
