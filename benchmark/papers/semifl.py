@@ -72,20 +72,11 @@ def experiment(setting: Setting) -> Experiment:
 
 def ssfl_table_3(setting: Setting) -> Experiment:
     """FedMatch and FedRGD: SSFL's own Table 3, whose "non-iid" is one class a client, in cohorts of 5."""
-    theirs = ssfl.Setting(
-        data="cifar10",
-        method="FedMatch" if setting.method == "FedMatch" else "Grouping",
-        R=0.0 if setting.partition == "IID" else 1.0,
-        T=5,
-        N_s=5000,
-        K=100,
-        C=5,
-        S=None if setting.method == "FedMatch" else 2,
-        network="resnet9",
-        norm="none" if setting.method == "FedMatch" else "gn",
-        E=200,
-    )
-    return ssfl.experiment(theirs)
+    R = 0.0 if setting.partition == "IID" else 1.0
+    theirs = replace(ssfl.CIFAR10, R=R, T=5, N_s=5000, K=100, C=5, network="resnet9", E=200)
+    if setting.method == "FedMatch":
+        return ssfl.experiment(replace(theirs, method="FedMatch", norm="none"))
+    return ssfl.experiment(replace(theirs, method="Grouping", S=2))
 
 
 TABLE_5 = experiment(Setting(N_s=4000)).optimizer
