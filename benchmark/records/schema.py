@@ -51,7 +51,7 @@ _CODE: Mapping[str, Wanted] = {"commit": "text", "changes??": "text"}
 MANIFEST: Wanted = {
     "code": _CODE,
     "packages": {"*": "text"},
-    "hardware?": {},
+    "hardware?": {"processor??": "text"},
     "data": {"name": "text", "hash": "text", "partition": "text", "note?": "text"},
     "engine": {"name": "text", "threads": "a whole number", "workers??": "a whole number"},
     "attempts?": [
@@ -60,7 +60,7 @@ MANIFEST: Wanted = {
             "started": "text",
             "code?": _CODE,
             "packages?": {"*": "text"},
-            "hardware?": {},
+            "hardware?": {"processor??": "text"},
             "wandb?": {"id": "text", "project?": "text"},
         }
     ],
