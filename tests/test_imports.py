@@ -59,12 +59,12 @@ def test_training_and_counting_say_nothing_where_triton_is_not_installed() -> No
 import sys
 sys.modules["triton"] = None
 import benchmark.records.run, torch
-from benchmark.models.build import flop_counter
+from benchmark.models.build import FlopCounter
 layer = torch.nn.Linear(3, 5)
-with flop_counter() as counter:
+with FlopCounter() as counter:
     layer(torch.ones(2, 3)).sum().backward()
 torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9).step()
-print(counter.get_total_flops())
+print(counter.flops)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (int(done.stdout), done.stderr) == (2 * (2 * 2 * 3 * 5), "")  # the product, and its gradient by the weights

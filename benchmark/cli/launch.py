@@ -67,7 +67,7 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     console = Console(stderr=True)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     names = [f"{item.name} ({item.profile})" for item in planned.items] or ["sweep"]
-    title = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more items" if len(names) > SHOWN else "")
+    title = ", ".join(names) if len(names) <= SHOWN else f"{len(names)} items"
     done = len(planned.runs) - len(planned.missing)
     later = f", {len(planned.waiting)} more when the trials among them are done" if planned.waiting else ""
     started = time.monotonic()

@@ -16,7 +16,7 @@ from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import all_records, is_copy
 from benchmark.records.record import FINISHED, Records, RunRecord
 from benchmark.records.verify import Retrained, check_records, retrain
-from benchmark.verdicts.checks import decided_cells, notes_of_item, notes_of_rules, troubles_of_claims
+from benchmark.verdicts.checks import decided_cells, notes_of_rules, troubles_of_claims
 from sweeps.plan import plan
 
 Filed: TypeAlias = tuple[RunRecord, Path]  # a record, and its folder or file
@@ -83,7 +83,6 @@ def act(options: argparse.Namespace) -> int:
     troubles += [*faults, *troubles_of_claims(records)]
     notes = notes_of_rules(records)
     resolved = [_resolved(item, options) for item in chosen]
-    notes += [note for item, its_records in resolved for note in notes_of_item(item, its_records)]
     retrained = train_again(_to_retrain(records, resolved, options), options)
     troubles += troubles_of(retrained)
     undigested = sum(bool(record.result) and "digest" not in record.result and not is_copy(p) for record, p in records)

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from benchmark.config import nearest
 from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, as_released, load
+from benchmark.data.fedmatch import arrivals, pooled
 from benchmark.data.labelling import LabelAssignment, assign_labels
-from benchmark.data.pooling import pooled
 from benchmark.data.split import Split, share_unlabelled, split
-from benchmark.data.streaming import arrivals
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import memory_format

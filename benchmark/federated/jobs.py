@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from benchmark.data.noise import gaussian_image
+from benchmark.data.fedmatch import gaussian_image
 from benchmark.errors import Diverged
 from benchmark.federated.batches import JobBatches, key_names
 from benchmark.federated.environment import Environment, Part

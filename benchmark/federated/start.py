@@ -72,6 +72,12 @@ def _method() -> str:
     return METHOD
 
 
+def load_ahead() -> None:
+    """Start the server now, for processes that are needed in a while: it loads while this process does other work."""
+    with starting():
+        pass
+
+
 def hear() -> None:
     """In a process that was started so: SIGTERM ends it, and Ctrl-C, which the terminal sends to all, is left to its
     parent."""

@@ -17,6 +17,7 @@ from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule, fit
+from benchmark.federated.start import load_ahead
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
 from benchmark.records.identity import at_hand, read_manifest, seed_folder, why_apart
@@ -65,6 +66,8 @@ def run(
     try:
         with stop.listening():
             keep_freed_memory()
+            if engine.processes(experiment) > 1:  # raises ConfigError where the devices do not suit the experiment
+                load_ahead()  # while data are prepared
             environment = prepare(experiment)
             with claimed(folder, patience=patience) as claim:
                 if seed_folder(runs, here) != folder:

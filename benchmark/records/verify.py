@@ -153,13 +153,12 @@ def data_faults(records: Iterable[tuple[RunRecord, Path]]) -> tuple[list[str], s
             if key not in computed:
                 sets[name] = sets[name] if name in sets else load(name)
                 here = prepare(experiment.with_seed(record.seed), data=sets[name])
-                computed[key] = {
-                    "hash": here.data.content_hash, "partition": here.split.hash(), "note": here.data.note
-                }  # fmt: skip
+                computed[key] = {"hash": here.data.content_hash, "partition": here.split.hash(), "note": here.data.note}
         except FsslError:  # `record_faults` reports what is wrong with the experiment
             continue
         notes = (record.data_note, computed[key]["note"])
-        if len({*notes}) > 1 and UNKNOWN_ORIGIN not in "".join(notes) and getattr(DATASETS.get(name), "original", None):
+        other_files = notes[0] != notes[1] and UNKNOWN_ORIGIN not in "".join(notes)
+        if other_files and name in DATASETS and DATASETS[name].original:
             absent.add(name)  # the suite lists the record's files, too: those of the original, or packed ones
             continue
         for what in ("hash", "partition"):

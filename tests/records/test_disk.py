@@ -16,6 +16,7 @@ import pytest
 
 from benchmark.errors import CannotWrite, Stopped
 from benchmark.experiment import Experiment
+from benchmark.records.files import replacing, write_atomically
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from reports.site import build
@@ -96,3 +97,13 @@ def test_a_file_system_without_links(tmp_path, unbroken, monkeypatch):
     monkeypatch.setattr(os, "link", refused)
     assert run(EXPERIMENT, tmp_path)["status"] == "done"
     assert differences(tmp_path, unbroken, EXPERIMENT) == []
+
+
+def test_two_that_write_one_file_at_once_each_write_it_whole(tmp_path):
+    """As two `report --commit-reference` do: the one that ends last has it, and nothing else is left."""
+    path = tmp_path / "copy"
+    with replacing(path) as slow:
+        slow.write(b"slow")
+        write_atomically(path, b"fast")
+        assert path.read_bytes() == b"fast"
+    assert path.read_bytes() == b"slow" and list(tmp_path.iterdir()) == [path]
