@@ -86,7 +86,7 @@ def test_an_archive_of_nearly_nothing_is_not_unpacked(tmp_path, monkeypatch):
         path = tmp_path / "mnist" / f"{part}.npz"
         np.savez_compressed(path, images=zeros_NHW, labels=zeros_NHW[:, 0, 0], classes=np.array(["0"]))
     with pytest.raises(DataError, match="unpacks to"):
-        packed.read_split(tmp_path / "mnist", "train", {})
+        packed.read_packed(tmp_path / "mnist", {}, "")
 
 
 def test_images_of_hundreds_of_megapixels_are_not_read(tmp_path):

@@ -16,14 +16,12 @@ from benchmark.records.bundle import SUBMITTED
 from benchmark.records.collect import read_records, told
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
-from reports.exports import write_item, write_pictures
+from reports.exports import write_item
 from reports.findings import write_findings
 from reports.reported import Reported, connect
 from reports.site import build
 from sweeps.plan import plan, restricted
 
-PICTURES = ROOT / "reports" / "pictures"
-SHOWN = ("ssfl/tab2",)  # whose figure the README shows
 COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # copies of their runs
 
 
@@ -42,7 +40,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--readme",
         action="store_true",
-        help="no site: only README's figures and table of claims, and reports/findings.md",
+        help="no site: only README's table of claims, and reports/findings.md",
     )
     add_methods(command)
     add_places(command)
@@ -51,11 +49,13 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     if options.readme:
-        results = _committed((*ITEMS, *VARIANTS), COMMITTED, options.results)
+        if options.items or options.profile:
+            raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
+        # What the committed copies hold and nothing else: what is made of it is the same in every checkout.
+        read = partial(read_records, with_runs=False)
+        results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
         every = connect([Reported(item, records) for item, records in results])
         write_findings(every, ROOT / "reports" / "findings.md", ROOT / "README.md")
-        shown = _committed(options.items or SHOWN, options.profile or ["laptop"], options.results)
-        print(*write_pictures(shown, PICTURES), sep="\n")
         return 0
     if options.out is not None:
         _alone(options)
@@ -110,11 +110,6 @@ def _commit_reference(options: argparse.Namespace) -> None:
             elif record.apart:
                 run = f"{record.cell_key}/{record.folder_name}"
                 print(f"fssl: {run}: is of other data or code than the first run of its seed, and is not committed")
-
-
-def _committed(names: Iterable[str], profiles: Iterable[str], results: Path) -> Sequence[tuple[Item, Records]]:
-    """What the committed copies hold and nothing else: what is made of it is the same in every checkout."""
-    return on_disk(names, profiles, results, partial(read_records, with_runs=False))
 
 
 def on_disk(

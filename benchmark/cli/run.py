@@ -111,7 +111,6 @@ def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder:
 
 
 def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    from benchmark.cli.launch import report_falls
     from benchmark.cli.progress import Display
     from benchmark.cli.run_progress import RunProgress
     from benchmark.federated.devices import devices_named
@@ -130,17 +129,14 @@ def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) ->
         mode=mode_asked(options.wandb),
         wandb_folder=Path(options.results) / "wandb",
     )
-    try:
-        with Display(console) as display, mirror as mirrors:
-            return run(
-                experiment,
-                options.results,
-                callbacks=[RunProgress(experiment, display), *mirrors],
-                engine=engine,
-                begun_under=partial(begun_under, experiment, options.results),
-            )
-    finally:
-        report_falls([experiment], options.results, console)
+    with Display(console) as display, mirror as mirrors:
+        return run(
+            experiment,
+            options.results,
+            callbacks=[RunProgress(experiment, display), *mirrors],
+            engine=engine,
+            begun_under=partial(begun_under, experiment, options.results),
+        )
 
 
 def _words(options: argparse.Namespace) -> dict[str, Any]:

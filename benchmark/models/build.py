@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, nearest
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, one_line
 from benchmark.models.classifier import Classifier
 from benchmark.models.emnist_cnn import EmnistCnn
 from benchmark.models.fedavg_cnn import FedAvgCnn
@@ -27,12 +27,7 @@ from benchmark.streams import stream_seed
 
 ImageShape = tuple[int, int, int]  # channels, rows, columns
 
-# A network is a torch.nn.Module made by Network(image_shape, num_classes, norm): norm(channels) gives a module for a
-# map of so many channels. It takes images_NCHW and returns logits_ND. Optional arguments: dropout (a probability);
-# width (a share of the hidden units) with channel_multiple. Optional attributes of the class:
-# * norm_channels: channel counts that it passes to norm, to check norm_groups early; (): it has no norm.
-# * smallest_side: of an image, in pixels; with fewer, nothing would be left after pooling.
-# A method may ask for features: networks that have them are `Classifier`s.
+# README.md of this folder says what a network is made by. Ours may have a width (a share of the hidden units), too.
 NETWORKS: Mapping[str, type[Classifier]] = {
     "emnist_cnn": EmnistCnn,
     "fedavg_cnn": FedAvgCnn,
@@ -86,7 +81,7 @@ def network_class(name: str) -> type[nn.Module]:
     try:
         network = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever a user's file raises
-        raise ConfigError(f"network: {name!r} cannot be imported ({_line(error)})") from error
+        raise ConfigError(f"network: {name!r} cannot be imported ({one_line(error)})") from error
     if not (isinstance(network, type) and issubclass(network, nn.Module)):
         raise ConfigError(f"network: {name!r} is not a subclass of torch.nn.Module")
     try:
@@ -140,7 +135,7 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
             raise
         except Exception as error:  # whatever a user's network raises
             raise ConfigError(
-                f"model.network: {model.network} fails on images {image_shape} ({_line(error)})"
+                f"model.network: {model.network} fails on images {image_shape} ({one_line(error)})"
             ) from error
     if not isinstance(logits_ND, torch.Tensor) or logits_ND.shape != (2, num_classes):
         returned = tuple(logits_ND.shape) if isinstance(logits_ND, torch.Tensor) else type(logits_ND).__name__
@@ -180,7 +175,3 @@ def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
     with FlopCounter() as counter, torch.no_grad():
         own(torch.zeros(1, *image_shape))
     return counter.flops
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -28,10 +28,6 @@ from benchmark.papers.table import SELECTIONS
 from benchmark.papers.values import values_of
 
 FILE = values_of("arena")
-SYMBOLS = {
-    **{"objective.threshold": "tau", "threshold": "tau", "unlabelled_weight": "lambda_u"},
-    **{"base": "T_base", "beta": "beta", "rho": "rho"},
-}
 UNTUNED = "untuned"
 TRIAL_SEED = 1000  # the table's seeds are 0, 1, ...
 Setting = Literal["server", "one_more_client", "everywhere", "drawn_apart"]
@@ -144,7 +140,7 @@ class Environment:
             return {f"lr {lr:g}": (lr, None) for lr in rates}
         beta = BETAS[entry.beta_from] if entry.beta_from and entry.second == "beta" else None
         values = [beta(value, self.base) if beta else value for value in entry.values]
-        symbol = SYMBOLS[entry.second]
+        symbol = FILE["symbols"][entry.second]
         return {f"lr {lr:g}, {symbol} {v:.4g}": (lr, v) for lr in self.learning_rates for v in values}
 
 

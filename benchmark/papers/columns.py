@@ -3,7 +3,11 @@
 import functools
 from collections.abc import Callable, Mapping
 
-from benchmark.data.datasets import image_shape_of
+import numpy as np
+
+from benchmark.data.datasets import image_shape_of, known
+from benchmark.data.partition import Partition
+from benchmark.data.tables import IntArray
 from benchmark.experiment import Experiment
 from benchmark.models.build import Model, build, count_parameters, forward_flops
 
@@ -44,8 +48,26 @@ def _flops(model: Model, data: str) -> int:
     return forward_flops(build(model, shape, classes, seed=0), shape)
 
 
+def clients_of(e: Experiment, *, pooled: bool = False) -> IntArray:
+    """(K, d) images of each class at each client, for one draw of the partition with equal classes.
+
+    `pooled`: test images count where they are not drawn from a pool, too, as in the keys of the arena's cells.
+    """
+    data, K, of_set = e.data, e.federation.K, known(e.data.name)
+    training = of_set.train + of_set.test - data.pooled_test if data.pooled_test or pooled else of_set.train
+    at_clients = K * of_set.num_classes * data.labels_per_client if data.label_setting == "every_client" else 0
+    left = min(training, data.images or training) - data.N_s - data.N_validation - at_clients
+    return _drawn(e.partition, K, of_set.num_classes, left // of_set.num_classes)
+
+
+@functools.cache
+def _drawn(partition: Partition, K: int, classes: int, images_of_a_class: int) -> IntArray:
+    return partition.shares(np.full(classes, images_of_a_class), K, seed=0)
+
+
 # Columns of any paper.
 COMPUTED: Mapping[str, Callable[[Experiment], float | str]] = {
+    "classes a client": lambda e: round(float((clients_of(e) > 0).sum(axis=1).mean()), 2),
     "parameters": lambda e: _parameters(e.model, e.data.name),
     "MFLOP": lambda e: _flops(e.model, e.data.name) / 1e6,  # of one image; 2 a multiplication with its addition
     "MB": lambda e: 4 * _parameters(e.model, e.data.name) / 2**20,  # of one model sent, float32

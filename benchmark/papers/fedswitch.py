@@ -12,12 +12,12 @@ from typing import Literal
 
 import numpy as np
 
-from benchmark.data.partition import Partition
 from benchmark.data.tables import FloatArray, IntArray
 from benchmark.experiment import Experiment
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.ssfl import SSFL
 from benchmark.papers.bounds import ALONE, ALONE_NOTE, bound, labels_alone, lacking
+from benchmark.papers.columns import clients_of
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale, changed
@@ -25,8 +25,6 @@ from benchmark.papers.table import item, items
 from benchmark.papers.values import experiment_of, stand_ins
 
 CLASSES = 10
-# Training and test images together, from which the paper draws its own split.
-IMAGES = {"cifar10": 60_000, "fashion_mnist": 70_000, "mnist": 70_000, "digits": 1797}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,21 +61,7 @@ def settled(e: Experiment) -> Experiment:
 
 def prior_of(e: Experiment) -> float:
     """The clients' mean divergence from equal shares, in nats, to two digits."""
-    return round(float(divergence_K(clients_of(e)).mean()), 2)
-
-
-def clients_of(e: Experiment) -> IntArray:
-    """(K, d) images of each class at each client, for one draw of the partition with equal classes."""
-    data, K = e.data, e.federation.K
-    at_clients = K * CLASSES * data.labels_per_client if data.label_setting == "every_client" else 0
-    training = IMAGES[data.name] - data.pooled_test
-    left = min(training, data.images or training) - data.N_s - data.N_validation - at_clients
-    return _drawn(e.partition, K, left // CLASSES)
-
-
-@cache
-def _drawn(partition: Partition, K: int, images_of_a_class: int) -> IntArray:
-    return partition.shares(np.full(CLASSES, images_of_a_class), K, seed=0)
+    return round(float(divergence_K(clients_of(e, pooled=True)).mean()), 2)
 
 
 def divergence_K(counts_Kd: IntArray) -> FloatArray:
@@ -169,10 +153,7 @@ PAPER = Paper(
     experiment=experiment,
     scale=scale,
     additions=additions,
-    computed={
-        "classes a client": lambda e: round(float((clients_of(e) > 0).sum(axis=1).mean()), 2),  # Figure 2
-        "KL, nats": prior_of,
-    },
+    computed={"KL, nats": prior_of},
     settled=settled,
     changes={
         "skewed_labels": skewed_labels,

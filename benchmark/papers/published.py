@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from benchmark.config import from_plain, nearest
 from benchmark.errors import ConfigError
@@ -25,7 +25,6 @@ KEYS = {
 NEEDED = ("paper", "item", "title", "source", "metrics", "seeds", "rows", "columns", "notes", "cells")
 OVER_DATA = ("data", "mean_over", "each_of")  # keys of a claim on several data sets
 
-T = TypeVar("T")
 Contrast = Mapping[str, float]
 
 
@@ -64,7 +63,8 @@ def drawing_of(file: Mapping[str, Any]) -> Drawing | None:
     """How a figure is drawn; None for a table."""
     if "figure" not in file:
         return None
-    check_keys(f"{_name(file)}: figure", file["figure"], {f.name for f in fields(Drawing)})
+    where = f"{file.get('paper')}/{file.get('item')}: figure"
+    check_keys(where, file["figure"], {f.name for f in fields(Drawing)})
     values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in file["figure"].items()}
     return Drawing(**values)
 
@@ -76,24 +76,16 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
     """
     claims: dict[tuple[object, ...], Claim] = {}
     for raw in file.get("claims", ()):
-        where = f"{_name(file)}: claim {raw.get('name')!r}"
+        where = f"{file.get('paper')}/{file.get('item')}: claim {raw.get('name')!r}"
         for table in _over_data(raw, data_names or {}, where):
-            claim = _read_as(Claim, table, where)
+            try:
+                claim = from_plain(Claim, table)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}") from None
             contrasts = (claim.contrast, *claim.contrasts)
             estimand = tuple(tuple(sorted(contrast.items())) for contrast in contrasts)
             claims.setdefault((estimand, claim.form, claim.endpoint, claim.metric), claim)
     return tuple(claims.values())
-
-
-def _name(file: Mapping[str, Any]) -> str:
-    return f"{file.get('paper')}/{file.get('item')}"
-
-
-def _read_as(cls: type[T], table: Mapping[str, Any], where: str) -> T:
-    try:
-        return from_plain(cls, table)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
 
 
 def _over_data(raw: Mapping[str, Any], data_names: Mapping[str, str], where: str) -> Iterable[dict[str, Any]]:

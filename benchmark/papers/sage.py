@@ -10,15 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
 
-import numpy as np
-
-from benchmark.data.datasets import known as data_set
 from benchmark.data.split import mean_total_variation
-from benchmark.data.tables import IntArray
 from benchmark.experiment import Experiment
 from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.bounds import ALONE, ALONE_NOTE, lacking
+from benchmark.papers.columns import clients_of
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale
@@ -77,13 +74,6 @@ def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
         yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
 
 
-def clients_of(e: Experiment) -> IntArray:
-    """(K, d) images of each class at each client, for one draw of the partition with equal classes."""
-    known = data_set(e.data.name)
-    images = (e.data.images or known.train) - e.data.N_validation
-    return e.partition.shares(np.full(known.num_classes, images // known.num_classes), e.federation.K, seed=0)
-
-
 def at_targets(built: Item) -> Item:
     """The item with the stand-in's accuracies where the paper counts rounds to an accuracy."""
     targets = next(iter(stand_ins("sage", StandIn)[built.profile].values())).targets
@@ -115,10 +105,7 @@ PAPER = Paper(
     scale=scale,
     additions=additions,
     seeds={"demo": 2, "laptop": 5},  # of a table within two minutes
-    computed={
-        "classes a client": lambda e: float((clients_of(e) > 0).sum(axis=1).mean()),
-        "total variation": lambda e: mean_total_variation(clients_of(e)),
-    },
+    computed={"total variation": lambda e: mean_total_variation(clients_of(e))},
 )
 TABLES = ("tab1", "tab2", "tab3", "tab4", "tab5", "tab6", "tab7", "tab8", "tab9")
 ITEMS: Mapping[str, Callable[..., Item]] = {name: partial(item_of, name) for name in (*TABLES, "fig5a", "fig5b")}

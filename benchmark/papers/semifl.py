@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
+from benchmark.data.datasets import known
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.central import Central
 from benchmark.methods.flfl import FL2
@@ -23,8 +24,6 @@ from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale
 from benchmark.papers.table import items
 from benchmark.papers.values import experiment_of, stand_ins
-
-IMAGES = {"cifar10": 50_000, "svhn": 73_257}  # for training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,7 @@ def experiment(setting: Setting) -> Experiment:
         fields |= {
             "method.batch_size": size,
             "method.images": "everyones" if all_labels else "servers",
-            "federation.T": (IMAGES[setting.data] if setting.N_s == "all" else setting.N_s) // size,
+            "federation.T": (known(setting.data).train if setting.N_s == "all" else setting.N_s) // size,
         }
     return experiment_of("semifl", vars(setting), fields)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
 
+from benchmark.data.datasets import known
 from benchmark.data.partition import ClassSkew
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
@@ -29,10 +30,8 @@ STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
 # Table 3: 1000 images an epoch (--k_img 1000, run_cifar10_res9.sh), an incomplete batch left out.
 RESNET9_STEPS_PER_EPOCH = 1000 // BATCH_SIZE
 
-CLASSES = {"cifar10": 10, "svhn": 10, "emnist_balanced": 47, "stl10": 10}
 # E of Table A.1, which has no row for STL-10: CIFAR-10's.
 EPOCHS = {"cifar10": 300, "svhn": 40, "emnist_balanced": 100, "stl10": 300}
-IMAGES = {"cifar10": 50_000, "svhn": 73_257, "emnist_balanced": 112_800}  # for training
 REPORTING_STEPS = 16
 
 
@@ -40,7 +39,7 @@ REPORTING_STEPS = 16
 class Setting:
     """One cell of a table: the columns of Table A.2, and what determines its network and length."""
 
-    data: str  # a data set of CLASSES
+    data: Literal["cifar10", "svhn", "emnist_balanced", "stl10"]
     method: str
     labels: Literal["server", "everywhere", "every_client", "share"] = "server"
     R: float  # nominal heterogeneity
@@ -116,12 +115,13 @@ def _labels(setting: Setting) -> dict[str, Any]:
 
     Clients hold them of each class ("every_client": FedMatch's setting) or of their classes in proportion ("share").
     """
-    each = setting.N_s // CLASSES[setting.data]
+    data = known(setting.data)
+    each = setting.N_s // data.num_classes
     if setting.labels == "every_client":
         return {"data.N_s": 0, "data.labels_per_client": each // setting.K}
     if setting.labels == "share":
-        return {"data.N_s": 0, "data.labelled_share": setting.N_s / IMAGES[setting.data]}
-    return {"data.N_s": each * CLASSES[setting.data]}
+        return {"data.N_s": 0, "data.labelled_share": setting.N_s / data.train}
+    return {"data.N_s": each * data.num_classes}
 
 
 def _optimizer(setting: Setting, rule: Rule) -> tuple[str, int | None]:
@@ -147,7 +147,7 @@ def control_of(grouping: Experiment) -> Experiment:
 
 @dataclass(frozen=True, kw_only=True)
 class StandIn(Scale):
-    """A stand-in of SSFL, for N_s = STANDARD_N_S and rounds of T_OF_STAND_INS local steps."""
+    """A stand-in of SSFL, for 100 labels a class and rounds of T_OF_STAND_INS local steps."""
 
     always_measured: bool = False  # gradient diversity, whatever the item
     client_images: int  # that clients hold where the server has no labels
@@ -157,7 +157,6 @@ class StandIn(Scale):
 
 
 T_OF_STAND_INS = 16
-STANDARD_N_S = {"cifar10": 1000, "svhn": 1000, "emnist_balanced": 4700, "stl10": 1000}
 
 
 def scale(setting: Setting, profile: str) -> Scale:
@@ -201,8 +200,7 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 def _stand_in_labels(setting: Setting, stand_in: StandIn) -> dict[str, Any]:
     """N_s in the paper's ratio. With labels at clients, a share of each client's: 5 of each class are too many."""
-    classes = CLASSES[setting.data]
-    N_s = stand_in.data["N_s"] * (setting.N_s // classes * classes) // STANDARD_N_S[setting.data]
+    N_s = stand_in.data["N_s"] * (setting.N_s // known(setting.data).num_classes) // 100
     if setting.labels in ("every_client", "share"):
         share = {"label_setting": "share", "labelled_share": N_s / stand_in.client_images, "labels_per_client": 5}
         return {"N_s": 0, **share}

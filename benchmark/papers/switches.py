@@ -14,8 +14,8 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.paper import Paper
-from benchmark.papers.published import PUBLISHED, check_keys, read_published
-from benchmark.papers.scale import REDUCED, changed
+from benchmark.papers.published import PUBLISHED, check_keys
+from benchmark.papers.scale import changed
 from benchmark.papers.table import SELECTIONS, item
 
 DEFAULT, OTHER = "Default", "Other"
@@ -56,16 +56,18 @@ def departures(paper: Paper, profile: str) -> Item:
     switches, notes = switches_of(paper.name)
     cells_used = [switch.base for switch in switches] + [switch.instead for switch in switches if switch.instead]
     names = dict.fromkeys(cell.partition(": ")[0] for cell in cells_used)
+    built = {name: item(paper, name, profile) for name in names}
+    _, *stand_in = next(iter(built.values())).title.partition(" (stand-in: ")  # of the first item
     bases: dict[str, Experiment] = {}
-    for name in names:
-        known = item(paper, name, profile).cells
+    for name, of_paper in built.items():
+        known = of_paper.cells
         data = known[0].setting.get("data", "")
         bases |= {f"{name}: {cell.label}".replace(f": {data}/", ": {data}/"): cell.experiment for cell in known}
     # A variant of the paper is without methods that came later, and their switches.
     cells = [cell for switch in switches if switch.base in bases for cell in _pair(switch, bases, paper)]
     return Item(
         name=f"{paper.name}/departures",
-        title="What the departures from paper and released code do" + _stand_in(paper, next(iter(names)), profile),
+        title="What the departures from paper and released code do" + "".join(stand_in),
         profile=profile,
         cells=tuple(cells),
         seeds=SEEDS.get(profile, 1),
@@ -78,13 +80,6 @@ def departures(paper: Paper, profile: str) -> Item:
         ),
         confirms_from=paper.confirms_from,
     )
-
-
-def _stand_in(paper: Paper, name: str, profile: str) -> str:
-    if profile not in REDUCED:
-        return ""
-    setting = paper.setting_of(read_published(f"{paper.name}/{name}")["cells"][0])
-    return f" (stand-in: {paper.scale(setting, profile).title})"
 
 
 def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list[Cell]:

@@ -38,7 +38,8 @@ def item(paper: Paper, name: str, profile: str) -> Item:
     file = read_published(full_name)
     lines = [{"measured": file.get("measured", False), **line} for line in file["cells"]]
     _check_keys(paper, file, lines)
-    entries = [Entry(paper=paper, file=file, line=line, profile=profile) for line in lines if "not_yet" not in line]
+    every = [Entry(paper=paper, file=file, line=line, profile=profile) for line in lines]
+    entries = [entry for entry in every if "not_yet" not in entry.line]
     printed: dict[str, Cell] = {}  # entries that are printed twice, or that a stand-in makes equal, are there once
     for entry in entries:
         if entry.label not in printed:
@@ -49,7 +50,7 @@ def item(paper: Paper, name: str, profile: str) -> Item:
         cells = (*cells, *bounds(cells))
     claims = claims_of(file, {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line})
     stand_ins = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
-    shown = tuple(_only_shown(file, line) for line in lines if "not_yet" in line)
+    shown = tuple(entry.shown() for entry in every if "not_yet" in entry.line)
     check_labels(full_name, claims, [entry.label for entry in (*cells, *shown)])
     return Item(
         name=full_name,
@@ -97,7 +98,7 @@ class Control:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A printed line that can be trained, under one profile."""
+    """A printed line under one profile."""
 
     paper: Paper
     file: Mapping[str, Any]
@@ -119,8 +120,12 @@ class Entry:
     def printed_factors(self) -> dict[str, Any]:
         """What rows and columns say of it besides its method, as printed."""
         usual = self.paper.usual(self.paper.setting_of(self.line))
-        keys = [key for key in _place_keys(self.file, self.line) if key != "method"]
-        return {key: self.line[key] for key in keys if self.line[key] != usual.get(key)}
+        return {key: self.line[key] for key in self.keys if key != "method" and self.line[key] != usual.get(key)}
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that name its row and column."""
+        return [key for key in (*self.file["rows"], *self.file["columns"]) if key in self.line]
 
     @cached_property
     def factors(self) -> dict[str, Factor]:
@@ -137,7 +142,7 @@ class Entry:
     def label(self) -> str:
         """Words, method and numbers of the print, "SVHN/Grouping/K=30/C=10"; or the line's own label."""
         if "label" in self.line:
-            return _own_label(self.line, self.word("data") if "data" in self.line else "")
+            return str(self.line["label"]).replace("{data}", self.word("data") if "data" in self.line else "")
         words = [self.word(key) for key, value in self.printed_factors.items() if isinstance(value, str)]
         numbers = [f"{key}={value:g}" for key, value in self.printed_factors.items() if not isinstance(value, str)]
         return "/".join([*words, self.line["method"], *numbers])
@@ -157,6 +162,14 @@ class Entry:
             role=role,
             note="; ".join(self._notes()),
         )
+
+    def shown(self) -> Shown:
+        """The line as one that nothing is trained for."""
+        words: dict[str, Any] = {key: WORDS.get(self.line[key], self.line[key]) for key in ("method", *self.keys)}
+        label = str(self.line.get("label", "/".join(str(self.line[key]) for key in self.keys)))
+        data = self.line.get("data", "")
+        label = label.replace("{data}", str(WORDS.get(data, data)))
+        return Shown(label=label, setting=words, published=_printed(self.file, self.line), note=self.line["not_yet"])
 
     def _notes(self) -> Iterator[str]:
         if self.line.get("note"):
@@ -178,27 +191,6 @@ def _controls(item: str, file: Mapping[str, Any], cells: Iterable[Cell]) -> Iter
         if not controls:
             raise ConfigError(f"{where}.of: {table['of']} is the setting of no cell")
         yield from controls
-
-
-def _only_shown(file: Mapping[str, Any], line: Line) -> Shown:
-    """A line that nothing is trained for."""
-    keys = _place_keys(file, line)
-    setting: dict[str, Any] = {key: WORDS.get(line[key], line[key]) for key in ("method", *keys)}
-    data = line.get("data", "")
-    label = (
-        _own_label(line, str(WORDS.get(data, data))) if "label" in line else "/".join(str(line[key]) for key in keys)
-    )
-    return Shown(label=label, setting=setting, published=_printed(file, line), note=line["not_yet"])
-
-
-def _place_keys(file: Mapping[str, Any], line: Line) -> list[str]:
-    """The keys of a line that name its row and column."""
-    return [key for key in (*file["rows"], *file["columns"]) if key in line]
-
-
-def _own_label(line: Line, data: str) -> str:
-    """The label that the line has, with the data set in place of "{data}"."""
-    return str(line["label"]).replace("{data}", data)
 
 
 def _printed(file: Mapping[str, Any], line: Line) -> dict[str, Printed]:

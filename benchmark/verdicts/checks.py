@@ -1,11 +1,11 @@
-"""What `fssl verify` reports of claims and of whole items; records/verify.py checks the records themselves."""
+"""What `fssl verify` reports of claims; records/verify.py checks the records themselves."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 from benchmark.papers.item import CONFIRMING, Family, Item
-from benchmark.records.record import FINISHED, Records, RunRecord
+from benchmark.records.record import Records, RunRecord
 from benchmark.verdicts.families import families_in, families_of, first_seed_of
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import counted
@@ -43,31 +43,6 @@ def notes_of_rules(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
         for (name, first), by_version in sorted(versions.items())
         if len(by_version) > 1
     ]
-
-
-def notes_of_item(item: Item, records: Records) -> list[str]:
-    """Seeds that have not been run of some cells, and runs of several versions of the code. Neither is a fault."""
-    lacking, versions = defaultdict(list), defaultdict(list)
-    wanted = {seed for by_seed in records.values() for seed in by_seed} | set(range(item.seeds))
-    for cell in item.cells:
-        runs = {seed: run for seed, run in records.get(cell.cell_key, {}).items() if run.status in FINISHED}
-        if missing := sorted(wanted - runs.keys()):
-            lacking[", ".join(map(str, missing))].append(cell.label)
-        for seed, run in runs.items():
-            code = run.manifest.get("code", {})
-            versions[(code.get("commit"), code.get("changes"))].append(f"{cell.label} seed {seed}")
-    notes = [
-        f"{item.name}: seeds {seeds} have not been run of {len(labels)} of {len(item.cells)} cells: "
-        + ", ".join(labels[:3])
-        + (", ..." if len(labels) > 3 else "")
-        for seeds, labels in lacking.items()
-    ]
-    if len(versions) > 1:
-        names = [
-            f"{str(commit)[:12]}{'+' if changes else ''} ({runs[0]})" for (commit, changes), runs in versions.items()
-        ]
-        notes.append(f"{item.name}: runs of {len(versions)} code versions: {', '.join(names[:4])}")
-    return notes
 
 
 def decided_cells(item: Item, records: Records) -> set[str]:

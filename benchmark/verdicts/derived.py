@@ -63,21 +63,14 @@ def divergences(record: RunRecord) -> tuple[float, float] | None:
     return pseudo, true
 
 
-def kl_ratio(record: RunRecord) -> float | None:
-    """The pseudo-labels' divergence over the true labels'; None where the true labels are in equal shares."""
-    both = divergences(record)
-    return both[0] / both[1] if both and both[1] > 0 else None
+def _of_divergences(value: Callable[[float, float], float | None]) -> Callable[[RunRecord], float | None]:
+    """A metric of the two divergences; None where they were not measured."""
 
+    def metric(record: RunRecord) -> float | None:
+        both = divergences(record)
+        return value(*both) if both else None
 
-def kl_log_ratio(record: RunRecord) -> float | None:
-    ratio = kl_ratio(record)
-    return math.log(ratio) if ratio else None
-
-
-def kl_gap(record: RunRecord) -> float | None:
-    """The true labels' divergence less the pseudo-labels', in nats."""
-    both = divergences(record)
-    return both[1] - both[0] if both else None
+    return metric
 
 
 def labelled_weight(record: RunRecord) -> float | None:
@@ -130,9 +123,10 @@ def _property(holds: Callable[[Mapping[str, Any]], bool]) -> Callable[[RunRecord
 DERIVED: Mapping[str, Callable[[RunRecord], float | None]] = {
     "aggregation/labelled_weight": labelled_weight,
     "comm/millions": millions,
-    "pseudo/kl_ratio": kl_ratio,
-    "pseudo/kl_log_ratio": kl_log_ratio,
-    "pseudo/kl_gap": kl_gap,
+    # No ratio where the true labels are in equal shares, and no logarithm where the pseudo-labels are.
+    "pseudo/kl_ratio": _of_divergences(lambda pseudo, true: pseudo / true if true > 0 else None),
+    "pseudo/kl_log_ratio": _of_divergences(lambda pseudo, true: math.log(pseudo / true) if pseudo and true else None),
+    "pseudo/kl_gap": _of_divergences(lambda pseudo, true: true - pseudo),  # in nats
     "exchange/privacy": _property(is_private),
     "exchange/statelessness": _property(is_stateless),
     "exchange/smoothing": _property(is_smoothed),

@@ -222,12 +222,8 @@ def item() -> Item:
 
 
 def test_a_table_that_is_not_complete_is_no_trouble(capsys, results):
-    """Its records are whole: what is missing is noted, and the exit code is 0."""
     code, out = verify(capsys, results, "ssfl/tab2", "--profile", "demo")
     assert code == 0 and out.endswith("4 records, 0 troubles\n")
-    assert "note: ssfl/tab2: seeds 0, 1, 2 have not been run of " in out
-    told = json.loads(verify(capsys, results, "ssfl/tab2", "--profile", "demo", "--json")[1])
-    assert told["troubles"] == [] and any(note.startswith("ssfl/tab2: seeds 0") for note in told["notes"])
 
 
 # Runs trained again

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from benchmark.papers.arena import AT_CLIENTS, ENTRIES, TRIAL_SEED
-from benchmark.papers.bounds import bound_of
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Choice
 
@@ -33,44 +32,6 @@ def test_all_methods_share_one_environment(name, profile):
     assert len({cell.cell_key for cell in item.cells}) == len(item.cells)
     assert {cell.setting["method"] for cell in item.cells} == {entry.name for entry in AT_SERVER}
     assert item.methods_are_rows and all(cell.experiment.profile == item.profile for cell in item.cells)
-
-
-@pytest.mark.parametrize("profile", ["demo", "laptop"])
-def test_where_clients_have_some_labels_those_methods_compare_that_learn_them(profile):
-    """SAGE's local step in eight, FedMatch, FedSwitch's four, and labels alone; none that trains at the server."""
-    (item,) = items(["arena/clients"], profile)
-    shared = {
-        (c.experiment.data, c.experiment.partition, c.experiment.model, c.experiment.federation) for c in item.cells
-    }
-    assert len(shared) == 1 and item.cells[0].experiment.data.label_setting == AT_CLIENTS
-    kinds = sorted(type(cell.experiment.method).__name__ for cell in item.cells if cell.role == "published")
-    assert kinds == sorted(
-        [*("FixMatchLPL", "FixMatchGPL", "FlexMatchLPL", "FedLabel", "SAGE", "FedDB", "FedDure", "ProxyFL", "FedMatch"),
-         *("FedProxFixMatch", "TSServerEMA", "TSClientEMA", "FedSwitch")]
-    )  # fmt: skip
-    (bound,) = [cell for cell in item.cells if cell.role == "bound"]
-    assert all(bound_of(cell, item.cells) == bound for cell in item.cells if cell != bound)
-
-
-def test_untuned_hyperparameters_are_the_papers():
-    """SSFL Table A.1 (EMNIST), SemiFL Table 5, RSCFed section 4.1; later methods'."""
-    own = {cell.setting["method"]: cell.experiment for cell in items(["arena/mnist"], "laptop")[0].cells}
-    assert (own["SSFL, FedAvg"].optimizer.lr, own["SSFL, FedAvg"].method.objective.threshold) == (0.03, 0.95)
-    semifl = own["SemiFL"]
-    assert (semifl.optimizer.lr, semifl.optimizer.weight_decay, semifl.method.server_momentum) == (0.03, 5e-4, 0.5)
-    rscfed = own["RSCFed"]
-    assert (rscfed.optimizer.server_lr, rscfed.optimizer.lr, rscfed.optimizer.nesterov) == (0.03, 0.021, False)
-    assert rscfed.data.label_setting == "one_more_client"
-    # 59,400 images over ten clients, where the paper has 73,257; the labelled client has few, and half of a round.
-    assert rscfed.method.beta == pytest.approx(10_000 * 59_400 / 73_257, rel=1e-3)
-    assert (rscfed.method.labelled_weight, rscfed.method.labelled_share) == ("per_round", 0.5)
-    flfl, cbafed = own["(FL)^2"], own["CBAFed"]  # (FL)^2's Table 4; CBAFed's released code
-    assert flfl.optimizer == semifl.optimizer and (flfl.method.threshold, flfl.method.rho) == (0.95, 0.1)
-    assert (cbafed.optimizer.server_lr, cbafed.optimizer.lr, cbafed.optimizer.clip) == (0.03, 0.02, 5.0)
-    assert (cbafed.data.label_setting, cbafed.method.labelled_epochs_each) == ("one_more_client", 1)
-    alpha = items(["arena/alpha"], "laptop")[0]
-    digits = alpha.cell("RSCFed/alpha=0.05").experiment
-    assert digits.method.beta == pytest.approx(10_000 * (1397 - 50 - 100) / 73_257, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["arena/digits", "arena/mnist"])

@@ -7,96 +7,39 @@ from dataclasses import replace
 import pytest
 
 from benchmark.errors import ConfigError
-from benchmark.experiment import Experiment, to_json
-from benchmark.federated.divergence import first_not_finite
+from benchmark.federated.trees import first_not_finite
+from benchmark.methods.fedswitch import FedSwitch
 from benchmark.papers import catalogue, fedswitch, switches
 from benchmark.papers.catalogue import ITEMS, OURS, items
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Item
-from benchmark.papers.scale import FULL_SIZE, PROFILES, REDUCED, with_fields
-from benchmark.papers.switches import Switch, switches_of
+from benchmark.papers.scale import FULL_SIZE, PROFILES, with_fields
+from benchmark.papers.switches import switches_of
 from tests.conftest import ROOT
 from tests.federated.helpers import module_of
 from tests.papers.conftest import item_of
 
-# What a named change of a paper moves, by hand. A field with others below it moves as a whole; other clients have
-# another beta of FedSwitch.
-CHANGES = {
-    "printed_schedule": {"optimizer.schedule"},
-    "released_schedule": {"optimizer.schedule"},
-    "skewed_labels": {"data.label_setting", "data.labels_per_client", "data.labelled_share", "method.beta"},
-    "more_labels": {"data.N_s", "method.beta"},
-    "found_values": set(fedswitch.FOUND),
-}
-# A cell instead of a change: SSFL's control, and another method.
-INSTEAD = {
-    "tab2: Control/full": {"method.averaging.server_weight"},
-    "tab1: {data}/FixMatch-LPL/alpha=0.1": {"method"},
-}
 PAPERS = ("ssfl", "semifl", "rscfed", "fedswitch", "sage")
-# Where the profile's own way is the paper's, there is no pair.
-ABSENT = {"ssfl": {"warm-start"}, "semifl": {"augmentation", "warm-start"}}
-# Items whose cells the defaults are, and defaults of their own: SSFL's Figure 2 has other data or another length.
-BASES = {
-    "ssfl": ("tab2", "fig2", "tabh1"),
-    "semifl": ("tab4", "tab3", "tab1"),
-    "rscfed": ("tab7", "fig2", "tab1"),
-    "fedswitch": ("fig4", "tab2", "tab3"),
-    "sage": ("tab1",),
-}
-OWN = {
-    "ssfl": {"schedule", "bn-statistics", "pseudo-label-mode", "views"},
-    "semifl": {"flfl-perturbed-constant"},
-    "rscfed": {"irm-ramp", "distances-printed"},
-    "fedswitch": {"fedmatch-helpers-released"},
-}
-PAPERS_AND_PROFILES = [(paper, profile) for paper in PAPERS for profile in PROFILES]
 
 
 def departures(paper: str, profile: str) -> Item:
     return item_of(f"{paper}/departures", profile)
 
 
-def flat(entries: object, above: str = "") -> dict[str, object]:
-    if not isinstance(entries, dict):
-        return {above: entries}
-    return {k: v for key, value in entries.items() for k, v in flat(value, f"{above}.{key}".lstrip(".")).items()}
-
-
-def moved(default: Experiment, other: Experiment) -> set[str]:
-    a, b = flat(to_json(default)), flat(to_json(other))
-    return {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
-
-
-def fields_of(switch: Switch) -> set[str]:
-    """What a switch says that it moves."""
-    ways = (switch.default, switch.other)
-    named = [CHANGES[way] if isinstance(way, str) else way.keys() for way in ways]
-    follows = {"method.beta"} if any(name.startswith("partition.") for name in {*named[0], *named[1]}) else set()
-    return {*named[0], *named[1], *follows, *INSTEAD.get(switch.instead or "", ())}
-
-
-@pytest.mark.parametrize(("paper", "profile"), PAPERS_AND_PROFILES)
-def test_a_pair_differs_in_its_switch_alone(paper, profile):
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_pair_is_two_ways(paper, profile):
+    """Each switch is there, but where the profile's own way is the paper's; what follows from other clients, too."""
+    switches = {switch.name: switch for switch in switches_of(paper)[0]}
+    absent = {"ssfl": {"warm-start"}, "semifl": {"augmentation", "warm-start"}}.get(paper, set())
     item = departures(paper, profile)
-    absent = ABSENT.get(paper, set()) if profile in FULL_SIZE else set()
-    switches = {switch.name: switch for switch in switches_of(paper)[0] if switch.name not in absent}
-    assert {cell.label.split("/")[0] for cell in item.cells} == switches.keys()
-    for name, switch in switches.items():
+    there = {cell.label.split("/")[0] for cell in item.cells}
+    assert there == switches.keys() - (absent if profile in FULL_SIZE else set())
+    for name in there:
         default, other = (item.cell(f"{name}/{way}").experiment for way in ("default", "other"))
-        changed, fields = moved(default, other), fields_of(switch)
-        assert changed and all(any(f"{key}.".startswith(f"{field}.") for field in fields) for key in changed)
-        if isinstance(switch.other, str) and "method.beta" in fields:
-            assert other.method.beta == prior_of(other) and changed != {"method.beta"}
-
-
-@pytest.mark.parametrize(("paper", "profile"), PAPERS_AND_PROFILES)
-def test_defaults_are_cells_that_are_trained_anyway(paper, profile):
-    known = {cell.cell_key for name in BASES[paper] for cell in item_of(f"{paper}/{name}", profile).cells}
-    default = {c.label: c.cell_key for c in departures(paper, profile).cells if c.label.endswith("/default")}
-    own = OWN.get(paper, set()) | ({"view"} if (paper, profile) == ("rscfed", "demo") else set())  # digits are padded
-    own |= {"forward"} if paper == "sage" and profile in REDUCED else set()  # a stand-in's norm sees no batch
-    assert {label.split("/")[0] for label, key in default.items() if key not in known} == own
+        assert default.cell_key != other.cell_key
+        if default.partition != other.partition and isinstance(other.method, FedSwitch):
+            assert other.method.beta == prior_of(other)
 
 
 def test_the_values_found_are_the_study_s():

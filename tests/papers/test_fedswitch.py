@@ -7,13 +7,10 @@ import pytest
 
 from benchmark.data.partition import Dirichlet, FedMatchSkew, Iid
 from benchmark.experiment import Data, Experiment, Federation
-from benchmark.methods.fedmatch import FedMatch
-from benchmark.methods.fedswitch import FedSwitch
-from benchmark.methods.ssfl import SSFL
 from benchmark.papers.catalogue import items
-from benchmark.papers.fedswitch import clients_of, divergence_K, prior_of
+from benchmark.papers.columns import clients_of
+from benchmark.papers.fedswitch import divergence_K, prior_of
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.scale import PROFILES
 
 CLIENT, SERVER = "Labels at Client", "Labels at Server"
 
@@ -24,14 +21,6 @@ def item_of(name: str, profile: str = "paper") -> Item:
 
 def trained(item: Item) -> list[Cell]:
     return [cell for cell in item.cells if cell.role == "published"]
-
-
-def test_table_1_shows_what_it_does_not_train():
-    item = item_of("tab1")
-    kinds = {cell.label: type(cell.experiment.method) for cell in item.cells}
-    assert kinds == {"FedMatch": FedMatch, "FedRGD": SSFL, "FedSwitch": FedSwitch}
-    assert [shown.label for shown in item.shown] == ["FedSEAL", "FedCon"]
-    assert item.cell("FedMatch").printed("exchange/privacy") == 0 and item.seeds == 1
 
 
 def test_figure_3_and_4_s_setting_is_sections_5_1_to_5_4():
@@ -63,17 +52,6 @@ def test_table_2_s_setting_is_sections_5_1_and_5_2():
     assert {cell.experiment.federation.rounds for cell in quoted} == {16_000}
 
 
-def test_table_3_s_setting_is_sections_5_1_and_5_2():
-    """63,000 training images: 62,500 or 62,000 without labels, a tenth of a client's in each of the rounds."""
-    for cell in trained(item_of("tab3")):
-        e = cell.experiment
-        assert (e.data.name, e.data.N_validation, e.data.pooled_test) == ("fashion_mnist", 3500, 3500)
-        assert (e.data.streaming_steps, e.partition) == (10, FedMatchSkew())
-        federation = e.federation
-        assert (federation.K, federation.C, federation.epochs, federation.rounds) == (10, 10, 1, 800)
-        assert clients_of(e).sum() == (62_500 if cell.setting["labels"] == CLIENT else 62_000)
-
-
 # beta
 
 
@@ -100,11 +78,3 @@ def test_beta_is_the_partitions_true_divergence():
     assert prior_of(setting(Dirichlet(alpha=1e-4, rule="fedswitch"))) == pytest.approx(math.log(10), abs=0.1)
     assert prior_of(setting(Dirichlet(alpha=1e6, rule="fedswitch"))) == pytest.approx(0.0, abs=0.01)
     assert prior_of(setting(Dirichlet(alpha=1.0, rule="fedswitch"))) == pytest.approx(1.456, abs=0.12)
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_every_fedswitch_has_the_beta_of_its_own_clients(profile):
-    for name in ("tab2", "tab3", "fig4", "fig5"):
-        for cell in item_of(name, profile).cells:
-            if isinstance(cell.experiment.method, FedSwitch):
-                assert cell.experiment.method.beta == prior_of(cell.experiment)

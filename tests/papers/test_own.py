@@ -5,11 +5,13 @@ import sys
 
 import pytest
 
+from benchmark.cli import report, reproduce
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import from_json, to_json
 from benchmark.papers.catalogue import cell_named, items
 from benchmark.papers.own import DEFAULT
+from benchmark.records import copies
 from benchmark.verdicts.families import note_own, own_files
 
 FILE = """
@@ -28,7 +30,12 @@ form     = "improves"
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
+    """A file of one's own; of the suite's items and committed records none, which a site would have pages of."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(copies, "COMMITTED", tmp_path / "nothing")
+    for module in (report, reproduce):
+        monkeypatch.setattr(module, "ITEMS", {})
+        monkeypatch.setattr(module, "VARIANTS", {})
     (tmp_path / "mine.toml").write_text(FILE)
     return tmp_path / "mine.toml"
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from benchmark.data.augment import RandAugment
 from benchmark.data.partition import Dirichlet, Iid, Shards
 from benchmark.methods.flfl import FL2
 from benchmark.optim.sgd import RoundCosine
@@ -50,28 +49,6 @@ def test_fl2_is_in_semifl_s_place():
     assert (demo.batch_size, demo.server_batch_size, demo.warm_start_rounds) == (10, 5, 5)  # of the stand-in
 
 
-def test_table_4_s_cells_are_section_4_and_table_5():
-    """100 clients, 10 a round, 800 rounds, E = 5, B = 10 and 250, eta = .03, tau = .95, Mixup .75, beta_g = .5, sBN."""
-    item = item_of("tab4")
-    partitions = {"K=2": Shards(classes_per_client=2), "IID": Iid()}
-    for cell in item.cells[:8]:
-        e, method = cell.experiment, cell.experiment.method
-        row, column = cell.label.split("/")
-        assert (e.data.name, e.data.N_s, e.data.label_setting) == ("cifar10", 4000, "server")
-        assert (e.model.network, e.model.norm, e.partition) == ("wresnet28x2", "sbn", partitions[column])
-        federation = e.federation
-        assert (federation.K, federation.C, federation.rounds) == (100, 10, 800)
-        assert federation.epochs == (1 if row == "E=1" else 5)
-        assert method.mix_weight == (0.0 if row == "No Mixup" else 1.0)
-        assert method.server_momentum == (0.0 if row == "beta_g=0" else 0.5)
-        assert (method.threshold, method.beta, method.batch_size, method.server_batch_size) == (0.95, 0.75, 10, 250)
-        assert (method.warm_start_rounds, method.statistics) == (0, "server_and_clients")
-        sgd = e.optimizer
-        assert (sgd.lr, sgd.momentum, sgd.nesterov, sgd.weight_decay) == (0.03, 0.9, True, 5e-4)
-        assert sgd.schedule == RoundCosine()
-    assert item.cell("SemiFL/IID").published["test/accuracy"].runs == item.seeds == 4
-
-
 def test_table_3_s_computed_columns():
     """WResNet28x2, FedAvg's CNN and ResNet-9 by hand: the print's millions, megabytes and FLOP, or not."""
     cells = {cell.label: cell.computed for cell in item_of("tab3").cells}
@@ -82,17 +59,3 @@ def test_table_3_s_computed_columns():
     multiplications = 3 * 25 * 32 * 32**2 + 32 * 25 * 64 * 16**2 + 64 * 64 * 512 + 512 * 10
     assert cnn["MFLOP"] == pytest.approx(2 * multiplications / 1e6)
     assert float(grouping["parameters"]) / 1e6 != pytest.approx(4.9, abs=0.5)
-
-
-@pytest.mark.parametrize("profile", ["gpu", "paper"])
-def test_central_methods_have_their_own_strong_views(profile):
-    """FixMatch (RA) and UDA: two operations of levels 1 to 9 with .5, and a box of half the width ("rac" of
-    libml/augment.py). CTAugment starts at two operations of any level, always, without that box. SemiFL's own stay."""
-    views = {cell.label: cell.experiment.data.augmentation.strong for cell in item_of("tab1", profile).cells}
-    for data in ("CIFAR-10", "SVHN"):
-        for method in ("FixMatch", "UDA", "ReMixMatch"):
-            own = views[f"{data}/{method}/more"]
-            assert isinstance(own, RandAugment)
-            drawn = (1.0, (0, 10), 0.0) if method == "ReMixMatch" else (0.5, (1, 9), 0.5)
-            assert (own.pool, own.num_ops) == ("ssfl", 2) and (own.probability, own.levels, own.cutout) == drawn
-        assert views[f"{data}/SemiFL/IID/more"] == RandAugment(pool="semifl", levels=(10, 10), cutout=0.0)

@@ -6,89 +6,12 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
-from benchmark.methods.central import FixMatch
-from benchmark.methods.data_sharing import DataSharing
-from benchmark.methods.easgd import EASGD
-from benchmark.methods.overlap_sgd import OverlapSGD
-from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Supervised
-from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers.catalogue import items
-from benchmark.papers.item import Item
 from benchmark.papers.published import read_published
-from benchmark.papers.scale import PROFILES, REDUCED
 from benchmark.papers.ssfl import CIFAR10, ITEMS, PAPER, experiment
 from reports.provenance import flat
 from tests.conftest import ROOT
-
-COHORTS = ("small", "middle", "full")
-FROM_FILES = [name for name in ITEMS if name != "tab2" and not name.startswith(("fig6", "figd"))]
-
-
-def item_of(name: str, profile: str = "paper") -> Item:
-    """Without the bounds (tests/papers/test_table.py)."""
-    (item,) = items([f"ssfl/{name}"], profile)
-    return replace(item, cells=tuple(cell for cell in item.cells if cell.role != "bound"))
-
-
-def key(name: str, label: str, profile: str = "paper") -> str:
-    return item_of(name, profile).cell(label).cell_key
-
-
-@pytest.mark.parametrize("name", FROM_FILES)
-def test_the_paper_profile_is_the_file_s_line(name):
-    """Every number of a line is in its experiment, by the field that the method or the federation reads."""
-    item = item_of(name)
-    by_setting = {PAPER.setting_of(raw): raw for raw in read_published(f"ssfl/{name}")["cells"]}
-    published = [cell for cell in item.cells if cell.role in ("published", "quoted")]
-    assert len(published) == len(by_setting)
-    for cell, (setting, raw) in zip(published, by_setting.items(), strict=True):
-        e = cell.experiment
-        d = 47 if raw["data"] == "emnist_balanced" else 10
-        assert (e.data.name, e.partition.R_nominal, e.model.norm) == (raw["data"], raw["R"], raw["norm"])
-        assert (e.federation.K, e.federation.C, e.model.network) == (raw["K"], raw["C"], raw["network"])
-        held = {
-            "every_client": e.data.labels_per_client * d * raw["K"],
-            "share": e.data.labelled_share * 112_800,  # EMNIST's training images
-        }
-        at_clients = raw.get("labels") in held
-        assert e.data.N_s == (0 if at_clients else raw["N_s"] - raw["N_s"] % d)
-        assert not at_clients or held[raw["labels"]] == pytest.approx(raw["N_s"])
-        assert e.data.unlabelled == ("extra" if raw["data"] == "stl10" else "train")
-        assert cell.printed() == raw.get("value")
-        T = 16 if raw["method"] == "FixMatch" else raw["T"]  # FixMatch's rounds are reporting units
-        steps = e.federation.T * e.federation.rounds
-        assert (e.federation.T, e.federation.rounds) == (T, steps // T)
-        assert steps == (200 * 15 if raw["network"] == "resnet9" else raw["E"] * 1024)
-        if raw["method"] == "Grouping":
-            assert len(e.method.averaging.group_sizes(raw["C"])) == raw["S"] == setting.S
-
-
-@pytest.mark.parametrize(
-    ("name", "label", "method", "objective", "labels"),
-    [
-        ("fig2", "Self-training/R=0", SSFL, SelfTraining, "server"),
-        ("fig2", "CRL with BN/R=0.4", SSFL, CRL, "server"),
-        ("fig2", "Supervised/R=0.4", SSFL, Supervised, "everywhere"),
-        ("tabf1", "supervised/Grouping/K=20", SSFL, Supervised, "everywhere"),
-        ("tabf1", "unlabelled/Grouping/K=47", SSFL, CRL, "server"),
-        ("tab4", "Supervised FedAvg", SupervisedFL, None, "everywhere"),
-        ("tabg1", "SVHN/FixMatch", FixMatch, None, "server"),
-        ("tab3", "Labels-at-client (iid)/Grouping", SSFL, CRL, "every_client"),
-        ("tabh1", "Grouping/R=0.4", SSFL, CRL, "share"),
-        ("tabi1", "Self-training", SSFL, SelfTraining, "server"),
-        ("tab4", "DataSharing", DataSharing, None, "everywhere"),
-        ("tab5", "EASGD/T=2", EASGD, None, "everywhere"),
-        ("tab5", "OverlapSGD/T=8", OverlapSGD, None, "everywhere"),
-    ],
-)
-def test_methods_are_those_of_the_text(name, label, method, objective, labels):
-    """Section 3.4 for the five methods, appendix F and Table 4 for the supervised ones."""
-    e = item_of(name).cell(label).experiment
-    assert isinstance(e.method, method) and e.data.label_setting == labels
-    if objective:
-        assert isinstance(e.method.objective, objective)
-        assert getattr(e.method.objective, "threshold", 0.95) == 0.95
 
 
 def test_the_distinct_runs_are_the_transcribed_ones(transcribed):
@@ -106,67 +29,6 @@ def test_the_distinct_runs_are_the_transcribed_ones(transcribed):
         cells = [cell for item in items(["ssfl"], "paper", also_quoted=also_quoted) for cell in item.cells]
         keys = {role: {c.cell_key for c in cells if c.role == role} for role in ("published", "quoted")}
         assert (len(keys["published"]), len(keys["quoted"] - keys["published"])) == (published, quoted)
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_controls_differ_from_fedavg_in_the_server_s_weight_alone(profile):
-    """Beside each grouping cell with FedAvg (section 3's "CRL with GN"), and nowhere else."""
-    pairs = 0
-    for name in (*FROM_FILES, "tab2"):
-        cells = {cell.label: cell for cell in item_of(name, profile).cells}
-        for label, cell in cells.items():
-            partners = [label.replace("Grouping", other) for other in ("FedAvg", "CRL with GN")]
-            partner = next((cells[other] for other in partners if other in cells), None)
-            if "Grouping" not in label or partner is None:
-                assert "Control" in label or label.replace("Grouping", "Control") not in cells or partner
-                continue
-            pairs += 1
-            control = cells[label.replace("Grouping", "Control")]
-            grouping, fedavg = cell.experiment, partner.experiment
-            S = grouping.method.averaging.S
-            assert isinstance(grouping.method.averaging, Grouping) and control.role == "control"
-            weight = control.experiment.method.averaging.server_weight
-            assert weight == pytest.approx(1 / (fedavg.federation.C / S + 1))
-            same = replace(control.experiment.method, averaging=FedAvg())
-            assert replace(control.experiment, method=same) == fedavg
-            assert replace(grouping, method=replace(grouping.method, averaging=FedAvg())) == fedavg
-    assert pairs > 13
-
-
-@pytest.mark.parametrize("profile", REDUCED)
-@pytest.mark.parametrize("name", [*FROM_FILES, "fig6", "figd1"])
-def test_reduced_runs_have_equally_many_local_steps(name, profile):
-    """T moves the number of rounds; only Table 1's E = 120 is longer, three times. The last round is measured. The runs
-    that are not Table 2's are shorter than those, by a number that the page tells; on the laptop as pilots."""
-    table_2 = name.startswith("fig6") or name.startswith("figd")
-    steps = 16 * {"demo": (60, 12), "laptop": (100, 200)}[profile][table_2]
-    notes = " ".join(item_of(name, profile).notes)
-    assert table_2 or str(steps) in notes
-    assert ("Pilot length" in notes) == (profile == "laptop" and not table_2)
-    for cell in item_of(name, profile).cells:
-        e = cell.experiment
-        longer = 3 if "E=120" in cell.label else 1
-        assert e.federation.T * e.federation.rounds == longer * steps
-        every = e.evaluation.gradient_diversity_every
-        assert not every or e.federation.rounds % every == 0
-        assert every or not read_published(f"ssfl/{name}").get("measured")
-        warm = getattr(e.method, "warm_start_rounds", 0) * e.federation.T
-        assert warm in ((0,) if isinstance(e.method, SupervisedFL | EASGD | OverlapSGD) else (480, 320, 32))
-
-
-def test_table_2_is_rows_16_and_21_of_table_a2():
-    """And EMNIST's row of Table A.1: E = 100 epochs of 65536 / 64 steps, T = 16."""
-    item = item_of("tab2")
-    for e in (cell.experiment for cell in item.cells if cell.role == "published"):
-        assert (e.partition.R_nominal, e.federation.T, e.data.N_s, e.federation.K) == (0.4, 16, 4700, 47)
-        assert e.federation.rounds * e.federation.T == 100 * 65536 // 64
-        assert (e.optimizer.lr, e.optimizer.weight_decay, e.optimizer.momentum) == (0.03, 1e-4, 0.9)
-        schedule = cosine(e.optimizer)
-        assert (schedule.c, schedule.warmup_steps, schedule.steps) == (0.4375, 0, None)
-        assert (e.method.batch_size, e.method.server_batch_size, e.method.objective.threshold) == (64, 64, 0.95)
-        assert e.method.warm_start_rounds == 0
-    groups = {size: item.cell(f"Grouping/{size}").experiment.method.averaging.S for size in COHORTS}
-    assert groups == {"small": 2, "middle": 3, "full": 5}
 
 
 # Settings at full size

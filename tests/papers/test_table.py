@@ -10,11 +10,9 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.semifl import SemiFL
-from benchmark.methods.server_only import ServerOnly
 from benchmark.papers import published
-from benchmark.papers.bounds import bound_of, is_bound
 from benchmark.papers.catalogue import ITEMS, VARIANTS, WITH_SWITCHES, items, profiles, variant_of
-from benchmark.papers.item import ACCURACY, Printed
+from benchmark.papers.item import Printed
 from benchmark.papers.paper import Paper
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES, REDUCED, Scale
@@ -167,26 +165,6 @@ def test_a_method_that_a_paper_does_not_have_is_refused(paper):
 def test_a_missing_file_is_named(toy):
     with pytest.raises(ConfigError, match=r"toy/tab2: .*tab2.toml is missing"):
         item(toy(FILE), "tab2", "paper")
-
-
-@pytest.mark.parametrize("profile", ["demo", "laptop", "gpu"])
-def test_every_accuracy_by_labels_at_the_server_has_its_bound(profile):
-    """In as many server steps, on as many of the same labels, by the same network; items share what is alike."""
-    bounds = set()
-    for one in items(["ssfl"], profile):
-        for cell in one.trained:
-            if cell.experiment.data.label_setting != "server" or is_bound(cell):
-                continue
-            alone = bound_of(cell, one.cells)
-            if alone is None:
-                borrowed = one.name.startswith(("ssfl/fig6", "ssfl/figd"))
-                assert borrowed or "FixMatch" in cell.label or one.metrics[0] != ACCURACY
-                continue
-            e, its = cell.experiment, alone.experiment
-            assert isinstance(its.method, ServerOnly) and its.model == e.model and its.data == e.data
-            assert its.federation.T * its.federation.rounds == e.federation.T * e.federation.rounds
-            bounds.add(alone.cell_key)
-    assert len(bounds) < 40
 
 
 NETWORKS = {"wresnet28x2": "WResNet28x2", "resnet18": "ResNet18", "resnet9": "ResNet9", "fedavg_cnn": "CNN"}
