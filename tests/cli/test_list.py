@@ -46,7 +46,7 @@ def test_data_sets_are_where_they_are(nothing_here, capsys):
     assert all("no; set FSSL_DATA" in lines[name] for name in ("ham10000_64", "cinic10"))
 
 
-@pytest.mark.parametrize("name", ["ssfl/tab2", "fedswitch/tab2", "arena/mnist"])
+@pytest.mark.parametrize("name", ["ssfl/tab2", "arena/mnist"])
 def test_a_table_has_one_count(name, tmp_path):
     """In the list, in the plan and on its page: committed runs of other seeds, of too few, and of trials."""
     planned = plan(items([name], "laptop"), tmp_path, tell=False)

@@ -11,7 +11,6 @@ from benchmark.federated.engines import EngineOptions
 from benchmark.methods.central import FixMatch
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.semifl import SemiFL
-from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import CRL, Grouping
 from benchmark.papers.catalogue import items
 from benchmark.records.run import run
@@ -84,9 +83,6 @@ def test_flops_are_counted_on_one_image_and_heavy_steps_are_not_timed(tiny, monk
 
 
 REAL = {
-    "groups": replace(BASE, method=replace(BASE.method, warm_start_rounds=1, averaging=Grouping(S=2))),
-    "batch norm": replace(BASE, model=replace(BASE.model, norm="bn")),
-    "server only": replace(BASE, method=ServerOnly(batch_size=8)),
     # tau = 0: every pseudo-label counts as confident, as a count takes them.
     "semifl": replace(BASE, method=SemiFL(threshold=0.0, warm_start_rounds=1)),
     "static norm": replace(BASE, method=SemiFL(threshold=0.0), model=replace(BASE.model, norm="sbn")),
