@@ -34,11 +34,9 @@ test-all: $(DEV) ## all tests, also the slow ones: agents and clusters that are 
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) $(ARGS)
 
 # Figures also go to the file that --json names.
-soak: $(DEV) ## kills of every method under every engine, each resumed, also at the default interval (about an hour)
-	$(BIN)/python -m tests.soak.kills $(ARGS)
-	$(BIN)/python -m tests.soak.kills --default-interval --kills-each 2 $(ARGS)
-	$(BIN)/python -m tests.soak.chaos
-	$(BIN)/python -m tests.soak.chaos --default-interval
+soak: $(DEV) ## many launchers on one folder, killed and stopped at random, also at the default interval of saves
+	$(BIN)/python -m tests.soak.chaos $(ARGS)
+	$(BIN)/python -m tests.soak.chaos --default-interval $(ARGS)
 
 # --strict: a package that cannot be looked up is an error, too. pip-audit comes unlocked and stays in a folder of its
 # own; nothing that it audits is installed.

@@ -16,7 +16,7 @@ logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # runs ne
 
 
 def load(results: "str | Path") -> "pd.DataFrame":
-    """All records in a folder of results as one table: `benchmark.records.frame.load`."""
-    from benchmark.records import frame  # imports pandas and torch, which most commands wait for in vain
+    """All records in a folder of results as one table: `benchmark.records.collect.load`."""
+    from benchmark.records import collect  # imports torch, which most commands wait for in vain
 
-    return frame.load(results)
+    return collect.load(results)

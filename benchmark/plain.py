@@ -36,6 +36,20 @@ def read_fields(path: Path) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
+def read_table(path: Path) -> dict[str, Any]:
+    """A file's fields, each given once. Raises ConfigError that names the file."""
+    try:
+        fields = read_fields(path)
+        check_once(list(dotted_names(fields)))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not whole ({error})") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"{path}: holds {type(fields).__name__} in place of a table of fields")
+    return fields
+
+
 def from_json_text(text: str | bytes) -> Any:
     """The value of a JSON text. Raises ValueError (GivenTwice for a key that stands twice) and RecursionError."""
     return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)

@@ -1,5 +1,6 @@
 """Which claims have which verdict: sentences of papers and questions of ours, counted apart."""
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -33,6 +34,7 @@ def _known(row: ClaimRow) -> tuple[bool, bool, int, int, int]:
     return judged.is_decided, judged.verdict == "undecided", judged.looks, judged.n, size
 
 
+@functools.cache
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:
     """Every claim of the papers, with its item at the smallest profile. A contrast counts once, where it is judged."""
     every = [(item, claim) for item in catalogue.items(catalogue.ITEMS, "demo") for claim in item.claims]

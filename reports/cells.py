@@ -3,9 +3,7 @@
 Several items may have the same cell. It has one page, of all its runs.
 """
 
-import csv
 import gzip
-import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +13,11 @@ from typing import Any, TypeAlias
 from benchmark.experiment import published, to_json
 from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
-from benchmark.records.result import fall_in_words
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result, seeds_awaited
-from benchmark.verdicts.statistics import summary
 from reports.figures import Picture, canvas, styled
 from reports.formatting import (
     NONE,
     axis_title,
-    csv_safe,
     is_fraction,
     megabytes,
     metric_name,
@@ -34,14 +29,24 @@ from reports.formatting import (
 from reports.item_figures import DIVERSITY, curves, joins
 from reports.methods import exchange_table, kind_of, method_page
 from reports.paper_table import SELECTED_ON_TEST, method_of, setting_text
-from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, remarks, seeds_text, started
+from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, remarks, started
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
-from reports.results import is_number, series_of
+from reports.results import costs_of, series_of
 from reports.style import looks
-from reports.tables import Entry, Table, table_of
+from reports.tables import Entry, Table, csv_of, table_of
 
-CURVES = (ACCURACY, KEPT, KEPT_ACCURACY, DIVERSITY)
+PANELS = (  # the metric, the title of the y axis if not its own, and lines by name
+    (ACCURACY, "", {"": ACCURACY}),
+    (KEPT, "Pseudo-labels (%)", {"kept": KEPT, "right among kept": KEPT_ACCURACY}),
+    (DIVERSITY, "", {"": DIVERSITY}),
+)
 CURVE_POINTS = 160
+COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "local_steps": ("local steps", thousands),
+    "bytes_up": ("MB up", megabytes),
+    "bytes_down": ("MB down", megabytes),
+    "wall_seconds": ("minutes on its machine", lambda seconds: number(seconds / 60)),
+}
 Places: TypeAlias = Sequence[tuple[Reported, CellResult]]  # items that have a cell, and it there; the first names it
 
 
@@ -78,14 +83,11 @@ def cell_values(places: Places) -> dict[str, Any]:
         "pictures": cell_pictures(result),
         "runs": _runs_table(runs, profile, pilots),
         "numbers": _numbers_table(runs),
-        "falls": [(run.seed, fall_in_words(run.result["fall"])) for run in runs if run.result.get("fall")],
-        "cost": cost_of(runs),
+        "cost": [(COSTS[name][0], COSTS[name][1](value)) for name, value in costs_of(runs).items()],
         "exchange": exchange_table(runs),
-        "settings": facts(
-            {run.seed: flat({**published(run.experiment), "seed": "the run's"}) for run in runs}, seeds_text
-        ),
+        "settings": facts({run.seed: flat({**published(run.experiment), "seed": "the run's"}) for run in runs}),
         "remarks": remarks(runs, profile),
-        "provenance": facts({run.seed: files_of_run(run) for run in runs}, seeds_text),
+        "provenance": facts({run.seed: files_of_run(run) for run in runs}),
     }
 
 
@@ -101,11 +103,9 @@ def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
 def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
     """All that the records hold by round: a row a seed and round, a column a metric; compressed."""
     rows = [{**line, "seed": run.seed} for run in runs for line in run.rounds]
-    names = dict.fromkeys(["seed", "round", *(name for row in rows for name in row if name != "cell_key")])
-    writer = csv.writer(text := io.StringIO(), lineterminator="\n")  # pandas takes three times as long
-    writer.writerow(map(csv_safe, names))
-    writer.writerows([row.get(name) for name in names] for row in rows)
-    return gzip.compress(text.getvalue().encode(), compresslevel=4, mtime=0)
+    for row in rows:
+        row.pop("cell_key", None)
+    return gzip.compress(csv_of(rows, ("seed", "round")), compresslevel=4, mtime=0)
 
 
 @styled
@@ -113,14 +113,9 @@ def cell_pictures(result: CellResult) -> list[Picture]:
     """A picture for each measured metric: every run thin, their mean and its band over it."""
     method = method_of(result.cell)
     look = looks([method])[method]
-    known = {metric: series_of(result, metric, CURVE_POINTS) for metric in CURVES}
-    panels = [
-        (ACCURACY, "", {"": known[ACCURACY]}),
-        (KEPT, "Pseudo-labels (%)", {"kept": known[KEPT], "right among kept": known[KEPT_ACCURACY]}),
-        (DIVERSITY, "", {"": known[DIVERSITY]}),
-    ]
     pictures = []
-    for metric, y_title, lines in panels:
+    for metric, y_title, drawn in PANELS:
+        lines = {name: series_of(result, of, CURVE_POINTS) for name, of in drawn.items()}
         if any(not series.runs.empty for series in lines.values()):
             styles = {line: replace(look, dash=place) for place, line in enumerate(lines)}
             figure, [[ax]] = canvas(1, 1, styles, width=4.2, height=2.1, left=0.72)
@@ -170,7 +165,7 @@ def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
             shown(KEPT, run.last(KEPT)),
             shown(KEPT_ACCURACY, run.last(KEPT_ACCURACY)),
             str(run.result.get("rounds", len(run.rounds))),
-            minutes(run),
+            f"{run.result['wall_seconds'] / 60:.1f} min" if "wall_seconds" in run.result else "",
         )
         begun = Entry(text=started(run)[0], below=tuple(started(run)[1:]))
         name = Entry(text=f"seed {run.seed}", below=tuple(marks_of(run, profile)))
@@ -183,48 +178,19 @@ def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
 
 def _numbers_table(runs: Sequence[RunRecord]) -> Table:
     """A row a number of the results, a column a seed: after the last round and, where it differs, in the best one."""
-    lasts, bests = ([_numbers(run.result.get(way) or {}) for run in runs] for way in ("last", "best"))
+    numbers = [(run.result.get("last") or {}, run.result.get("best") or {}) for run in runs]
     rows = []
-    for name in sorted({name for numbers in (*lasts, *bests) for name in numbers}):
-        entries = []
-        for last, best in ((last.get(name), best.get(name)) for last, best in zip(lasts, bests, strict=True)):
+    for name in sorted({name for both in numbers for way in both for name in way}):
+        entries, title = [], axis_title(name)
+        for last, best in ((last.get(name), best.get(name)) for last, best in numbers):
             below = () if best in (None, last) else (f"best: {_value(name, best)}",)
             entries.append(Entry(text=_value(name, last), below=below, sort=last))
-        title = axis_title(name)
         rows.append((Entry(text=title, below=(name,) if title != name else ()), *entries))
     heads = ("Number", *(f"seed {run.seed}" for run in runs))
     return table_of("numbers", "After the last round; below it, where it differs, in the best round", heads, rows)
-
-
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if is_number(value)}
 
 
 def _value(metric: str, value: float | None) -> str:
     if value is not None and not is_fraction(metric) and math.isfinite(value) and value == int(value):
         return f"{int(value):,}"
     return shown(metric, value)
-
-
-def minutes(run: RunRecord) -> str:
-    """ "3.2 min" of wall time; empty where the record does not say."""
-    wall = run.result.get("wall_seconds")
-    return f"{wall / 60:.1f} min" if isinstance(wall, int | float) else ""
-
-
-def cost_of(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Means over the finished runs."""
-    ended = [run.result for run in runs if run.status == "done"]
-    shapes: dict[str, tuple[str, Callable[[float], str]]] = {
-        "local_steps": ("local steps", thousands),
-        "bytes_up": ("MB up", megabytes),
-        "bytes_down": ("MB down", megabytes),
-        "wall_seconds": ("minutes on its machine", lambda seconds: number(seconds / 60)),
-    }
-    costs = []
-    for key, (name, text) in shapes.items():
-        values = [{**result, **(result.get("cost") or {})}.get(key) for result in ended]
-        known = [float(value) for value in values if isinstance(value, int | float)]
-        if known:
-            costs.append((name, text(summary(known).mean)))
-    return costs

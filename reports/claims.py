@@ -1,15 +1,15 @@
 """Claims for readers: what a verdict says in words, a row of a table each, and a page each with its seeds and looks."""
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from benchmark.data.datasets import public_name
 from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.columns import WORDS
+from benchmark.papers.columns import WORDS as PRINTED
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.verdicts.evidence import contrasts
 from benchmark.verdicts.judge import DECIDED, Estimate, Judged, share_text
@@ -17,8 +17,8 @@ from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import contrast
 from reports.formatting import (
     NONE,
+    WORDS,
     amount,
-    cell_address,
     claim_page,
     count,
     difference,
@@ -32,34 +32,9 @@ from reports.formatting import (
 )
 from reports.provenance import pre_registration
 from reports.reported import Reported
-from reports.tables import Column, Entry, Row, Table, table_of
+from reports.tables import Column, Entry, Row, Table, row_of, table_of
 
-DATA = {**WORDS, "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "digits": "8x8 digits", "ham10000_64": "HAM10000"}
-TOPICS = {
-    "test": "accuracy",
-    "diversity": "gradient diversity",
-    "pseudo": "pseudo-labels",
-    "aggregation": "weights of clients",
-    "exchange": "what is sent",
-    "comm": "traffic",
-}
-OF_ENDPOINTS = {"speed": "speed", "reached": "speed", "spread": "stability", "arithmetic": "counts and sizes"}
-ENDPOINTS = {
-    "last": "after the last round",
-    "end": "mean over the last tenth of the rounds",
-    "throughout": "mean of the evaluations since clients take part",
-    "speed": "mean log-odds over the rounds, given as an accuracy",
-    "reached": "one more than the run has where it never comes there",
-    "spread": "standard deviation over the last third of a run",
-    "arithmetic": "counted",
-}
-RULES = {  # what has to be seen for a claim to hold
-    "improves": "above zero",
-    "trend": "above zero, over the ordered factor",
-    "comparable": "within ±{}",
-    "every": "each of them above zero",
-    "order": "each of them above zero, one after another",
-}
+DATA = {**PRINTED, **WORDS["data"]}
 RANGE = "least and largest difference"
 STATUSES = (*DECIDED, "undecided", "pilots only", "not run")  # of a claim on a board
 
@@ -107,13 +82,13 @@ class ClaimRow:
 
     @property
     def topic(self) -> str:
-        start = self.claim.metric.split("/")[0]
-        return OF_ENDPOINTS.get(self.claim.endpoint) or TOPICS.get(start, start)
+        start, topics = self.claim.metric.split("/")[0], WORDS["topics"]
+        return str(topics.get(self.claim.endpoint) or topics.get(start, start))
 
     @property
     def endpoint(self) -> str:
         rounds = self.claim.endpoint.removeprefix("last_")
-        return ENDPOINTS.get(self.claim.endpoint, f"mean over the last {rounds} rounds")
+        return str(WORDS["endpoints"].get(self.claim.endpoint, f"mean over the last {rounds} rounds"))
 
     @property
     def is_counted(self) -> bool:
@@ -152,10 +127,6 @@ class ClaimRow:
         return self.judged.reason.replace("+-", "±") + (f"; {seeds} confirming seeds can decide it" if seeds else "")
 
     @property
-    def measured(self) -> str:
-        return f"{self.estimate}, {self.interval}, n = {self.judged.n}"
-
-    @property
     def finding(self) -> str:
         """One or two sentences: what was measured where, and what came out."""
         judged, metric = self.judged, metric_name(self.claim.metric)
@@ -173,13 +144,11 @@ class ClaimRow:
 
     @property
     def context(self) -> list[str]:
-        """What else a reader of the verdict has to know, a sentence each."""
-        return [*self.all_seeds, *self.against, *self.so_far]
+        """What else a reader of the verdict has to know, a sentence each.
 
-    @property
-    def all_seeds(self) -> list[str]:
-        """The estimate over more seeds than the look's, and how many runs of each cell collapsed."""
-        judged, over_all, lines = self.judged, self.judged.over_all, []
+        The estimate over more seeds than the look's, how many runs of each cell collapsed, and what speaks against it.
+        """
+        judged, over_all, lines = self.judged, self.judged.over_all, list[str]()
         if over_all:
             what = f"{amount(self.claim, over_all.value)} {self._interval_of(over_all)}"
             lines.append(f"Over all {over_all.n} confirming seeds: {what}.")
@@ -190,9 +159,9 @@ class ClaimRow:
             lines.append(f"Collapsed: no run of {', '.join(judged.collapsed)} ({share_text(0, judged.n)} each).")
         if judged.runs_fall:
             lines.append(f"Runs fall: {max(judged.collapsed.values())} of {judged.n}.")
-        return lines
+        return [*lines, *self.against, *self.so_far]
 
-    @property
+    @functools.cached_property
     def against(self) -> list[str]:
         """Pilots whose sign disagrees with a decided verdict, and what runs of other items say of the sentence."""
         lines, pilots = [], self.judged.pilots
@@ -226,7 +195,7 @@ class ClaimRow:
         agrees = abs(value) <= claim.least if about_margin else value > 0
         return "the same" if agrees == (verdict != "contradicted") else "the other way"
 
-    @cached_property
+    @functools.cached_property
     def so_far(self) -> list[str]:
         """Of a claim with several contrasts that is not run whole: those with runs, and the cells without."""
         claim, reported = self.claim, self.reported
@@ -254,7 +223,7 @@ class ClaimRow:
         return {
             "Quantity": f"{metric_name(claim.metric)}, {self.endpoint}",
             **{f"Difference {n}" if sums[1:] else "Difference": text for n, text in enumerate(sums, start=1)},
-            "Holds where": f"it is {RULES[claim.form].format(least)}",
+            "Holds where": f"it is {WORDS['rules'][claim.form].format(least)}",
             "Least difference of interest": least,
             "Error of all looks together": f"{100 * self.judged.error:.2g} %{'; a main claim' if claim.main else ''}",
             **pre_registration(self.reported, claim),
@@ -291,7 +260,9 @@ def differences(reported: Reported, claim: Claim, coefficients: Mapping[str, flo
     return contrast(coefficients, values)
 
 
+@functools.cache
 def rows_of(reported: Reported) -> list[ClaimRow]:
+    """The item's claims, in its order."""
     return [ClaimRow(reported=reported, judged=judged) for judged in reported.judged]
 
 
@@ -349,15 +320,13 @@ def _csv_values(row: ClaimRow) -> dict[str, Any]:
 
 def claims_table(rows: Sequence[ClaimRow]) -> Table:
     """A row a claim, which leads to its page."""
-    return Table(
-        name="claims",
-        caption="Claims; differences are paired by seed, their intervals at the level of the look",
-        columns=(
-            *(Column(name=name, left=True) for name in ("Claim", "Verdict")),
-            *(Column(name=name) for name in ("Typical difference", "n")),
-            *(Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic")),
-        ),
-        rows=tuple(map(_table_row, rows)),
+    words = (Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic"))
+    return table_of(
+        "claims",
+        "Claims; differences are paired by seed, their intervals at the level of the look",
+        ("Claim", "Verdict", "Typical difference", "n", *words),
+        map(_table_row, rows),
+        words=2,
         data=[_csv_values(row) for row in rows if row.has_page],
         notes=tuple(f"{row.claim.name}: {row.quote}" for row in rows if row.has_page),
     )
@@ -383,18 +352,17 @@ def _table_row(row: ClaimRow) -> Row:
         ),
         Entry(text=judged.verdict, look=judged.verdict),
         Entry(text=row.estimate, below=tuple(filter(None, typical_below)), sort=judged.estimate),
-        Entry(text=str(judged.n)),
+        judged.n,
         Entry(
             text=f"{most} of {judged.n}" if judged.collapsed else NONE,
             below=(*(["runs fall"] if judged.runs_fall else []), *fallen),
             sort=most / judged.n if judged.collapsed else None,
         ),
         Entry(text=row.item.name, below=(row.scope,) if row.has_page else ()),
-        Entry(text=profile),
-        Entry(text=row.topic),
+        profile,
+        row.topic,
     )
-    values = {"paper": row.paper, "profile": profile, "verdict": judged.verdict, "topic": row.topic}
-    return Row(entries=entries, values=values)
+    return row_of(entries, paper=row.paper, profile=profile, verdict=judged.verdict, topic=row.topic)
 
 
 def seeds_table(row: ClaimRow) -> Table | None:
@@ -414,14 +382,3 @@ def seeds_table(row: ClaimRow) -> Table | None:
         for seed in seeds
     ]
     return table_of("seeds", f"{metric_name(metric)}, {row.endpoint}", heads, rows)
-
-
-def claim_page_values(row: ClaimRow) -> dict[str, Any]:
-    """What the claim's template shows."""
-    results = row.reported.results.items()
-    return {
-        "one": row,
-        "item": row.item,
-        "seeds": seeds_table(row),
-        "pages": {label: cell_address(result) for label, result in results},
-    }

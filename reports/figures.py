@@ -1,4 +1,4 @@
-"""Pictures by matplotlib, as SVG, PDF and PNG.
+"""Pictures by matplotlib, as SVG and PDF.
 
 The SVG takes its colours from CSS variables, so that one file serves light and dark pages. The page's script reads
 values off the lines that have a name (`plot`). The same records always give the same bytes.
@@ -6,7 +6,6 @@ values off the lines that have a name (`plot`). The same records always give the
 
 import functools
 import io
-import json
 import math
 import re
 import textwrap
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -53,7 +53,6 @@ DARK_COLOURS = {INK: "#e4e8eb", GRID: "#343d45", MUTED: "#a3aeb8", **dict(zip(PA
 UNDATED: Mapping[str, Any] = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
     "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
-    "png": dict.fromkeys(("Software",)),
 }
 RIGHT, BETWEEN_ROWS, BELOW = 0.18, 0.42, 0.52  # inches around panels
 LETTER = 0.07  # inches that a letter is wide
@@ -105,10 +104,10 @@ class Picture:
         body = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{ident}-", self._body)
         head = Markup('<svg class="drawn" role="img" tabindex="0" aria-label="{}" data-figure="{}"')
         drawn = head.format(self.label, ident) + Markup(body.removeprefix("<svg"))
-        data = self.data
-        if not data:
+        if not (panels := self.data):
             return drawn
-        return drawn + Markup('<script type="application/json" id="{}-data">{}</script>').format(ident, as_json(data))
+        data = htmlsafe_json_dumps(panels, separators=(",", ":"), allow_nan=False)  # nothing in it ends the script
+        return drawn + Markup('<script type="application/json" id="{}-data">{}</script>').format(ident, data)
 
     @functools.cached_property
     def _body(self) -> str:
@@ -123,21 +122,12 @@ class Picture:
         """Letters stay letters, in fonts of the file's own."""
         return self._saved("pdf")
 
-    def png(self) -> bytes:
-        return self._saved("png", dpi=160, facecolor="white")
-
     @styled
     def _saved(self, kind: str, **options: Any) -> bytes:
         """Without a date or a program's name."""
         file = io.BytesIO()
         self.figure.savefig(file, format=kind, metadata=UNDATED[kind], **options)
         return file.getvalue()
-
-
-def as_json(value: Any) -> Markup:
-    """JSON for a data block of a page: with nothing in it that could end the block."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _points(line: Line2D) -> list[list[float | None]]:

@@ -3,20 +3,19 @@
 import hashlib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmark.papers.item import Cell, Claim, Item
 from benchmark.verdicts.results import CellResult
-from benchmark.verdicts.statistics import Summary
 from benchmark.verdicts.units import in_unit as in_unit
 from benchmark.verdicts.units import is_fraction as is_fraction
 from benchmark.verdicts.units import number as number
 
 NONE = "\u2013"
-# What it is called, and its unit.
-METRICS: Mapping[str, Sequence[str]] = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text())
+WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text())
 
 
 def metric_name(metric: str) -> str:
@@ -28,12 +27,12 @@ def metric_name(metric: str) -> str:
         return f"Diversity of {of}, {norm} {power}{who.get(members, ' in a group, with server')}"
     if metric.startswith("rounds_to/"):
         return f"Rounds to {100 * float(metric.partition('/')[2]):g} %"
-    return METRICS.get(metric, (metric, ""))[0]
+    return str(WORDS["metrics"].get(metric, (metric, ""))[0])
 
 
 def unit_of(metric: str) -> str:
     """ "%" for fractions; empty where the metric has no unit."""
-    return "%" if is_fraction(metric) else METRICS.get(metric, ("", ""))[1]
+    return "%" if is_fraction(metric) else str(WORDS["metrics"].get(metric, ("", ""))[1])
 
 
 def axis_title(metric: str) -> str:
@@ -79,16 +78,6 @@ points = partial(difference, "test/accuracy")  # 0.0136 -> "+1.36"
 def difference_interval(metric: str, interval: tuple[float, float] | None) -> str:
     """ "[-0.03, +0.60]", with the digits of the difference; empty without one."""
     return "" if interval is None else "[" + ", ".join(difference(metric, edge) for edge in interval) + "]"
-
-
-def spread_text(metric: str, seen: Summary | None) -> str:
-    """ "±0.41", the standard deviation over seeds; empty for one run."""
-    return "" if seen is None or seen.std is None else f"±{shown(metric, seen.std)}"
-
-
-def mean_spread(seen: Summary | None, metric: str = "test/accuracy") -> str:
-    """ "83.07 ±0.41"."""
-    return NONE if seen is None else f"{shown(metric, seen.mean)} {spread_text(metric, seen)}".rstrip()
 
 
 def thousands(value: float) -> str:
@@ -169,9 +158,9 @@ def markdown(text: str) -> str:
 
 def csv_safe(value: object) -> object:
     """A CSV field that no spreadsheet takes for a formula: text that begins with = + - @ (or a control character that
-    spreadsheets skip) gets a leading apostrophe; numbers stay as they are."""
+    spreadsheets skip) gets a leading apostrophe; numbers stay as they are, what is not a number (NaN) is empty."""
     if not isinstance(value, str):
-        return value
+        return None if value != value else value
     if re.match(r"[=+\-@\t\r\n]", value) and not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", value):
         return "'" + value
     return value

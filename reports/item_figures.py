@@ -1,7 +1,7 @@
 """An item's figure: which curves or points are in which panel, as its `Drawing` says."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,10 +16,10 @@ from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.figures import Picture, canvas, plot, styled, titled
-from reports.formatting import axis_title, is_fraction, metric_name
+from reports.formatting import WORDS, axis_title, is_fraction, metric_name
 from reports.paper_table import method_of, setting_text
 from reports.reported import KEPT, Reported
-from reports.results import CURVE_COLUMNS, Series, curves_frame, measured, series_of
+from reports.results import Series, measured, series_of
 from reports.style import MUTED, Look, line_looks, series_looks
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
@@ -29,13 +29,6 @@ PANEL_POINTS = 120
 BAR_PANEL = 3.2  # inches that a panel of bars is wide
 BUSY = 5  # lines in a panel, from which on bands are faint and single seeds left out
 LOG_SPAN = 100.0  # a diversity that spans two decades has a logarithmic axis
-CAPTIONS = {
-    "curves": "x axis: round. Line: mean over seeds; band: 95 % interval (five or more seeds); thin lines: single "
-    "runs. A dotted line ending in a cross is a run that diverged.",
-    "against": "Mean over seeds with its 95 % interval (five or more seeds); every run is a dot. "
-    "No line joins means of different seeds.",
-    "class_counts": "Images of each class at each client, seed 0. From the data sets on this machine.",
-}
 
 
 @styled
@@ -53,7 +46,9 @@ def item_picture(reported: Reported) -> Picture | None:
 def caption_of(item: Item) -> str:
     drawing = item.drawing or Drawing()
     named = ", ".join(dict.fromkeys(metric_name(metric) for metric in drawing.truth.values()))
-    return CAPTIONS[drawing.kind] + (f" Dotted, in a line's colour: {named}, mean over seeds." if named else "")
+    return str(WORDS["drawings"][drawing.kind]) + (
+        f" Dotted, in a line's colour: {named}, mean over seeds." if named else ""
+    )
 
 
 def drawn_metrics(reported: Reported) -> list[str]:
@@ -74,29 +69,18 @@ def drawn_metrics(reported: Reported) -> list[str]:
 Place: TypeAlias = tuple[str, str, Cell, Cell]  # panel, line, a cell, and the one in whose place it stands
 
 
-def _places(item: Item, panels: Iterable[str], lines: Iterable[str], x: str = "") -> Iterator[Place]:
-    """Where each cell is drawn: a bound where those stand that have to beat it."""
+def _places(item: Item, panels: Collection[str], lines: Collection[str], x: Collection[str] = ()) -> Iterator[Place]:
+    """Where each cell is drawn: a bound that lacks a key of panels or x where those stand that have to beat it."""
     cells = [cell for cell in item.cells if cell.role != "ladder"]
     for cell in cells:
-        name = _setting_text(cell, lines) or cell.label
-        for place in bounded(cell, cells, (*panels, *([x] if x else []))) or [cell]:
-            yield _setting_text(place, panels), name, cell, place
-
-
-def bounded(cell: Cell, cells: Sequence[Cell], keys: Iterable[str]) -> list[Cell]:
-    """The cells that have to beat a bound which lacks one of the keys; empty for all other cells."""
-    if cell.role != "bound" or all(key in cell.setting for key in keys):
-        return []
-    return [other for other in cells if bound_of(other, cells) is cell]
+        lacks = cell.role == "bound" and not cell.setting.keys() >= {*panels, *x}
+        for place in [other for other in cells if lacks and bound_of(other, cells) is cell] or [cell]:
+            yield _setting_text(place, panels), _setting_text(cell, lines) or cell.label, cell, place
 
 
 def _setting_text(cell: Cell, keys: Iterable[str]) -> str:
     """What the cell's setting says of these keys."""
     return setting_text({key: cell.setting[key] for key in keys if key in cell.setting})
-
-
-def methods_of(item: Item) -> list[str]:
-    return [method_of(cell) for cell in item.cells]
 
 
 def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
@@ -127,7 +111,7 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
         panels = {"": {cell.label: cell for lines in panels.values() for cell in lines.values()}}
     if not panels or max(map(len, panels.values())) > MOST_LINES:
         return None
-    looks = line_looks((name for lines in panels.values() for name in lines), methods_of(item))
+    looks = line_looks((name for lines in panels.values() for name in lines), map(method_of, item.cells))
     metrics = drawn_metrics(reported)
     size: Any = {"width": 5.6, "height": 2.2} if len(panels) == 1 else {"width": 2.7, "height": 1.8}
     sharing: Any = {"sharex": "col", "sharey": "row"}
@@ -141,9 +125,9 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
             of_row[0].set_yscale("log")
         for ax, (title, cells) in zip(of_row, panels.items(), strict=True):
             for name, cell in cells.items() if metric in drawing.truth else ():  # the line's true value, dotted
-                true = series_of(results[cell.label], drawing.truth[metric])
+                true = series_of(results[cell.label], drawing.truth[metric], PANEL_POINTS)
                 mean = true.runs[true.finished].mean(axis=1) if true.band.empty else true.band["mean"]
-                plot(ax, mean.index, _scale(metric) * mean, color=looks[name].hex, linestyle=":")
+                plot(ax, mean.index, mean, color=looks[name].hex, linestyle=":")
             of_panel: Any = {"title": title if of_row is axes[0] else "", "named": ax is axes[0][0]}
             curves(ax, metric, known[title], looks, joins=joins(cells.values()), **of_panel)
             ax.label_outer()  # titles of axes once a row and column
@@ -168,7 +152,7 @@ def curves(
     """Lines by name: mean and 95 % band where three runs finished, and each run. `joins`: when clients take part."""
     names = list(looks)
     for name, series in lines.items():
-        _plot_curve(ax, series, name, looks[name], names.index(name), metric, busy=len(lines) > BUSY)
+        _plot_curve(ax, series, name, looks[name], names.index(name), busy=len(lines) > BUSY)
     ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     titled(ax, "Round", y_title or axis_title(metric), title, empty="not measured")
     if joins and ax.get_lines():
@@ -177,26 +161,15 @@ def curves(
         ax.annotate("clients join" if named else "", (joins, 0), **place, fontsize=7.5, color=MUTED)
 
 
-def _scale(metric: str) -> float:
-    """Fractions are drawn in percent."""
-    return 100.0 if is_fraction(metric) else 1.0
-
-
-def _edges(metric: str, low: Any, high: Any) -> dict[str, Any]:
-    """An interval on the axis; those of fractions end at 0 and 100 %."""
-    low, high = (np.clip(edge, 0, 100) if is_fraction(metric) else edge for edge in (low, high))
-    return {"low": low, "high": high}
-
-
-def _plot_curve(ax: Axes, series: Series, name: str, look: Look, number: int, metric: str, *, busy: bool) -> None:
+def _plot_curve(ax: Axes, series: Series, name: str, look: Look, number: int, *, busy: bool) -> None:
     """Mean with its band, and each run: thin under a mean, else as a line, dotted to a cross where it diverged."""
-    band = _scale(metric) * series.band[["mean", "low", "high"]]
+    band = series.band
     if not band.empty:
         style = {**look.line, "linewidth": 1.6, "markersize": 3.2, **_marked(look, len(band), number)}
-        edges = _edges(metric, band["low"], band["high"])
-        plot(ax, band.index, band["mean"], name or "mean", **edges, fill=0.07 if busy else 0.16, **style)
+        edges: Any = {"low": band["low"], "high": band["high"], "fill": 0.07 if busy else 0.16}
+        plot(ax, band.index, band["mean"], name or "mean", **edges, **style)
     for seed in series.runs:
-        run = _scale(metric) * series.runs[seed].dropna()
+        run = series.runs[seed].dropna()
         x, y, label = run.index.to_numpy(), run.to_numpy(), f"{name}, seed {seed}".lstrip(", ")
         if seed in series.diverged:
             plot(ax, x, y, label, color=look.hex, linewidth=0.9, linestyle=":")
@@ -236,17 +209,17 @@ def _against(reported: Reported, drawing: Drawing) -> Picture | None:
     item, lines = reported.item, [key for key in drawing.lines if key != drawing.x]
     runs: dict[tuple[str, str], dict[str, dict[Any, pd.Series]]] = {}  # panel -> line -> value of x -> by seed
     for metric in drawn_metrics(reported):
-        for panel, name, cell, place in _places(item, drawing.panels, lines, drawing.x):
+        for panel, name, cell, place in _places(item, drawing.panels, lines, [drawing.x]):
             values = reported.by_metric[metric][cell.label].values
             if drawing.x in place.setting and (values or place is cell):
                 title = ": ".join(filter(None, (panel, metric_name(metric))))
                 line = runs.setdefault((title, metric), {}).setdefault(name, {})
                 if values:
                     x = place.setting[drawing.x]
-                    line[x] = pd.Series(values, name=x, dtype=float)
+                    line[x] = pd.Series(values, name=x, dtype=float) * (100.0 if is_fraction(metric) else 1.0)
     if not runs:
         return None
-    looks = line_looks((name for lines in runs.values() for name in lines), methods_of(item))
+    looks = line_looks((name for lines in runs.values() for name in lines), map(method_of, item.cells))
     figure, [axes] = canvas(1, len(runs), looks, width=3.2, height=2.4, gap=0.6, titles=any(t for t, _ in runs))
     for ax, ((title, metric), lines_of) in zip(axes, runs.items(), strict=True):
         _plot_against(ax, metric, lines_of, looks, drawing)
@@ -264,7 +237,7 @@ def _plot_against(
         by_x = lines.get(name)
         if not by_x:
             continue
-        runs = _scale(metric) * pd.DataFrame([by_x[x] for x in (by_x if words else sorted(by_x))])
+        runs = pd.DataFrame([by_x[x] for x in (by_x if words else sorted(by_x))])
         places = [words.index(x) + 0.09 * (number - (len(looks) - 1) / 2) for x in runs.index] if words else runs.index
         joined = {} if not words and not runs.isna().any(axis=None) else {"linestyle": "none"}
         style = {**look.line, **joined, "marker": look.points, "markersize": 4.5, "linewidth": 1.4}
@@ -272,9 +245,9 @@ def _plot_against(
         dots: Any = {"color": look.hex, "marker": ".", "markersize": 3, "alpha": 0.5, "linestyle": "none"}
         for x, (_, row) in zip(places, runs.iterrows(), strict=True):
             seen = summary(row.dropna())
-            edges = _edges(metric, seen.interval[:1], seen.interval[1:]) if seen.interval else {}
+            ends = [*np.clip(seen.interval or (), *((0, 100) if is_fraction(metric) else (-np.inf, np.inf)))]
             plot(ax, [x] * len(row), row, **dots)
-            plot(ax, [x], [seen.mean], name, **edges, **dots)
+            plot(ax, [x], [seen.mean], name, low=ends[:1], high=ends[1:], **dots)
     if words:
         turned: Any = {"rotation": 20, "ha": "right"} if words[3:] else {}
         ax.set_xticks(range(len(words)), words, **turned)
@@ -316,11 +289,3 @@ def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
     for ax in panels[len(counts) :]:
         ax.set_visible(False)
     return Picture(figure=figure)
-
-
-def figure_csv(reported: Reported) -> pd.DataFrame:
-    """The numbers behind the figure: every run of every cell, round by round, with the cell's label."""
-    cells = reported.item.cells
-    labels = pd.DataFrame({"label": [cell.label for cell in cells], "cell_key": [cell.cell_key for cell in cells]})
-    unique = {(run.cell_key, run.seed): run for run in reported.runs}.values()
-    return labels.merge(curves_frame(unique, drawn_metrics(reported)), on="cell_key")[["label", *CURVE_COLUMNS]]

@@ -12,13 +12,12 @@ from benchmark.papers.item import Cell
 from benchmark.papers.own import OWN
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult
-from reports.formatting import cell_address, megabytes, sentence, slug
+from reports.formatting import WORDS, cell_address, megabytes, sentence, slug
 from reports.paper_table import LABELS, mean_entry
 from reports.properties import PRIVACY, properties_of
 from reports.reported import Reported
-from reports.tables import Column, Entry, Row, Table, table_of
+from reports.tables import Entry, Table, row_of, table_of
 
-HOLDERS = {"server": "The server", "client": "A client", "central": "The one holder"}
 Results: TypeAlias = Sequence[tuple[Reported, CellResult]]  # of a method's cells
 
 
@@ -74,7 +73,7 @@ def method_values(kind: str, cells: Results) -> dict[str, Any]:
         "kind": kind,
         **described(kind),
         "exchange": exchange_table(runs),
-        "properties": properties_of(runs) or {},
+        "properties": properties_of(runs),
         "privacy": PRIVACY,
         "results": _results_table(cells),
         "papers": list(dict.fromkeys(reported.paper for reported, _ in cells if reported.paper != OWN)),
@@ -90,17 +89,12 @@ def _results_table(cells: Results) -> Table:
         assert result.summary is not None
         entries = (
             Entry(text=f"{reported.item.name}: {result.cell.label}", href=cell_address(result)),
-            *(Entry(text=text) for text in (name, LABELS.get(labels, labels), profile)),
+            *(name, LABELS.get(labels, labels), profile),
             mean_entry(result.summary, below=(result.counts,), look=result.status),
         )
-        rows.append(Row(entries=entries, values={"data": name, "labels": labels, "profile": profile}))
-    heads = [Column(name=name, left=True) for name in ("Cell", "Data set", "Labels", "Profile")]
-    return Table(
-        name="results",
-        caption="Test accuracy in percent: mean ± standard deviation over seeds",
-        columns=(*heads, Column(name="Accuracy (%)")),
-        rows=tuple(rows),
-    )
+        rows.append(row_of(entries, data=name, labels=labels, profile=profile))
+    caption = "Test accuracy in percent: mean ± standard deviation over seeds"
+    return table_of("results", caption, ("Cell", "Data set", "Labels", "Profile", "Accuracy (%)"), rows, words=4)
 
 
 def methods_table(methods: Mapping[str, Results]) -> Table:
@@ -120,7 +114,7 @@ def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
     if exchange is None:
         return None
     rows = [
-        (HOLDERS.get(name, name), *(_names(ways.get(way)) for way in ("received", "sent", "kept")))
+        (WORDS["holders"].get(name, name), *(_names(ways.get(way)) for way in ("received", "sent", "kept")))
         for name, ways in exchange["holders"].items()
     ]
     heads = ("Who", "Received", "Sent", "Kept between rounds")

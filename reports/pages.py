@@ -15,24 +15,18 @@ from reports.findings import findings
 from reports.formatting import NONE, count, points
 from reports.interval_figures import claims_pictures
 from reports.item_figures import caption_of
-from reports.paper_table import is_printed, ladder_table, method_of, notes_of
-from reports.properties import property_tables
+from reports.paper_table import is_printed, method_of
+from reports.properties import property_table
 from reports.provenance import remarks
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data
-from reports.tables import Column, Entry, Row, Table
-
-PROFILES = {
-    "demo": "A whole table in minutes on two CPU cores, on scikit-learn's handwritten digits.",
-    "laptop": "Real images at reduced size and length, a few minutes a run on two CPU cores.",
-    "gpu": "Full data and network, fewer local steps.",
-    "paper": "The published setting.",
-}
+from reports.tables import Column, Entry, Table, row_of, table_of
 
 
-def items_of(paper: str, names: Iterable[str] = ITEMS) -> list[str]:
-    """The tables and figures of the paper that the suite can run."""
-    return [name for name in names if name.split("/")[0] == paper]
+def _not_run(paper: str, mine: Iterable[Reported]) -> list[str]:
+    """The tables and figures of the paper that have no record."""
+    shown = {reported.item.name for reported in mine}
+    return [name for name in ITEMS if name.split("/")[0] == paper and name not in shown]
 
 
 def progress(reported: Reported) -> dict[str, Any]:
@@ -49,14 +43,8 @@ def progress(reported: Reported) -> dict[str, Any]:
         + reported.item.seeds * len(reported.item.choices)
         + len(reported.item.tried),
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": _tally(row.judged.verdict for row in judged_here),
+        "verdicts": Counter(row.judged.verdict for row in judged_here),
     }
-
-
-def _tally(verdicts: Iterable[str]) -> dict[str, int]:
-    """How often each verdict occurs, in the order of MARKS."""
-    counts = Counter(verdicts)
-    return {verdict: counts[verdict] for verdict in MARKS if verdict in counts}
 
 
 def items_table(shown: Sequence[Reported]) -> Table:
@@ -64,7 +52,7 @@ def items_table(shown: Sequence[Reported]) -> Table:
     rows = []
     for reported in shown:
         seen, item = progress(reported), reported.item
-        gap = reported.largest_gap
+        gap, verdicts = reported.largest_gap, seen["verdicts"]
         broken = (count(seen["diverged"], "run") + " diverged",) if seen["diverged"] else ()
         entries = (
             Entry(
@@ -73,30 +61,20 @@ def items_table(shown: Sequence[Reported]) -> Table:
                 below=tuple(remarks(reported.runs, item.profile)),
                 href=reported.page,
             ),
-            Entry(text=item.profile),
+            item.profile,
             Entry(text=f"{seen['cells_run']} of {seen['total']}", sort=seen["cells_run"] / max(1, seen["total"])),
             Entry(text=f"{seen['runs_done']} of {seen['runs_wanted']}", sort=seen["runs_done"], below=broken),
             Entry(
-                text=", ".join(f"{n} {verdict}" for verdict, n in seen["verdicts"].items()) or NONE,
+                text=", ".join(f"{verdicts[verdict]} {verdict}" for verdict in MARKS if verdicts[verdict]) or NONE,
                 below=(f"largest gap to print: {points(gap[1].difference)} ({gap[0]})",) if gap else (),
-                sort=seen["verdicts"].get("holds", 0),
+                sort=verdicts["holds"],
             ),
         )
-        known = {
-            "profile": item.profile,
-            "method": list(dict.fromkeys(map(method_of, (c for c in item.cells if "method" in c.setting)))),
-            "data": list(dict.fromkeys(public_name(cell.experiment.data.name) for cell in item.cells)),
-        }
-        rows.append(Row(entries=entries, values=known))
-    heads = (
-        ("Table or figure", True),
-        ("Profile", True),
-        ("Cells run", False),
-        ("Runs", False),
-        ("Verdicts on sentences", True),
-    )
-    columns = tuple(Column(name=name, left=left) for name, left in heads)
-    return Table(name="items", caption="Tables and figures", columns=columns, rows=tuple(rows))
+        methods = list(dict.fromkeys(method_of(cell) for cell in item.cells if "method" in cell.setting))
+        data = list(dict.fromkeys(public_name(cell.experiment.data.name) for cell in item.cells))
+        rows.append(row_of(entries, profile=item.profile, method=methods, data=data))
+    heads = ("Table or figure", "Profile", "Cells run", "Runs", Column(name="Verdicts on sentences", left=True))
+    return table_of("items", "Tables and figures", heads, rows, words=2)
 
 
 def front_values(every: Sequence[Reported]) -> dict[str, Any]:
@@ -119,11 +97,10 @@ def boards(every: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]
 
 
 def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
-    lines = []
+    lines = list[dict[str, Any]]()
     for profile in dict.fromkeys(reported.item.profile for reported in mine):
         here = [reported for reported in mine if reported.item.profile == profile]
         own = [reported for reported in here if reported.item.name not in VARIANTS]
-        verdicts = sum((Counter(progress(reported)["verdicts"]) for reported in own), Counter())
         # A cell of several items is one cell; of a choice it is not known yet which cell it will be.
         results = [result for reported in here for result in reported.results.values() if result.awaited]
         choices = sum(len(reported.item.choices) for reported in here)
@@ -133,11 +110,10 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
                 "items": len(here),
                 "cells_run": len({result.cell.cell_key for result in results if result.n}),
                 "total": len({result.cell.cell_key for result in results}) + choices,
-                "verdicts": _tally(verdicts.elements()),
+                "verdicts": sum((progress(reported)["verdicts"] for reported in own), Counter()),
             }
         )
-    not_run = [item for item in items_of(name) if item not in {reported.item.name for reported in mine}]
-    return {**PAPERS[name], "name": name, "lines": lines, "declared": len(items_of(name)), "not_run": not_run}
+    return {**PAPERS[name], "name": name, "lines": lines, "not_run": _not_run(name, mine)}
 
 
 def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
@@ -147,27 +123,23 @@ def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
         "about": PAPERS.get(name),
         "items": items_table(mine),
         "boards": boards(mine, name),
-        "not_run": [item for item in items_of(name) if item not in {reported.item.name for reported in mine}],
+        "not_run": _not_run(name, mine),
     }
 
 
 def item_values(reported: Reported) -> dict[str, Any]:
-    """What the item's template shows, all but its tables and pictures."""
+    """What the item's template shows, all but its tables, claims and pictures."""
     item = reported.item
     return {
         **progress(reported),
         "item": item,
         "paper": reported.paper,
         "own": reported.paper == OWN,
-        "profile_text": "" if reported.paper == OWN else PROFILES.get(item.profile, ""),
         "arena": is_arena(item),
         "printed": is_printed(item),
         "other_data": any(note_on_other_data(result) for result in reported.results.values()),
         "remarks": remarks(reported.runs, item.profile),
-        "properties": property_tables(reported) if is_arena(item) or "exchange/privacy" in item.metrics else [],
-        "notes": notes_of(reported),
-        "ladder": ladder_table(reported),
-        "claims": claims_table(rows_of(reported)),
+        "properties": property_table(reported) if is_arena(item) or "exchange/privacy" in item.metrics else None,
         "forests": claims_pictures(reported.judged),
         "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
         "caption": caption_of(item),

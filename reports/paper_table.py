@@ -5,38 +5,29 @@ two entries fall on one place, or there are too many columns to read, the table 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from benchmark.papers.item import Cell, Choice, Item, Shown
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import Summary
 from reports.formatting import (
+    WORDS,
     axis_title,
     cell_address,
     is_fraction,
     number,
-    percent,
     points,
     shown,
-    spread_text,
     unit_of,
 )
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
-from reports.tables import Column, Entry, Row, Table, pivoted, table_of
+from reports.tables import Column, Entry, Row, Table, pivoted
 
-QUALITY = (KEPT, KEPT_ACCURACY)  # of pseudo-labels
+LADDER = "Ladder: what each step adds"  # rungs of ours, which show where a difference comes from
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
 WIDEST = 8  # columns of one metric side by side; a list reads better than a wider table
-LABELS = {
-    "server": "the server has the labels",
-    "every_client": "each client has a few labels",
-    "some_clients": "some clients have all their labels",
-    "share": "a share of each client's images is labelled",
-    "drawn_apart": "labelled images are dealt out apart from the others",
-    "one_more_client": "the labelled images are one more client's",
-    "everywhere": "all clients have all labels",
-}
+LABELS = WORDS["labels"]
 
 
 def method_of(entry: Shown | Choice) -> str:
@@ -56,30 +47,17 @@ class Grid:
     corner: str  # the keys that rows vary: "cohort, C"
     constant: str = ""  # what all rows share: "K = 47"
 
-    @property
-    def rows(self) -> list[str]:
-        return list(dict.fromkeys(row for column in self.columns.values() for row in column))
-
-
-def entries_of(item: Item) -> list[Shown]:
-    """What the table shows: cells but the ladder, and what is shown without runs."""
-    return [*(cell for cell in item.cells if cell.role != "ladder"), *item.shown]
-
 
 def is_trained(entry: Shown) -> bool:
     return isinstance(entry, Cell) and entry.role != "partition"
 
 
-def grid(item: Item) -> Grid | None:
-    """Of the entries that have a column. None where there is none, or two fall on one place."""
-    entries = [entry for entry in entries_of(item) if _has_column(item, entry)]
-    if not entries:
-        return None
-    keys = item.rows or tuple(
-        dict.fromkeys(key for entry in entries for key in entry.setting if key not in item.columns)
-    )
+def grid(item: Item, entries: Sequence[Shown]) -> Grid | None:
+    """None where there is no entry, or two fall on one place."""
+    keys = item.rows or dict.fromkeys(key for e in entries for key in e.setting if key not in item.columns)
     settings = [{key: entry.setting[key] for key in keys if key in entry.setting} for entry in entries]
-    constant = {key: value for key, value in settings[0].items() if all(one.get(key) == value for one in settings)}
+    shared = set.intersection(*(set(setting.items()) for setting in settings)) if settings else set()
+    constant = {key: value for key, value in (settings or [{}])[0].items() if (key, value) in shared}
     columns: dict[str, dict[str, Shown]] = {}
     for entry, setting in zip(entries, settings, strict=True):
         column = columns.setdefault(setting_text({key: entry.setting[key] for key in item.columns}), {})
@@ -88,11 +66,7 @@ def grid(item: Item) -> Grid | None:
             return None
         column[row] = entry
     corner = ", ".join(key for key in keys if key not in constant)
-    return Grid(columns=columns, corner=corner, constant=setting_text(constant))
-
-
-def _has_column(item: Item, entry: Shown) -> bool:
-    return all(key in entry.setting for key in item.columns)
+    return Grid(columns=columns, corner=corner, constant=setting_text(constant)) if columns else None
 
 
 def setting_text(setting: Mapping[str, object]) -> str:
@@ -101,16 +75,19 @@ def setting_text(setting: Mapping[str, object]) -> str:
     return ", ".join(str(value) if key in alone else f"{key} = {value}" for key, value in setting.items())
 
 
-def item_tables(reported: Reported, widest: int = WIDEST) -> list[Table]:
-    """The item's table and, of entries that have no column in it, a list."""
-    item, layout = reported.item, grid(reported.item)
+def item_tables(reported: Reported, widest: int = WIDEST, metrics: Sequence[str] = ()) -> list[Table]:
+    """The item's table, a list of the entries that have no column in it, and the ladder. `metrics`: default all."""
+    item, metrics = reported.item, metrics or metrics_of(reported.item)
+    rungs = [cell for cell in item.cells if cell.role == "ladder"]
+    ladder = [_table(reported, _listed(rungs), (ACCURACY, KEPT, KEPT_ACCURACY), LADDER)] if rungs else []
+    entries = [*(cell for cell in item.cells if cell.role != "ladder"), *item.shown]
+    placed = [entry for entry in entries if entry.setting.keys() >= set(item.columns)]
+    layout = grid(item, placed)
     if layout is None or len(layout.columns) > widest:
-        return [_table(reported, _listed(entries_of(item)))]
-    others = [entry for entry in entries_of(item) if not _has_column(item, entry)]
-    return [
-        _table(reported, layout),
-        *([replace(_table(reported, _listed(others)), title="Other entries")] if others else []),
-    ]
+        return [_table(reported, _listed(entries), metrics), *ladder]
+    others = _listed([entry for entry in entries if entry not in placed])
+    more = [_table(reported, others, metrics, "Other entries")] if len(placed) < len(entries) else []
+    return [_table(reported, layout, metrics), *more, *ladder]
 
 
 def _listed(entries: Sequence[Shown]) -> Grid:
@@ -118,25 +95,26 @@ def _listed(entries: Sequence[Shown]) -> Grid:
     return Grid(columns={"": {entry.label: entry for entry in entries}}, corner="Cell")
 
 
-def _table(reported: Reported, layout: Grid) -> Table:
+def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str = "") -> Table:
     """A block of columns for each metric, and what is computed without runs."""
     item, listed = reported.item, layout.columns.get("", {})
     filters = {row: {key: str(value) for key, value in entry.setting.items()} for row, entry in listed.items()}
-    names = {Column(name=layout.corner or "setting", left=True): {row: Entry(text=row) for row in layout.rows}}
-    what = ", ".join(map(axis_title, metrics_of(item)))
-    trained = any(is_trained(entry) for column in layout.columns.values() for entry in column.values())
-    what = f"; {what}, mean ± standard deviation over seeds" if trained else ""
-    grey = "; published numbers are for orientation only" if item.profile != "paper" and is_printed(item) else ""
+    rows = dict.fromkeys(row for column in layout.columns.values() for row in column)
+    names = {Column(name=layout.corner or "setting", left=True): {row: Entry(text=row) for row in rows}}
+    entries = [entry for column in layout.columns.values() for entry in column.values()]
+    what = f"; {', '.join(map(axis_title, metrics))}, mean ± standard deviation over seeds"
+    what = what if any(map(is_trained, entries)) else ""
+    printed = item.profile != "paper" and any(entry.published for entry in entries)
+    grey = "; published numbers are for orientation only" if printed else ""
     shared = f"; all rows: {layout.constant}" if layout.constant else ""
-    return Table(
-        name="table",
-        caption=f"{item.title} ({item.name}, profile {item.profile}{what}{grey}{shared})",
+    return pivoted(
+        "table",
+        f"{title or item.title} ({item.name}, profile {item.profile}{what}{grey}{shared})",
+        {row: Row(values=filters.get(row, {})) for row in rows},
+        names | _measured(reported, layout, metrics) | _computed(layout),
+        title=title,
         notes=notes_of(reported),
         data=item_rows(reported),
-        **pivoted(
-            {row: Row(values=filters.get(row, {})) for row in layout.rows},
-            names | _measured(reported, layout) | _computed(layout),
-        ),
     )
 
 
@@ -145,9 +123,9 @@ def is_printed(item: Item) -> bool:
     return any(entry.published for entry in (*item.cells, *item.shown))
 
 
-def _measured(reported: Reported, layout: Grid) -> dict[Column, dict[str, Entry]]:
+def _measured(reported: Reported, layout: Grid, metrics: Sequence[str]) -> dict[Column, dict[str, Entry]]:
     """Ours, then published, of each metric: a narrow window shows what stands first."""
-    metrics, columns = metrics_of(reported.item), {}
+    columns = {}
     for metric in metrics:
         title = axis_title(metric) if metrics[1:] else ""
         for kind in ("Ours", "Published"):
@@ -155,7 +133,7 @@ def _measured(reported: Reported, layout: Grid) -> dict[Column, dict[str, Entry]
                 if kind == "Ours" and any(map(is_trained, entries.values())):
                     column = {row: ours_entry(reported, entry.label, metric) for row, entry in entries.items()}
                 elif kind == "Published" and any(metric in entry.published for entry in entries.values()):
-                    column = {row: published_entry(reported.item, entries.get(row), metric) for row in layout.rows}
+                    column = {row: published_entry(reported.item, entry, metric) for row, entry in entries.items()}
                 else:
                     continue
                 group = f"{title}: {kind.lower()}" if title else kind
@@ -163,18 +141,17 @@ def _measured(reported: Reported, layout: Grid) -> dict[Column, dict[str, Entry]
     return columns
 
 
-def published_entry(item: Item, entry: Shown | None, metric: str) -> Entry:
+def published_entry(item: Item, entry: Shown, metric: str) -> Entry:
     """The paper's number with its spread, in grey where it cannot be compared."""
-    printed = entry.published.get(metric) if entry else None
-    look = "" if item.profile == "paper" else "published"
+    printed = entry.published.get(metric)
     if printed is None:
-        return Entry(look=look)
+        return Entry()
     digits = f"{printed.value:.2f}" if is_fraction(metric) else shown(metric, printed.value)
     return Entry(
         text=digits,
         spread="" if printed.spread is None else f"±{printed.spread:g}",
         below=(f"n={printed.runs}",) if printed.runs > 1 else (),
-        look=look,
+        look="" if item.profile == "paper" else "published",
         sort=printed.value,
     )
 
@@ -189,6 +166,8 @@ def ours_entry(reported: Reported, label: str, metric: str) -> Entry:
     if metric.startswith("rounds_to/") and result.n < done:
         never = result.cell.experiment.federation.rounds + 1
         return Entry(below=(f"{result.n} of {done} runs come there",), href=href, sort=never)
+    if seen is None and done and not result.diverged:
+        return Entry(href=href)  # a metric that its runs do not have
     if seen is None:
         status = "quoted" if not result.awaited else result.status
         return Entry(below=(result.counts,), look=status, href=href, sort=-1.0)
@@ -200,31 +179,26 @@ def ours_entry(reported: Reported, label: str, metric: str) -> Entry:
     return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href)
 
 
-def mean_entry(seen: Summary, metric: str = ACCURACY, **more: Any) -> Entry:
-    """Mean and spread. `more`: the entry's other fields."""
-    return Entry(text=shown(metric, seen.mean), spread=spread_text(metric, seen), sort=seen.mean, **more)
+def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> Entry:
+    """Mean and standard deviation over seeds, a dash without a run. `more`: the entry's other fields."""
+    if seen is None:
+        return Entry(**more)
+    spread = "" if seen.std is None else f"±{shown(metric, seen.std)}"
+    return Entry(text=shown(metric, seen.mean), spread=spread, sort=seen.mean, **more)
 
 
 def _computed(layout: Grid) -> dict[Column, dict[str, Entry]]:
     """Columns that need no run: parameters, bytes. One for all where no row has two values of it."""
     columns: dict[Column, dict[str, Entry]] = {}
+    entries = [(name, row, entry) for name, column in layout.columns.items() for row, entry in column.items()]
     group = "Computed" if len(layout.columns) > 1 else ""
-    for key in dict.fromkeys(
-        key for column in layout.columns.values() for one in column.values() for key in one.computed
-    ):
-        known = {
-            name: {row: entry.computed[key] for row, entry in entries.items() if key in entry.computed}
-            for name, entries in layout.columns.items()
-        }
-        if all(len({of[row] for of in known.values() if row in of}) <= 1 for row in layout.rows):
-            values = {Column(name=key, group=group): {row: one for of in known.values() for row, one in of.items()}}
-        else:
-            values = {Column(name=f"{name}: {key}", group="Computed"): of for name, of in known.items() if of}
-        for head, by_row in values.items():
-            columns[head] = {
-                row: Entry(text=_plain(one), sort=one if isinstance(one, float) else None)
-                for row, one in by_row.items()
-            }
+    for key in dict.fromkeys(key for *_, entry in entries for key in entry.computed):
+        known = [(name, row, entry.computed[key]) for name, row, entry in entries if key in entry.computed]
+        one_value = len({(row, value) for _, row, value in known}) == len({row for _, row, _ in known})
+        for name, row, value in known:
+            head = Column(name=key if one_value else f"{name}: {key}", group=group)
+            sort = value if isinstance(value, float) else None
+            columns.setdefault(head, {})[row] = Entry(text=_plain(value), sort=sort)
     return columns
 
 
@@ -326,19 +300,3 @@ def _who_has_labels(item: Item) -> list[str]:
     names = ", ".join(list(holders[least])[:6])
     rest = " or ".join(LABELS.get(setting, setting) for setting in holders if setting != least)
     return [f"{names}: {LABELS.get(least, least)}; otherwise {rest}"]
-
-
-def ladder_table(reported: Reported) -> Table | None:
-    """Rungs of ours that show where a difference comes from; None without any."""
-    quality = [reported.by_metric[metric] for metric in QUALITY]
-    rows = [
-        (
-            label,
-            ours_entry(reported, label, ACCURACY),
-            *(percent(seen.mean if (seen := results[label].summary) else None) for results in quality),
-        )
-        for label, result in reported.results.items()
-        if result.cell.role == "ladder"
-    ]
-    heads = ("Rung", "Accuracy (%)", "Share kept (%)", "Accuracy of kept (%)")
-    return table_of("ladder", "Ladder: what each step adds", heads, rows) if rows else None

@@ -3,28 +3,25 @@
 A property holds where it holds in all runs of the method.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import OF_OTHERS, is_private, is_smoothed, is_stateless
+from reports.formatting import WORDS
 from reports.paper_table import method_of
 from reports.reported import Reported
 from reports.tables import Entry, Table, table_of
 
-NORMS = {"gn": "GN", "bn": "BN", "sbn": "sBN", "none": "None"}
 EXCHANGED = ("Privacy", "Statelessness", "EMA smoothing")
 LEARNED = ("Pseudo-labels", "Consistency", "Augmentation", "Training", "Normalisation")
-PRIVACY = (
-    "Privacy: yes where clients send nothing but updates of what they received, and receive nothing of other clients. "
-    "Statelessness: yes where clients keep nothing between rounds. EMA smoothing: yes where anyone holds a teacher."
-)
+PRIVACY = WORDS["texts"]["privacy"]
 
 
-def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry] | None:
-    """Each of EXCHANGED and LEARNED, with what was seen that says so. None where no run says what it handed over."""
+def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry]:
+    """Each of EXCHANGED and LEARNED, with what was seen that says so. Empty where no run says what it handed over."""
     runs = [run for run in runs if run.result.get("exchange")]
     if not runs:
-        return None
+        return {}
     exchanges = [run.result["exchange"] for run in runs]
 
     def names(way: str, *holders: str) -> set[str]:
@@ -56,7 +53,7 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry] | None:
         _yes(pseudo_labels and "strong" in kinds),
         {"weak2": "Weak"}.get(strongest, strongest.capitalize()) + mixed,
         " or ".join(sorted(training)),
-        " or ".join(NORMS.get(norm, norm) for norm in sorted(norms)),
+        " or ".join(WORDS["norms"].get(norm, norm) for norm in sorted(norms)),
     )
     return {
         **dict(zip(EXCHANGED, (privacy, stateless, Entry(text=_yes(any(map(is_smoothed, exchanges))))), strict=True)),
@@ -72,28 +69,14 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
-def item_properties(reported: Reported) -> dict[str, Mapping[str, Entry]]:
-    """Ranked method -> its properties; without those of which no run says what it handed over."""
+def property_table(reported: Reported) -> Table | None:
+    """What methods hand over and, in an arena, how they learn: a row a ranked method; None where no run says it."""
     runs: dict[str, list[RunRecord]] = {}
     for result in reported.results.values():
         if result.cell.role not in ("bound", "ladder"):
             runs.setdefault(method_of(result.cell), []).extend(result.runs)
-    return {method: seen for method, method_runs in runs.items() if (seen := properties_of(method_runs)) is not None}
-
-
-def property_tables(reported: Reported) -> list[Table]:
-    """What methods hand over and, in an arena, how they learn: a row a method; empty where no run says it."""
-    properties = item_properties(reported)
+    seen = {method: properties for method, own in runs.items() if (properties := properties_of(own))}
     asked = any(metric.startswith("exchange/") for metric in reported.item.metrics)
-    tables = (("exchanged", PRIVACY, EXCHANGED), *(() if asked else (("learned", "", LEARNED),)))
-    return [
-        table_of(
-            name,
-            caption,
-            ("Method", *heads),
-            [(method, *(seen[head] for head in heads)) for method, seen in properties.items()],
-            words=1 + len(heads),
-        )
-        for name, caption, heads in tables
-        if properties
-    ]
+    heads = EXCHANGED if asked else (*EXCHANGED, *LEARNED)
+    rows = [(method, *(properties[head] for head in heads)) for method, properties in seen.items()]
+    return table_of("properties", PRIVACY, ("Method", *heads), rows, words=1 + len(heads)) if rows else None

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from benchmark.papers.item import CONFIRMING, Claim
@@ -35,15 +35,15 @@ def files_of_run(run: RunRecord) -> dict[str, str]:
     return {name: {"None": "none"}.get(value, value) for name, value in entries.items() if value}
 
 
-def facts(entries: Mapping[int, Mapping[str, str]], holders: Callable[[list[int]], str]) -> list[Fact]:
-    """Every name with its values. `holders` says in words which runs have a value that not all have."""
-    keys: dict[str, dict[str, list[int]]] = {}
-    for key, values in entries.items():
+def facts(entries: Mapping[int, Mapping[str, str]]) -> list[Fact]:
+    """Every name with its values, from what the run of each seed has."""
+    names: dict[str, dict[str, list[int]]] = {}
+    for seed, values in entries.items():
         for name, value in values.items():
-            keys.setdefault(name, {}).setdefault(value, []).append(key)
+            names.setdefault(name, {}).setdefault(value, []).append(seed)
     return [
-        (name, [(value, "" if len(having) == len(entries) else holders(having)) for value, having in by_value.items()])
-        for name, by_value in sorted(keys.items())
+        (name, [(value, "" if len(seeds) == len(entries) else seeds_text(seeds)) for value, seeds in by_value.items()])
+        for name, by_value in sorted(names.items())
     ]
 
 
@@ -69,37 +69,26 @@ def started(run: RunRecord) -> list[str]:
     return texts or ["unknown"]
 
 
-def _attempts(run: RunRecord) -> list[Mapping[str, Any]]:
-    attempts = run.manifest.get("attempts")
-    return [each for each in attempts if isinstance(each, Mapping)] if isinstance(attempts, list) else []
-
-
-def _mixed(run: RunRecord) -> list[str]:
-    """In what the attempts at the run differ; empty where they say the same, or nothing."""
-    parts = {"code": "code", "packages": "packages", "hardware": "processor"}
-    attempts = _attempts(run)
-    return [
-        name
-        for key, name in parts.items()
-        if len({json.dumps(attempt[key], sort_keys=True) for attempt in attempts if key in attempt}) > 1
-    ]
+def _attempts(run: RunRecord) -> Sequence[Mapping[str, Any]]:
+    return run.manifest.get("attempts", ())
 
 
 def marks_of(run: RunRecord, profile: str) -> list[str]:
     """What has to be known of a run, by weight; empty for one that is as its page says. `profile`: the page's."""
     own = str(run.experiment.get("profile", profile))
-    code = run.manifest.get("code")
+    parts = {"code": "code", "packages": "packages", "hardware": "processor"}
+    said = {name: [attempt[key] for attempt in _attempts(run) if key in attempt] for key, name in parts.items()}
+    mixed = [name for name, values in said.items() if any(value != values[0] for value in values)]
     return [
         *(["edited after it was written"] if run.edited else []),
         *([f"recorded under profile {own}"] if own != profile else []),
-        *(["of uncommitted code"] if isinstance(code, Mapping) and code.get("changes") else []),
-        *([f"attempts differ in {', '.join(mixed)}"] if (mixed := _mixed(run)) else []),
+        *(["of uncommitted code"] if run.manifest.get("code", {}).get("changes") else []),
+        *([f"attempts differ in {', '.join(mixed)}"] if mixed else []),
     ]
 
 
 def commit_of(run: RunRecord) -> str:
-    code = run.manifest.get("code")
-    return str(code.get("commit", "unknown"))[:10] if isinstance(code, Mapping) else "unknown"
+    return str(run.manifest.get("code", {}).get("commit", "unknown"))[:10]
 
 
 def remarks(runs: Iterable[RunRecord], profile: str) -> list[str]:
@@ -116,19 +105,20 @@ def made_from(runs: Iterable[RunRecord]) -> str:
     unique = list({(run.cell_key, run.seed): run for run in runs}.values())
     if not unique:
         return "From no run yet."
-    manifests = [flat(run.manifest) for run in unique]
-
-    def different(name: str) -> list[str]:
-        return sorted({manifest[name] for manifest in manifests if manifest.get(name)})
-
-    days = sorted({str(a["started"])[:10] for run in unique for a in _attempts(run)[-1:] if a.get("started")})
-    span = f", {days[0]}{f' to {days[-1]}' if days[1:] else ''}" if days else ""
-    profiles = ", ".join(sorted({str(run.experiment.get("profile", "unknown")) for run in unique}))
-    machines, torch = ", ".join(different("hardware.processor")[:3]), ", ".join(different("packages.torch"))
-    return (
-        f"From {len(unique)} runs of profile {profiles}{span}{f', on {machines}' if machines else ''}"
-        f"{f', torch {torch}' if torch else ''}, {count(len({commit_of(run) for run in unique}), 'code version')}."
+    days = sorted({a["started"][:10] for run in unique for a in _attempts(run)[-1:] if a.get("started")})
+    profiles = sorted({str(run.experiment.get("profile", "unknown")) for run in unique})
+    machines, torch = (
+        sorted({said for run in unique if (said := run.manifest.get(part, {}).get(name))})
+        for part, name in (("hardware", "processor"), ("packages", "torch"))
     )
+    parts = (
+        f"From {len(unique)} runs of profile {', '.join(profiles)}",
+        " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
+        f"on {', '.join(machines[:3])}" if machines else "",
+        f"torch {', '.join(torch)}" if torch else "",
+        count(len({commit_of(run) for run in unique}), "code version"),
+    )
+    return f"{', '.join(filter(None, parts))}."
 
 
 def pre_registration(reported: Reported, claim: Claim) -> dict[str, str]:

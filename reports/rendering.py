@@ -12,21 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from benchmark import __version__
 from benchmark.verdicts.judge import share_text
 from reports import formatting
-from reports.paper_table import LABELS
+from reports.paper_table import LABELS, mean_entry
 
 TEMPLATES = Path(__file__).parent / "templates"
-MARKS = {
-    "holds": "\u2713",
-    "contradicted": "\u2717",
-    "no effect of interest": "\u2248",
-    "undecided": "?",
-    "not judged yet": "\u2026",
-    "not run": "\u2013",
-}
-FILTERS = (
-    *(formatting.sentence, formatting.slug, formatting.plain_quote, formatting.mean_spread),
-    *(formatting.markdown, share_text),
-)
+MARKS = formatting.WORDS["verdicts"]
+FILTERS = (formatting.sentence, formatting.slug, formatting.plain_quote, formatting.markdown, share_text)
 
 
 def render(template: str, **values: Any) -> str:
@@ -54,6 +44,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "css": css_class,
         "points": formatting.points,
+        "mean_spread": lambda seen: mean_entry(seen).line,
         **{function.__name__: function for function in FILTERS},
     }
     return environment

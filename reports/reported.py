@@ -48,7 +48,6 @@ class Reported:
         self.page = item_page(item)  # from the site's root
         self.by_metric = Results(item, self.records)
         self.same_profile = {item.name: self}  # the items whose runs may speak of a claim's sentence: see `connect`
-        self._values: dict[tuple[str, str, str], Mapping[int, float]] = {}
 
     @functools.cached_property
     def judged(self) -> list[Judged]:
@@ -84,12 +83,7 @@ class Reported:
 
     def values(self, label: str, metric: str, endpoint: str) -> Mapping[int, float]:
         """Seed -> the cell's value at a claim's endpoint, of all finished runs. Collapse is of a run's end."""
-        key = label, metric, endpoint
-        if key not in self._values:
-            self._values[key] = cell_result(
-                self.item.cell(label), self.records, self.item.seeds, metric, endpoint
-            ).values
-        return self._values[key]
+        return cell_result(self.item.cell(label), self.records, self.item.seeds, metric, endpoint).values
 
 
 def connect(every: Sequence[Reported]) -> Sequence[Reported]:

@@ -1,49 +1,44 @@
-"""Records as pandas frames: curves, a cell's mean and band."""
+"""What runs cost, and their curves: each run, mean and band."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.derived import is_derived, value_of
-from benchmark.verdicts.results import ACCURACY as ACCURACY
 from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, t_factor
-from reports.formatting import csv_safe
+from benchmark.verdicts.units import is_fraction
 
-CURVE_COLUMNS = ("cell_key", "seed", "status", "round", "metric", "value")
-MOST_POINTS = 300  # a line of more points is drawn as means of consecutive rounds
+CURVE_COLUMNS = ("label", "cell_key", "seed", "status", "round", "metric", "value")
+COSTS = ("local_steps", "bytes_up", "bytes_down", "wall_seconds")
 MEAN_SEEDS = 3  # finished runs that a mean line needs
 
 
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def costs_of(runs: Iterable[RunRecord]) -> dict[str, float]:
+    """What a finished run cost, mean over those that say it."""
+    ended = [{**run.result, **run.result.get("cost", {})} for run in runs if run.status == "done"]
+    known = {name: [float(costs[name]) for costs in ended if name in costs] for name in COSTS}
+    return {name: fmean(values) for name, values in known.items() if values}
 
 
-def csv_text(frame: pd.DataFrame) -> str:
-    """The frame as CSV at full precision; no field is taken for a formula by a spreadsheet."""
-    safe = frame.rename(columns=csv_safe)
-    for name in safe.select_dtypes(include=["object", "string"]).columns:
-        safe[name] = safe[name].map(csv_safe)
-    return str(safe.to_csv(index=False, lineterminator="\n"))
-
-
-def curves_frame(runs: Iterable[RunRecord], metrics: Sequence[str]) -> pd.DataFrame:
+def curve_rows(result: CellResult, metrics: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Every measured value of these metrics, round by round; of those that are made of a whole run, after its end."""
-    rows = []
-    for run in runs:
+    for run in result.runs:
         values = [(line["round"], name, line.get(name)) for line in run.rounds for name in metrics]
         values += [(len(run.rounds), name, value_of(run, name)) for name in metrics if is_derived(name)]
-        rows += [(run.cell_key, run.seed, run.status, *each) for each in values if each[-1] is not None]
-    return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
+        start = (result.cell.label, run.cell_key, run.seed, run.status)
+        yield from (dict(zip(CURVE_COLUMNS, (*start, *each), strict=True)) for each in values if each[-1] is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """What is drawn of one cell and metric, in the metric's unit. Frames have rounds as rows.
+    """What is drawn of one cell and metric, fractions in percent. Frames have rounds as rows.
 
     Unfinished runs are shown as far as they got and join no mean; a diverged one ends where its numbers do.
     """
@@ -54,11 +49,11 @@ class Series:
     band: pd.DataFrame  # of the finished: columns mean, low, high (`band_of`), n
 
 
-def series_of(result: CellResult, metric: str, most: int = MOST_POINTS) -> Series:
+def series_of(result: CellResult, metric: str, most: int) -> Series:
     """The lines of a cell, of at most `most` points each: means of consecutive rounds, each at its last one."""
-    lines = {}
+    scale, lines = 100.0 if is_fraction(metric) else 1.0, {}
     for run in result.runs:
-        values = {line["round"]: float(value) for line in run.rounds if (value := line.get(metric)) is not None}
+        values = {line["round"]: scale * value for line in run.rounds if (value := line.get(metric)) is not None}
         lines[run.seed] = {x: y for x, y in values.items() if math.isfinite(y)}
     runs = pd.DataFrame({seed: line for seed, line in lines.items() if line}, dtype=float).sort_index()
     size = math.ceil(max(map(len, lines.values()), default=0) / most)
@@ -68,7 +63,10 @@ def series_of(result: CellResult, metric: str, most: int = MOST_POINTS) -> Serie
         runs = runs.groupby(groups).mean().set_axis(last.to_numpy())
     ended = [run.seed for run in result.runs if run.status == "done" and run.seed not in result.diverged]
     finished = [seed for seed in ended if seed in runs]
-    return Series(runs=runs, finished=finished, diverged=result.diverged, band=band_of(runs[finished]))
+    band = band_of(runs[finished])
+    if is_fraction(metric):
+        band[["low", "high"]] = band[["low", "high"]].clip(0, 100)
+    return Series(runs=runs, finished=finished, diverged=result.diverged, band=band)
 
 
 def band_of(finished: pd.DataFrame) -> pd.DataFrame:

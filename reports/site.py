@@ -19,11 +19,12 @@ from benchmark.verdicts.results import Records
 from reports.arena import compared_table
 from reports.articles import article, departures
 from reports.cells import Places, cell_values, config_json, places_of, rounds_csv, runs_of
-from reports.claims import claim_page_values, rows_of
-from reports.exports import item_files, item_pictures, tables_of
+from reports.claims import claims_table, rows_of, seeds_table
+from reports.exports import item_files, tables_of
 from reports.findings import findings_page
-from reports.formatting import cell_page, slug
+from reports.formatting import cell_address, cell_page, slug
 from reports.interval_figures import claims_pictures
+from reports.item_figures import item_picture
 from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import front_values, item_values, paper_values
 from reports.processes import run_all
@@ -35,7 +36,7 @@ from reports.ssfl_analysis import page as ssfl_analysis
 from reports.style import DARK, PALETTE
 from reports.submitted import bundles
 from reports.tables import csv_of
-from reports.tuning import study_pages
+from reports.tuning import studies_in
 
 HERE = Path(__file__).parent
 STUDIES = HERE.parent / "results" / "studies"  # of this checkout
@@ -72,11 +73,8 @@ def build(
     }
     for name in dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every))):
         site |= _paper(name, [reported for reported in every if reported.paper == name], written)
-    tuned, unread = study_pages(studies or STUDIES)
-    for name, (values, files) in tuned.items():
-        folder = f"tune/{slug(name)}"
-        site |= _page(f"{folder}/index.html", "tuning.html", **values)
-        site |= {f"{folder}/{file}": content for file, content in files.items()}
+    tuned, unread = studies_in(studies or STUDIES)
+    site |= {f"tune/{slug(name)}.json": content for name, (_, content) in tuned.items()}
     sent, refused = bundles(submitted) if submitted is not None else ([], [])
     if sent:
         site |= _page("submitted/index.html", "submitted.html", bundles=sent)
@@ -94,7 +92,7 @@ def build(
         made=made_from(run for reported in every for run in reported.runs),
         troubles=[*troubles, *unread, *refused],
         sent=len(sent),
-        studied={name: f"tune/{slug(name)}/index.html" for name in tuned},
+        studied={f"tune/{slug(name)}.json": text for name, (text, _) in tuned.items()},
     )
     cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
     places = places_of(every)
@@ -135,17 +133,15 @@ def _page(path: str, template: str, **values: Any) -> Files:
 
 def _item(reported: Reported) -> Files:
     """The item's page and files, and the pages of its claims."""
-    folder, tables, pictures = reported.page.removesuffix("index.html"), tables_of(reported), item_pictures(reported)
-    files = {folder + name: content for name, content in item_files(reported, tables, pictures).items()}
-    files |= _page(
-        reported.page,
-        "item.html",
-        **item_values(reported),
-        tables=tables,
-        drawn={name: picture.inline(name) for name, picture in pictures.items()},
-    )
-    for row in rows_of(reported):
-        files |= _page(row.page, "claim.html", **claim_page_values(row), pictures=claims_pictures([row.judged]))
+    folder, rows = reported.page.removesuffix("index.html"), rows_of(reported)
+    shown: dict[str, Any] = {"tables": tables_of(reported), "claims": claims_table(rows)}
+    shown["picture"] = item_picture(reported)
+    files = {folder + name: content for name, content in item_files(reported, **shown).items()}
+    files |= _page(reported.page, "item.html", **item_values(reported), **shown)
+    for row in rows:
+        pages = {label: cell_address(result) for label, result in reported.results.items()}
+        told = {"one": row, "item": row.item, "seeds": seeds_table(row), "pages": pages}
+        files |= _page(row.page, "claim.html", **told, pictures=claims_pictures([row.judged]))
     return files
 
 
@@ -168,7 +164,7 @@ def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
             for table in section["tables"]:
                 if len(table.data):
                     path = f"{folder}/explained/{section['profile']}-{table.name}.csv"
-                    files[path] = csv_of(table).encode()
+                    files[path] = csv_of(table.data)
     values = paper_values(name, mine)
     made = made_from(run for reported in mine for run in reported.runs)
     files |= _page(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)

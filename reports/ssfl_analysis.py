@@ -17,7 +17,6 @@ import pandas as pd
 
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg
-from benchmark.verdicts.results import ACCURACY
 from reports.figures import Picture, canvas, plot, styled, titled
 from reports.formatting import NONE, count, percent, points
 from reports.reported import Reported
@@ -74,9 +73,9 @@ def runs_of(items: Iterable[Reported]) -> pd.DataFrame:
                 "server_weight": weight,
             }
             for run in result.runs:
-                if run.status == "done" and run.selected(ACCURACY) is not None:
+                if run.seed in result.values:
                     medians = {measure: run.summary(measure).get("median") for measure in MEASURES}
-                    rows.append({**cell, "seed": run.seed, "accuracy": run.selected(ACCURACY), **medians})
+                    rows.append({**cell, "seed": run.seed, "accuracy": result.values[run.seed], **medians})
     frame = pd.DataFrame(rows, columns=["cell_key", *OF_CELL, "seed", "accuracy", *MEASURES])
     frame["cell"] = frame.groupby("cell_key")["cell"].transform("first")
     frame["collapsed"] = frame.groupby("cell_key")["collapsed"].transform("any").astype(bool)
@@ -138,21 +137,15 @@ def gains_over(runs: pd.DataFrame) -> pd.DataFrame:
     paired["by_weight"] = paired["accuracy_control"] - paired["accuracy_fedavg"]
     paired["rest"] = paired["accuracy"] - paired["accuracy_control"]
     paired["diversity"] = paired[UPDATES] - paired[f"{UPDATES}_control"]
-    return paired.groupby("cell", sort=False, as_index=False).agg(
-        control=("cell_control", "first"),
-        whole=("whole", "mean"),
-        by_weight=("by_weight", "mean"),
-        rest=("rest", "mean"),
-        diversity=("diversity", "mean"),
-        n=("seed", "size"),
-    )
+    grouped = paired.groupby("cell", sort=False)
+    means = grouped[[*GAINS, "diversity"]].mean()
+    return means.assign(control=grouped["cell_control"].first(), n=grouped.size()).reset_index()
 
 
 def correlation_text(measure: str, known: Mapping[str, float]) -> str:
     """How the measure goes with accuracy at equal server's weight. Empty where no cell measured it."""
-    cells, settings = count(int(known["cells"]), "cell"), count(int(known["settings"]), "setting")
-    rho = _signed(known["held"])
-    text = SENTENCES["correlation"].format(measure=MEASURES[measure], correlation=rho, cells=cells, settings=settings)
+    counts = {f"{what}s": count(int(known[f"{what}s"]), what) for what in ("cell", "setting")}
+    text = SENTENCES["correlation"].format(measure=MEASURES[measure], correlation=_signed(known["held"]), **counts)
     return text if known["cells"] else ""
 
 
@@ -217,13 +210,9 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
 
 def _correlations_table(measures: Mapping[str, Mapping[str, float]]) -> Table:
     heads = ("Measure", "Cells", "Settings", "As measured", "Controlling for server weight", "Server weight itself")
+    ways = ("plain", "held", "weight")
     rows = [
-        (
-            MEASURES[name],
-            known["cells"],
-            known["settings"],
-            *(_signed(known[key]) for key in ("plain", "held", "weight")),
-        )
+        (MEASURES[name], known["cells"], known["settings"], *(_signed(known[way]) for way in ways))
         for name, known in measures.items()
     ]
     return table_of("correlations", TEXTS["correlations"], heads, rows)
@@ -231,14 +220,12 @@ def _correlations_table(measures: Mapping[str, Mapping[str, float]]) -> Table:
 
 def _cells_table(cells: pd.DataFrame) -> Table:
     heads = ("Cell", "Averaging", "Server's weight", "Accuracy (%)", "Diversity of updates", "Runs", "")
-    shown = cells.assign(
-        server_weight=cells["server_weight"].map("{:.3f}".format),
-        accuracy=cells["accuracy"].map(percent),
-        diversity=[NONE if math.isnan(value) else f"{value:.3f}" for value in cells[UPDATES]],
-        remark=cells["collapsed"].map({True: "collapsed", False: ""}),
-    )[["cell", "averaging", "server_weight", "accuracy", "diversity", "n", "remark"]]
-    data = cells.drop(columns="labelled").to_dict("records")
-    return table_of("cells", TEXTS["cells"], heads, shown.itertuples(index=False), words=2, data=data)
+    data, rows = cells.drop(columns="labelled").to_dict("records"), []
+    for cell in data:
+        diversity = NONE if math.isnan(cell[UPDATES]) else f"{cell[UPDATES]:.3f}"
+        numbers = (f"{cell['server_weight']:.3f}", percent(cell["accuracy"]), diversity, cell["n"])
+        rows.append((cell["cell"], cell["averaging"], *numbers, "collapsed" if cell["collapsed"] else ""))
+    return table_of("cells", TEXTS["cells"], heads, rows, words=2, data=data)
 
 
 @styled

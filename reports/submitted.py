@@ -8,10 +8,11 @@ from typing import Any
 from benchmark.data.datasets import public_name
 from benchmark.errors import DataError
 from benchmark.records.bundle import Bundle, check_bundle, noted, opened
+from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import summary
-from reports.formatting import NONE, mean_spread, shown
+from reports.formatting import NONE, shown
+from reports.paper_table import mean_entry
 from reports.provenance import remarks, seeds_text
-from reports.results import ACCURACY
 from reports.tables import Entry, table_of
 
 HEADS = ("Result", "Method and data", "Trained again here", "Not trained again", "Accuracy (%)", "95 % interval", "n")
@@ -44,7 +45,7 @@ def _rows(bundle: Bundle, again: Sequence[str]) -> Iterator[tuple[Any, ...]]:
             Entry(text=label, below=(f"cell {key}", *remarks(runs, str(experiment.get("profile"))))),
             Entry(text=experiment["method"]["kind"], below=(public_name(experiment["data"]["name"]), *data_notes)),
             *(seeds_text(seeds) if seeds else NONE for seeds in bundle.split_seeds(key, again)),
-            mean_spread(seen),
+            mean_entry(seen),
             f"[{interval}]" if interval else NONE,
             Entry(text=str(len(values)), below=(f"of {len(runs)} runs",) if len(values) < len(runs) else ()),
         )

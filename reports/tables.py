@@ -1,32 +1,17 @@
-"""One table, five formats: the terminal, HTML (templates/parts.html), Markdown, LaTeX and CSV.
+"""One table, five formats: the terminal (terminal.py), HTML (templates/parts.html), Markdown, LaTeX and CSV.
 
 Entries hold text for people. The numbers behind a table, at full precision and one unit a row, are its `data`: that
 is what CSV writes.
 """
 
-import textwrap
+import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table as RichTable
-from rich.text import Text
-
-from reports.formatting import NONE, markdown
-
-WIDTH = 100  # columns of the terminal
-HEAD, ROW_NAME = 12, 24  # characters of a head's line, and those that a row's name has at least
-TERMINAL_STYLES = {
-    "published": "dim",
-    "holds": "bold green",
-    "contradicted": "bold red",
-    "undecided": "bold yellow",
-    "diverged": "red",
-}
+from reports.formatting import NONE, csv_safe, markdown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,59 +70,65 @@ class Table:
 
     @property
     def filters(self) -> dict[str, list[str]]:
-        """What its rows can be filtered by: each key with at least two values, and those."""
+        """What its rows can be filtered by: each key with several values, of which rows share some, and those."""
         values: dict[str, dict[str, None]] = {}
         for row in self.rows:
             for key, value in row.values.items():
                 values.setdefault(key, {}).update(dict.fromkeys([value] if isinstance(value, str) else value))
-        return {key: list(choices) for key, choices in values.items() if 2 <= len(choices) <= 60}
+        return {
+            key: list(choices) for key, choices in values.items() if 2 <= len(choices) <= min(60, len(self.rows) - 1)
+        }
 
     def heads(self) -> list[str]:
         """The columns' names with what their group adds: "FedAvg, published"."""
         return [f"{c.name}, {c.group[:1].lower()}{c.group[1:]}" if c.group else c.name for c in self.columns]
 
 
+def row_of(entries: Iterable[Any], section: str = "", **values: str | Sequence[str]) -> Row:
+    """What is not an Entry is shown as text."""
+    made = tuple(entry if isinstance(entry, Entry) else Entry(text=str(entry)) for entry in entries)
+    return Row(entries=made, section=section, values=values)
+
+
 def table_of(
     name: str,
     caption: str,
-    heads: Sequence[str],
-    rows: Iterable[Iterable[Any]],
+    heads: Iterable[str | Column],
+    rows: Iterable[Row | Iterable[Any]],
     *,
     words: int = 1,
-    data: Sequence[Mapping[str, Any]] = (),
+    **more: Any,
 ) -> Table:
-    """A table of plain heads and rows; what is not an Entry is shown as text. The first `words` columns hold words, the
-    others numbers."""
-    return Table(
-        name=name,
-        caption=caption,
-        columns=tuple(Column(name=head, left=place < words) for place, head in enumerate(heads)),
-        rows=tuple(Row(entries=tuple(e if isinstance(e, Entry) else Entry(text=str(e)) for e in row)) for row in rows),
-        data=data,
+    """A table of heads and rows. Of plain heads the first `words` are of words, the others of numbers.
+
+    `more`: the table's other fields.
+    """
+    columns = (
+        head if isinstance(head, Column) else Column(name=head, left=place < words) for place, head in enumerate(heads)
     )
+    made = (row if isinstance(row, Row) else row_of(row) for row in rows)
+    return Table(name=name, caption=caption, columns=tuple(columns), rows=tuple(made), **more)
 
 
-def pivoted(rows: Mapping[str, Row], columns: Mapping[Column, Mapping[str, Entry]]) -> dict[str, Any]:
-    """The columns of a table and its rows by name; a dash where a column has no entry of a row."""
-    return {
-        "columns": tuple(columns),
-        "rows": tuple(
-            replace(row, entries=tuple(of_column.get(name, Entry()) for of_column in columns.values()))
-            for name, row in rows.items()
-        ),
-    }
+def pivoted(
+    name: str, caption: str, rows: Mapping[str, Row], columns: Mapping[Column, Mapping[str, Entry]], **more: Any
+) -> Table:
+    """A table of columns of entries by row; a dash where a column has no entry of a row."""
+    made = (
+        replace(row, entries=tuple(of_column.get(key, Entry()) for of_column in columns.values()))
+        for key, row in rows.items()
+    )
+    return table_of(name, caption, columns, made, **more)
 
 
-def csv_of(table: Table) -> str:
-    import pandas as pd  # who prints tables does not wait for it
-
-    from reports.results import csv_text
-
-    frame = pd.DataFrame(list(table.data))
-    for name in frame:
-        if all(type(row.get(name)) in (int, type(None)) for row in table.data):
-            frame[name] = frame[name].astype("Int64")  # a missing one does not make the others fractions
-    return csv_text(frame)
+def csv_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> bytes:
+    """Rows as CSV at full precision; what is missing or not a number is empty. `names`: of the first columns."""
+    rows = list(rows)
+    names = list(dict.fromkeys((*names, *(name for row in rows for name in row))))
+    writer = csv.writer(text := io.StringIO(), lineterminator="\n")
+    writer.writerow(map(csv_safe, names))
+    writer.writerows([csv_safe(row.get(name)) for name in names] for row in rows)
+    return text.getvalue().encode()
 
 
 def markdown_of(table: Table, notes: bool = True) -> str:
@@ -162,68 +153,9 @@ def latex_of(table: Table) -> str:
     return remarks + body
 
 
-def files_of(tables: Sequence[Table]) -> dict[str, bytes]:
-    """Tables of one name as three files: name.md, name.tex and name.csv (of the first one's data)."""
-    by_name: dict[str, list[Table]] = {}
-    for table in tables:
-        by_name.setdefault(table.name, []).append(table)
-    files: dict[str, bytes] = {}
-    for name, several in by_name.items():
-        last = len(several) - 1
-        text = "\n".join(markdown_of(table, notes=place == last) for place, table in enumerate(several))
-        files[f"{name}.md"] = text.encode()
-        files[f"{name}.tex"] = "\n".join(map(latex_of, several)).encode()
-        files[f"{name}.csv"] = csv_of(several[0]).encode()
-    return files
-
-
-def print_table(table: Table, console: Console) -> None:
-    """On the terminal: a line for each of an entry's lines, quiet where it is published."""
-    console.print(_terminal_table(table, console))
-
-
-def width_of(table: Table, console: Console) -> int:
-    """The columns of the terminal that it needs."""
-    options = console.options.update(max_width=10 * WIDTH)
-    return Measurement.get(console, options, _terminal_table(table, console)).maximum
-
-
-def _terminal_table(table: Table, console: Console) -> RichTable:
-    shown = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
-    longest = max((len(row.entries[0].text) for row in table.rows), default=0)
-    for place, column in enumerate(table.columns):
-        parts = [part for part in (column.name, column.group, column.below) if part]
-        head = "\n".join(line for part in parts for line in textwrap.wrap(part, HEAD, break_long_words=False))
-        words = place == 0 or column.left
-        least = min(longest, ROW_NAME) if place == 0 else None
-        style: Any = {"justify": "left" if words else "right", "no_wrap": not words, "min_width": least}
-        shown.add_column(Text(plain(head, console)), **style)
-    section = table.rows[0].section if table.rows else ""
-    for row in table.rows:
-        if row.section != section:
-            shown.add_section()
-            section = row.section
-        shown.add_row(*(_terminal_entry(entry, console) for entry in row.entries))
-    return shown
-
-
-def _terminal_entry(entry: Entry, console: Console) -> Text:
-    first = " ".join(part for part in (entry.text, entry.spread) if part)
-    text = plain("\n".join([first, *entry.below]), console)
-    return Text(text, style=TERMINAL_STYLES.get(entry.look, ""))
-
-
-def say(console: Console, text: str, style: str = "", indent: str = "") -> None:
-    """Wrapped at WIDTH."""
-    for line in textwrap.wrap(
-        plain(text, console), WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False
-    ):
-        console.print(Text(line, style=style), soft_wrap=True)
-
-
-def plain(text: str, console: Console) -> str:
-    """Text this console can write: other characters become "?", control characters (escape sequences) vanish."""
-    shown = "".join(character for character in text if character.isprintable() or character == "\n")
-    if not console.encoding.lower().startswith("utf"):
-        shown = shown.replace("±", "+-").replace(NONE, "-")
-    return shown.encode(console.encoding, "replace").decode(console.encoding)
+def files_of(name: str, tables: Sequence[Table]) -> dict[str, bytes]:
+    """Tables as three files: name.md and name.tex of all, name.csv of the first one's data."""
+    *others, last = tables
+    text = "\n".join([*(markdown_of(table, notes=False) for table in others), markdown_of(last)])
+    latex = "\n".join(map(latex_of, tables))
+    return {f"{name}.md": text.encode(), f"{name}.tex": latex.encode(), f"{name}.csv": csv_of(tables[0].data)}

@@ -4,10 +4,14 @@ It can be read without colours, too.
 """
 
 import re
+import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from benchmark.papers.item import Item
@@ -15,11 +19,20 @@ from benchmark.verdicts.open_claims import looks_in_words, looks_of
 from benchmark.verdicts.results import Records
 from reports.arena import arena_tables, is_arena
 from reports.claims import ClaimRow, rows_of
-from reports.formatting import count
-from reports.paper_table import item_tables, ladder_table, notes_of
+from reports.formatting import NONE, count
+from reports.paper_table import item_tables, metrics_of, notes_of
 from reports.reported import Reported
-from reports.tables import TERMINAL_STYLES, WIDTH, Table, plain, print_table, say, width_of
+from reports.tables import Table
 
+WIDTH = 100  # columns of the terminal
+HEAD, ROW_NAME = 12, 24  # characters of a head's line, and those that a row's name has at least
+STYLES = {
+    "published": "dim",
+    "holds": "bold green",
+    "contradicted": "bold red",
+    "undecided": "bold yellow",
+    "diverged": "red",
+}
 MOST_DECIDED = 6  # of the other claims, at the end of what is printed
 LAYOUTS = (8, 0)  # most methods as columns: the first that fits; 0 is a list
 
@@ -28,14 +41,9 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     """Prints tables, ladder, claims, notes and where the report lies."""
     reported = Reported(item, records)
     say(console, f"{item.name}  {item.title}", "bold")
-    tables = _tables(reported, console)
-    for table in tables:
+    for table in arena_tables(reported) if is_arena(item) else _tables(reported, console, metrics_of(item)):
         say(console, re.sub(r"^\((.*)\)$", r"\1", table.caption.removeprefix(item.title).lstrip(", ")))
-        print_table(table, console)
-    ladder = ladder_table(reported)
-    if ladder is not None:
-        say(console, ladder.caption, "bold")
-        print_table(ladder, console)
+        console.print(_rich(table, console))
     rows = rows_of(reported)
     for number, row in enumerate(rows, start=1):
         _print_claim(row, number, console)
@@ -45,19 +53,15 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     console.print(Text(plain(where, console)), soft_wrap=True)  # a path is not broken over lines
 
 
-def _tables(reported: Reported, console: Console) -> list[Table]:
+def _tables(reported: Reported, console: Console, metrics: Sequence[str]) -> list[Table]:
     """In the widest layout that the terminal has room for; at last as lists, one a metric where there are several."""
-    item = reported.item
-    if is_arena(item):
-        return arena_tables(reported)
     for widest in LAYOUTS:
-        tables = item_tables(reported, widest)
+        tables = item_tables(reported, widest, metrics)
         if all(width_of(table, console) <= min(WIDTH, console.width) for table in tables):
             return tables
-    if len(item.metrics) == 1:
+    if len(metrics) == 1:
         return tables
-    alone = [Reported(replace(item, metrics=(metric,), drawing=None), reported.records) for metric in item.metrics]
-    return [table for part in alone for table in _tables(part, console)]
+    return [table for metric in metrics for table in _tables(reported, console, (metric,))]
 
 
 def verdict_lines(rows: Sequence[ClaimRow]) -> list[str]:
@@ -94,9 +98,54 @@ def _verdict_line(row: ClaimRow) -> str:
 def _print_claim(row: ClaimRow, number: int, console: Console) -> None:
     verdict, claim = row.judged.verdict, row.claim
     heading = Text(f"claim {number}: ")
-    heading.append(verdict, style=TERMINAL_STYLES.get(verdict, "bold"))
+    heading.append(verdict, style=STYLES.get(verdict, "bold"))
     heading.append(plain(f"  {claim.name}, {row.scope}", console))
     console.print(heading, soft_wrap=True)
     withdrawn = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
-    for line in (row.quote, f"{row.measured}: {row.reason}", *row.context, *withdrawn):
+    measured = f"{row.estimate}, {row.interval}, n = {row.judged.n}: {row.reason}"
+    for line in (row.quote, measured, *row.context, *withdrawn):
         say(console, line, indent="  ")
+
+
+def width_of(table: Table, console: Console) -> int:
+    """The columns of the terminal that it needs."""
+    options = console.options.update(max_width=10 * WIDTH)
+    return Measurement.get(console, options, _rich(table, console)).maximum
+
+
+def _rich(table: Table, console: Console) -> RichTable:
+    """A line for each of an entry's lines, quiet where it is published."""
+    shown = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
+    longest = max((len(row.entries[0].text) for row in table.rows), default=0)
+    for place, column in enumerate(table.columns):
+        parts = [part for part in (column.name, column.group, column.below) if part]
+        head = "\n".join(line for part in parts for line in textwrap.wrap(part, HEAD, break_long_words=False))
+        words = place == 0 or column.left
+        least = min(longest, ROW_NAME) if place == 0 else None
+        style: Any = {"justify": "left" if words else "right", "no_wrap": not words, "min_width": least}
+        shown.add_column(Text(plain(head, console)), **style)
+    section = table.rows[0].section if table.rows else ""
+    for row in table.rows:
+        if row.section != section:
+            shown.add_section()
+            section = row.section
+        lines = ["\n".join([f"{e.text} {e.spread}".strip(), *e.below]) for e in row.entries]
+        looks = [STYLES.get(entry.look, "") for entry in row.entries]
+        shown.add_row(*(Text(plain(text, console), style=look) for text, look in zip(lines, looks, strict=True)))
+    return shown
+
+
+def say(console: Console, text: str, style: str = "", indent: str = "") -> None:
+    """Wrapped at WIDTH."""
+    for line in textwrap.wrap(
+        plain(text, console), WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False
+    ):
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def plain(text: str, console: Console) -> str:
+    """Text this console can write: other characters become "?", control characters (escape sequences) vanish."""
+    shown = "".join(character for character in text if character.isprintable() or character == "\n")
+    if not console.encoding.lower().startswith("utf"):
+        shown = shown.replace("±", "+-").replace(NONE, "-")
+    return shown.encode(console.encoding, "replace").decode(console.encoding)

@@ -18,10 +18,12 @@ from benchmark.data.partition import Iid
 from benchmark.experiment import Experiment
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.start import CPU
+from benchmark.optim.sgd import Constant
 from benchmark.records.provenance import hardware
 from benchmark.records.record import run_folder, run_if_whole
 from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, CountingEngine
 
+MILD = 1e-3  # a learning rate with which nothing diverges
 RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, saves, weights on disk, as measured
 SAMPLED, ALIKE = 8, 3  # rounds played where they differ, and where the first of them are equal
 ENGINE = "pool"  # what launchers train with, in one process
@@ -95,7 +97,8 @@ def count(run: Experiment, device: str = CPU) -> RunCost:
 
     Raises ConfigError where the run itself would.
     """
-    return _count(replace(run, seed=0, partition=Iid(), profile="custom"), device)
+    optimizer = replace(run.optimizer, lr=MILD, server_lr=None, schedule=Constant())
+    return _count(replace(run, seed=0, partition=Iid(), profile="custom", optimizer=optimizer), device)
 
 
 @cache

@@ -9,7 +9,7 @@ picture for all images.
 Legend: N images, D classes.
 """
 
-import sys
+import contextlib
 import time
 from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -32,19 +32,16 @@ from benchmark.federated.start import CPU
 from benchmark.federated.trees import moved, tree_bytes
 from benchmark.losses import pass_all_images
 from benchmark.methods.calls import finished, first_state, play_round, started
-from benchmark.methods.protocol import SERVER, Job, Limit, Local, Outcome, PartName, Reader, Tree, Weights
-from benchmark.models.build import Model, build, flop_counter, forward_flops, network_class
+from benchmark.methods.protocol import SERVER, Job, Limit, Local, Method, Outcome, PartName, Reader, Tree, Weights
+from benchmark.models.build import FlopCounter, Model, build, forward_flops, network_class
 from benchmark.models.classifier import Classifier
-from benchmark.optim.sgd import Constant
 from benchmark.streams import numpy_stream, torch_stream
 
-IMAGES = 32  # of each stream in a trained step, at most
-HEAVY = 1e10  # FLOPs of a trained step; where so many images have more, fewer are trained
+IMAGES = 32  # of each stream in a timed step, at most
+HEAVY = 1e10  # FLOPs of a step on so many images; one with more takes as long as evaluation does for as many FLOPs
 PASS_FLOPS = 1e10  # of the evaluation that is timed
-LIGHT = 0.25  # seconds of a step; a longer one is timed while its FLOPs are counted
-TIMED_SECONDS, TIMED_STEPS = 0.06, 16  # a light step is timed for about so long, and so many times at most
+TIMED_SECONDS, TIMED_STEPS = 0.04, 16  # a step is timed for about so long, and so many times at most
 ROUND_SECONDS = 0.003  # of a round: the Trainer, the record and the observers, as measured
-MILD = 1e-3  # a learning rate with which nothing diverges
 SURE = 50.0  # a logit among zeros: probability 1 in float32
 
 AT_MOST = "all pseudo-labels are taken as confident: where steps, bytes or time depend on them, this is the most"
@@ -134,8 +131,7 @@ class CountingEngine:
         """Raises ConfigError where the run itself would."""
         self._device = torch.device(device)
         prepare_torch(self._device, experiment.precision)
-        optimizer = replace(experiment.optimizer, lr=MILD, server_lr=None, schedule=Constant())
-        self._environment = stand_in(replace(experiment, optimizer=optimizer))
+        self._environment = stand_in(experiment)
         setup = replace(self._environment.setup(), initial_weights=self._initial_weights)
         self._state = first_state(experiment.method, setup)
         self._kept: dict[str, Tree] = dict(self._state.clients)
@@ -203,32 +199,57 @@ class CountingEngine:
         return replace(outcome, key=job.key), cost
 
     def _trained_step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Cost]:
-        """The job after one real local step with confident pseudo-labels; FLOPs and seconds are those of a whole step.
+        """The job after one local step with confident pseudo-labels; FLOPs and seconds are those of a whole step.
 
-        On a CPU with few images, the fewer the heavier the network is. A light step is timed by itself.
+        FLOPs are counted on as few images as the step takes: they are proportional.
         """
-        (initial, forward), most = network_of(self._environment, job.network), sys.maxsize
-        if self._device.type == CPU:
-            # The backward pass has two products for each one of the forward pass. A batch norm refuses one image.
-            most = max(2, min(IMAGES, int(HEAVY / (3 * forward * sum(len(s.views) for s in job.data.values())))))
-        data = {name: replace(stream, batch_size=min(stream.batch_size, most)) for name, stream in job.data.items()}
-        few = replace(job, data=data, limit=Limit(steps=1))
-        share = images_a_step(job) / images_a_step(few) / len(job.update.phases)
-        with flop_counter() as counter:  # knows not every kernel of the fast step
-            seconds, outcome = timed(self._plain, few, private, number)
-        if self._device.type != CPU or seconds < LIGHT:
-            first, _ = timed(self._fast, few, private, number)  # makes its network and takes its memory
-            steps = max(1, min(TIMED_STEPS, round(TIMED_SECONDS / first))) if self._device.type == CPU else TIMED_STEPS
-            seconds = timed(self._fast, replace(few, limit=Limit(steps=steps)), private, number)[0] / steps
+        (initial, forward), phases = network_of(self._environment, job.network), len(job.update.phases)
+        outcome, few, counted = self._least_step(job, private, number)
+        flops = counted * images_a_step(job) / images_a_step(few) / phases
+        few = part_of(job, IMAGES / max(stream.batch_size for stream in job.data.values()))
+        share = images_a_step(job) / images_a_step(few) / phases
+        on_cpu, precision = self._device.type == CPU, self._environment.experiment.precision
+        if on_cpu and precision == "fp32" and flops / share > HEAVY:
+            seconds = flops * pass_seconds(self._environment, self._device, job.network) / forward
+        else:
+            first = self._seconds(few, private, number)  # makes its network and takes its memory
+            steps = max(1, min(TIMED_STEPS, round(TIMED_SECONDS / first))) if on_cpu else TIMED_STEPS
+            seconds = self._seconds(replace(few, limit=Limit(steps=steps)), private, number) / steps * share
         sends, private = (moved(tree, torch.device(CPU)) for tree in (outcome.sends, outcome.private))
         cost = Cost(
             local_steps=1,
-            flops=counter.get_total_flops() * share,
+            flops=flops,
             bytes_up=tree_bytes(sends),
-            seconds=seconds * share,
+            seconds=seconds,
             notes=(AT_LEAST,) if getattr(job.update, "sends_changes", False) else (),
         )
         return replace(outcome, sends=thin(sends, initial), private=private and thin(private, initial)), cost
+
+    def _least_step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Job, float]:
+        """What a local step on one image leaves, that step, and its FLOPs. On two, where a batch norm refuses one."""
+        smallest = min(stream.batch_size for stream in job.data.values())
+        for images, allowed in ((1, (Exception,)), (2, ())):
+            few = part_of(job, images / smallest)
+            # Torch's formulas do not know every kernel of the fast step.
+            with FlopCounter() as counter, contextlib.suppress(*allowed):
+                return self._plain.run(few, number, private), few, counter.flops
+        raise AssertionError
+
+    def _seconds(self, job: Job, private: Tree | None, number: int) -> float:
+        began = clock(self._device)
+        self._fast.run(job, number, private)
+        return clock(self._device) - began
+
+
+def part_of(job: Job, share: float) -> Job:
+    """One step of the job, with so much of each stream's batch, and at least one image."""
+    batches = {name: max(1, round(min(1, share) * stream.batch_size)) for name, stream in job.data.items()}
+    data = {name: replace(stream, batch_size=batches[name]) for name, stream in job.data.items()}
+    return replace(job, data=data, limit=Limit(steps=1))
+
+
+def images_a_step(job: Job) -> int:
+    return sum(stream.batch_size * len(stream.views) for stream in job.data.values())
 
 
 def kind_of(job: Job, local: Local) -> Hashable:
@@ -239,13 +260,16 @@ def kind_of(job: Job, local: Local) -> Hashable:
 
 
 def alike(value: Any) -> Hashable:
-    """What of a setting decides a step's work: whether a rate or threshold is 0, and how many of something."""
+    """What of a setting decides a step's work: whether a number is 0, and how many of something."""
     if is_dataclass(value):
         at_server = getattr(value, "server_settings", ())
-        return type(value), *(alike(getattr(value, f.name)) for f in fields(value) if f.name not in at_server)
-    if isinstance(value, float):
-        return value == 0.0
-    return len(value) if isinstance(value, tuple) else repr(value)
+        parts = (alike(getattr(value, f.name)) for f in fields(value) if f.name not in at_server)
+        return (*parts,) if isinstance(value, Method) else (type(value), *parts)  # methods share updates
+    if isinstance(value, Mapping):
+        return tuple((name, alike(part)) for name, part in value.items())
+    if isinstance(value, int | float):
+        return value == 0
+    return value.shape if isinstance(value, Tensor) else len(value) if isinstance(value, tuple) else repr(value)
 
 
 def thin(tree: Mapping[str, Any], initial: Weights) -> Tree:
@@ -287,23 +311,12 @@ class _Runner(JobRunner):
         return SureReader(self._environment, job, round_number)
 
 
-def images_a_step(job: Job) -> int:
-    return sum(stream.batch_size * len(stream.views) for stream in job.data.values())
-
-
 def clock(device: torch.device) -> float:
     """CPU seconds of this process; of a CUDA device the time, once it has done all that it was given."""
     if device.type == CPU:
         return time.process_time()
     torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def timed(runner: _Runner, job: Job, private: Tree | None, number: int) -> tuple[float, Outcome]:
-    """The job's seconds, and what it leaves."""
-    began = clock(runner._device)
-    outcome = runner.run(job, number, private)
-    return clock(runner._device) - began, outcome
 
 
 class SureReader(JobReader):

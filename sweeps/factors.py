@@ -7,7 +7,7 @@ Both take "profile", "seed", and any field by its dotted name ("optimizer.lr"). 
 environment (or the cell) has it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -108,12 +108,14 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
     return with_fields(plain, by_letter | by_name)
 
 
-def with_fields(plain: dict[str, Any], values: Mapping[str, Any]) -> Experiment:
-    """A kind before its fields, wherever it stands."""
+def with_fields(plain: dict[str, Any], values: Mapping[str, Any], given: Iterable[str] = ()) -> Experiment:
+    """The experiment of these JSON values after `values`, by dotted names. `given`: others that the user set.
+
+    A kind comes before its fields, wherever it stands: another kind drops fields that were set before.
+    """
     for name in sorted(values, key=lambda name: name.removesuffix(".kind").count(".")):
-        value = values[name]
-        merge(plain, {name: scalar(value) if isinstance(value, str) else value})
-    follow(plain, values.keys())
+        merge(plain, {name: scalar(values[name]) if isinstance(values[name], str) else values[name]})
+    follow(plain, {*values, *given})
     return from_json(plain)
 
 

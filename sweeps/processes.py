@@ -21,7 +21,6 @@ from benchmark.federated.start import CPU, hear, starting
 from sweeps.launcher import RunDied, RunFailed, named
 
 SECONDS_TO_END = 0.5  # of a killed fork server: until then it passes for alive, and a new one is not started
-_starting = threading.Lock()  # `starting` changes the environment of this process for a moment
 
 
 @dataclass(kw_only=True)
@@ -54,7 +53,7 @@ class LocalWorkers:
         """Raises RunDied."""
         taken = [worker.device for worker in self._workers]  # one that is named twice takes twice as many
         device = min(self._devices, key=lambda device: taken.count(device) / self._devices.count(device))
-        with _starting, starting(fresh=device != CPU) as context:
+        with starting(fresh=device != CPU) as context:
             pipe, end_of_worker = context.Pipe()
             process = context.Process(target=_work, args=(end_of_worker, self._results, device))
             try:

@@ -24,7 +24,6 @@ from sweeps.processes import attempt
 
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the launch
 STORE = 80 * 2**20  # bytes of Ray's object store, the least that Ray takes; nothing large goes through it
-SECONDS_TO_CONNECT = 30.0
 SECONDS_TO_SEE = 5.0  # until a new file of another machine shows in a network folder
 SECONDS_WITHOUT_NODES = 120.0  # until the launch ends; nodes may come back, and new ones may join
 
@@ -41,7 +40,7 @@ def joined(address: str) -> Iterator[None]:
     try:
         if ":" in address:  # where nothing listens, Ray would try for two minutes and then end this process
             host, _, port = address.rpartition(":")
-            socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
+            socket.create_connection((host, int(port)), timeout=30).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **store)
     except (OSError, ValueError) as error:
         text = " ".join(str(error).split())
@@ -91,8 +90,8 @@ class RayWorkers:
             self._token.touch()
         except OSError as error:
             raise cannot_write(results, error) from None
-        device = "cuda:0" if share[1] else CPU  # Ray hides all other GPUs from a task
-        self._orders = (self._token, commit(), os.environ.get("FSSL_DATA", ""), device)
+        # Ray hides all other GPUs from a task.
+        self._orders = (self._token, commit(), os.environ.get("FSSL_DATA", ""), "cuda:0" if share[1] else CPU)
         self._train = ray.remote(max_retries=0, num_cpus=share[0], num_gpus=share[1])(train)
 
     @property
@@ -111,7 +110,8 @@ class RayWorkers:
             raise Stopped("no node of the cluster has room for a run any more; with nodes, the same command goes on")
         if not self._tasks:
             time.sleep(timeout)
-        for task in self._ray.wait(list(self._tasks), timeout=timeout)[0] if self._tasks else ():
+            return
+        for task in self._ray.wait(list(self._tasks), timeout=timeout)[0]:
             run = self._tasks.pop(task)
             yield run, self._error_of(task, run)
 
@@ -127,9 +127,8 @@ class RayWorkers:
             return RunFailed(f"{named(run)}: {failed.cause!r}")
         except failures.RayError as failed:  # its process was killed, by Ray itself for want of memory
             return RunDied(f"Ray's {type(failed).__name__}")
-        if isinstance(error, Stopped) and not self._stopping:  # by a node that was taken away
-            return RunningElsewhere(str(error))
-        return error
+        node_is_gone = isinstance(error, Stopped) and not self._stopping
+        return RunningElsewhere(str(error)) if node_is_gone else error
 
     def stop(self) -> None:
         self._stopping = True
@@ -147,6 +146,5 @@ class RayWorkers:
 
 
 def fit_in(node: dict[str, float], cpus: float, gpus: float) -> int:
-    """How many runs of that share a node with these resources takes at a time."""
-    # A millionth more: ten shares of a tenth are one.
+    """How many runs of that share a node with these resources takes at a time: of a tenth, ten, rounded or not."""
     return min(int(node.get(name, 0.0) / share + 1e-6) for name, share in (("CPU", cpus), ("GPU", gpus)) if share)

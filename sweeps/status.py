@@ -79,24 +79,18 @@ def status_of(folder: Path, *, name: str, rounds: int, record: RunRecord | None 
 
     `record`: where it was read before; it may be a committed copy. All rounds count as equal work: `RunStatus.weighed`.
     """
-    status = RunStatus(
-        cell_key=folder.parent.name,
-        seed=int(_seed_named(folder)),
-        name=name,
-        state="missing",
-        rounds=rounds,
-        work=float(rounds),
-    )
+    key, seed, work = folder.parent.name, int(_seed_named(folder)), float(rounds)
+    status = RunStatus(cell_key=key, seed=seed, name=name, state="missing", rounds=rounds, work=work)
     try:
         record = record or read_run(folder)
-        if record is None:
-            return _unfinished(status, (), folder)
-        status = replace(status, attempt=len(record.manifest.get("attempts", ())))
-        if record.result:
-            return _finished(status, record, folder)
-        return _unfinished(status, record.rounds, folder)
+        if record is None or not record.result:
+            status = _unfinished(status, () if record is None else record.rounds, folder)
+        else:
+            status = _finished(status, record, folder)
     except (FsslError, OSError) as error:
         return replace(status, state="damaged", trouble=trouble_with(folder, error))
+    attempt = 0 if record is None else len(record.manifest.get("attempts", ()))
+    return replace(status, attempt=attempt, share_done=status.round / rounds if rounds else 0.0)
 
 
 def _finished(status: RunStatus, record: RunRecord, folder: Path) -> RunStatus:
@@ -108,36 +102,27 @@ def _finished(status: RunStatus, record: RunRecord, folder: Path) -> RunStatus:
         round=rounds,
         accuracy=record.last("test/accuracy"),
         seconds_per_round=result["wall_seconds"] / rounds if rounds else None,
-        share_done=rounds / status.rounds,
         trouble=failed if result["status"] == "failed" else None,
     )
 
 
 def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunStatus:
     """`lines`: its saved rounds."""
-    state, trouble = _state(folder), None
-    if state == "dead":
-        trouble = f"{folder}: dead: {why_dead(folder)}; the same command goes on from the last save"
-    rounds = lines[-1]["round"] if lines else 0
+    state: State = "stopped" if (folder / "experiment.json").exists() else "missing"
+    trouble = None
+    if is_held(folder):
+        state = "running"
+    elif why := why_dead(folder):
+        state, trouble = "dead", f"{folder}: dead: {why}; the same command goes on from the last save"
     timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
     return replace(
         status,
         state=state,
-        round=rounds,
+        round=lines[-1]["round"] if lines else 0,
         accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
         seconds_per_round=fmean(timed) if timed else None,
-        share_done=rounds / status.rounds,
         trouble=trouble,
     )
-
-
-def _state(folder: Path) -> State:
-    """Of a run without a result."""
-    if is_held(folder):
-        return "running"
-    if why_dead(folder):
-        return "dead"
-    return "stopped" if (folder / "experiment.json").exists() else "missing"
 
 
 def where_apart(status: RunStatus, folder: Path, here: AtHand) -> RunStatus:
@@ -159,25 +144,23 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
     look_again()
     runs: dict[Path, RunStatus] = {}
     troubles: list[str] = []
-    for folder in (folder for cell in sorted(results.glob("runs/*")) for folder in runs_in(cell, troubles)):
-        key, seed = folder.parent.name, _seed_named(folder)
-        if not seed.isdecimal():
-            continue  # `fssl verify` names it
+    folders = [folder for cell in sorted(results.glob("runs/*")) for folder in runs_in(cell, troubles)]
+    for folder in (
+        folder for folder in folders if _seed_named(folder).isdecimal()
+    ):  # others are named by `fssl verify`
+        key = folder.parent.name
         try:
             record = read_run(folder)
-            rounds = 0 if record is None else record.experiment["federation"]["rounds"]
-        except (FsslError, OSError) as error:
-            trouble = trouble_with(folder, error)
-            runs[folder] = RunStatus(cell_key=key, seed=int(seed), name=key, rounds=0, state="damaged", trouble=trouble)
+        except (FsslError, OSError):
+            runs[folder] = status_of(folder, name=key, rounds=0)  # damaged, and why
             continue
         if record is not None and profile in (None, record.experiment.get("profile")):  # None: it begins at this moment
             experiment = record.experiment
             name = f"{experiment['method']['kind']} on {public_name(experiment['data']['name'])}, {key}"
-            here = AtHand(record.experiment, record.seed)
+            here = AtHand(experiment, record.seed)
             right = seed_folder(folder.parent, here)
-            known = record if right == folder else None
-            status = status_of(right, name=name, rounds=rounds, record=known)
-            runs[right] = where_apart(status, right, here)
+            known, rounds = record if right == folder else None, experiment["federation"]["rounds"]
+            runs[right] = where_apart(status_of(right, name=name, rounds=rounds, record=known), right, here)
     unread = (RunStatus(cell_key="", seed=0, name="", rounds=0, state="damaged", trouble=text) for text in troubles)
     return [*runs.values(), *unread]
 

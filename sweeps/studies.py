@@ -23,7 +23,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment, to_json
 from benchmark.methods.catalogue import method_name
 from benchmark.papers.catalogue import cell_named
-from benchmark.plain import read_fields
+from benchmark.plain import read_table
 from sweeps.factors import with_fields
 
 FIRST_SEED = 1000  # apart from the seeds of tables
@@ -215,12 +215,12 @@ def read_study(name: str, profile: str, **given: int) -> Study:
     if name not in DECLARED and not name.endswith(".toml"):
         raise ConfigError(f"unknown study {name!r}; {nearest(name, DECLARED)}, or give a file, such as ./mine.toml")
     path = DECLARED.get(name, Path(name))
+    file = read_table(path)
     try:
-        file = read_fields(path)
         cells, fields = file.pop("cells", {}), file.pop("fields", {})
         if profile not in cells:
             raise ConfigError(f"unknown profile {profile!r}; {choose(cells or ['one that its cells name'])}")
         start = with_fields(to_json(cell_named(cells[profile], profile)), fields)
         return from_plain(Study, {**file, **given, "profile": profile, "experiment": start})
-    except (OSError, ValueError, ConfigError) as error:
+    except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None

@@ -9,7 +9,7 @@ import yaml
 
 from benchmark.config import choose, nearest
 from benchmark.errors import ConfigError
-from benchmark.plain import read_fields
+from benchmark.plain import read_table
 from sweeps.factors import check, experiment_of
 from sweeps.grid import Grid
 
@@ -77,22 +77,16 @@ def _end(entry: Mapping[str, Any], end: str, place: int) -> Any:
 
 def config(path: Path) -> dict[str, Any]:
     """The file's content, as `wandb sweep` sends it to the server. Raises ConfigError."""
+    content = read_table(path)
     try:
-        content = read_fields(path)
         _check(content)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: is not plain YAML ({error})") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return dict(content)
+    return content
 
 
-def _check(content: Any) -> None:
+def _check(content: Mapping[str, Any]) -> None:
     """Raises ConfigError for the first error in a sweep file of a grid of factors."""
-    if not isinstance(content, dict):
-        raise ConfigError("does not hold a table of fields")
     for name in content:
         if name not in FIELDS:
             raise ConfigError(f"unknown field {name!r}; {nearest(name, FIELDS)}")

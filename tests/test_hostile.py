@@ -18,13 +18,15 @@ from hypothesis import strategies as st
 
 from benchmark.cli import report
 from benchmark.cli.main import main
-from benchmark.cli.run import merge, read_config, resolve
+from benchmark.cli.run import resolve
+from benchmark.config import merge
 from benchmark.data import packed
 from benchmark.data.datasets import load
 from benchmark.errors import ConfigError, DataError, Diverged
 from benchmark.experiment import from_json, to_json
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Item
+from benchmark.plain import read_table
 from benchmark.records.copies import write_reference
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
@@ -84,7 +86,7 @@ def test_an_archive_of_nearly_nothing_is_not_unpacked(tmp_path, monkeypatch):
         path = tmp_path / "mnist" / f"{part}.npz"
         np.savez_compressed(path, images=zeros_NHW, labels=zeros_NHW[:, 0, 0], classes=np.array(["0"]))
     with pytest.raises(DataError, match="unpacks to"):
-        packed.read_split(tmp_path / "mnist", "train", {})
+        packed.read_packed(tmp_path / "mnist", {}, "")
 
 
 def test_images_of_hundreds_of_megapixels_are_not_read(tmp_path):
@@ -104,7 +106,7 @@ def test_messages_cut_values(tmp_path):
     text = "\n".join(["a0: &a0 [x]", *levels])
     for field in ("federation: {K: *a9}", "method: {kind: *a9}", "optimizer: *a9", "data: {name: *a9}", "x: *a9"):
         (tmp_path / "a.yaml").write_text(f"{text}\n{field}\n")
-        fields = read_config(tmp_path / "a.yaml")
+        fields = read_table(tmp_path / "a.yaml")
         for extra in range(10):
             del fields[f"a{extra}"]
         data = to_json(tiny_experiment())

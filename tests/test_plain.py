@@ -5,10 +5,10 @@ import json
 import pytest
 
 from benchmark.cli.main import main
-from benchmark.cli.run import read_config, resolve
+from benchmark.cli.run import resolve
 from benchmark.config import scalar
 from benchmark.errors import ConfigError, DataError
-from benchmark.plain import read_fields
+from benchmark.plain import read_fields, read_table
 from benchmark.records.files import read_json
 from sweeps.sweep_file import COMMAND, read
 
@@ -38,7 +38,7 @@ def test_a_key_that_stands_twice_is_refused_in_every_format(tmp_path, name):
 def test_two_spellings_of_one_field_are_one_key(tmp_path, text):
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"(federation\.K|data) is given twice"):
-        read_config(tmp_path / "a.yaml")
+        read_table(tmp_path / "a.yaml")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_plain_numbers_stay(tmp_path, text, value):
 @pytest.mark.parametrize(("name", "text"), [("a.json", '{"seed": 3}'), ("a.toml", "seed = 3"), ("a.yaml", "seed: 3")])
 def test_a_byte_order_mark_is_passed_over(tmp_path, name, text):
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
-    assert read_config(tmp_path / name) == {"seed": 3}
+    assert read_table(tmp_path / name) == {"seed": 3}
 
 
 def test_words_that_are_no_tables_stay_words():

@@ -31,6 +31,6 @@ def test_no_path_of_the_user_s_own(tmp_path):
     (record,) = home.glob("results/runs/*/seed=0")
     (record.with_name("seed=1")).mkdir()
     (record.with_name("seed=1") / "experiment.json").write_text("{")
-    assert main(["report", f"--results={home / 'results'}", f"--site={tmp_path / 'site'}"]) == 0
+    assert main(["report", "--profile=demo", f"--results={home / 'results'}", f"--site={tmp_path / 'site'}"]) == 0
     assert holding(tmp_path / "site", b"folder:pets") and "seed=1" in (tmp_path / "site" / "index.html").read_text()
     assert holding(tmp_path / "site", b"home-of-anna") == []

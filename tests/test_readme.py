@@ -49,42 +49,34 @@ def test_a_command_is_understood(command: str) -> None:
         assert main([*(words if words[0] == "run" else ["run", *rest]), "--print-config"]) == 0
 
 
-def test_there_are_commands() -> None:
-    assert len(commands()) >= 5
-
-
-def test_the_method_in_the_readme_trains(tmp_path, monkeypatch, capsys) -> None:
-    """Written to a file outside the package and run by its name, from the folder of the file."""
+@pytest.fixture
+def own_method(tmp_path, monkeypatch) -> str:
+    """The README's method in a file outside the package, in whose folder the test runs; its name."""
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def round(" in block]
-    (name,) = re.findall(r"^class (\w+)(?:\(Method\))?:", code, re.MULTILINE)[-1:]
     (tmp_path / "my_method.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "my_method", raising=False)  # another test's
+    monkeypatch.setitem(sys.modules, "my_method", None)  # another test's
+    del sys.modules["my_method"]
+    *_, name = re.findall(r"^class (\w+)(?:\(Method\))?:", code, re.MULTILINE)
+    return f"my_method:{name}"
+
+
+def test_the_method_in_the_readme_trains(own_method, capsys) -> None:
     words = ["--federation.K=3", "--federation.C=2", "--federation.T=2", "--federation.rounds=2", "--data.N_s=20"]
-    method = ["--method", f"my_method:{name}", "--results", str(tmp_path), "--engine", "reference"]
-    assert main(["run", "--json", *words, *method]) == 0
+    assert main(["run", "--json", *words, "--method", own_method, "--results=.", "--engine=reference"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["status"] == "done" and result["cost"]["bytes_up"] > 0
-    sys.modules.pop("my_method", None)
 
 
-def test_the_item_in_the_readme_is_trained(tmp_path, monkeypatch, capsys) -> None:
+def test_the_item_in_the_readme_is_trained(own_method, tmp_path, capsys) -> None:
     """With the README's method, for one round."""
     (text,) = [block for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "rows" in block]
     short = '"federation.rounds" = 1, "federation.T" = 1'
     (tmp_path / "mine.toml").write_text(text.replace('"federation.rounds" = 50', short))
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def round(" in block]
-    (tmp_path / "my_method.py").write_text(code)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "my_method", raising=False)  # another test's
-    words = ["--profile", "demo", "--pilots", "1", "--results", str(tmp_path)]
     assert len(text.splitlines()) <= 15 and short in (tmp_path / "mine.toml").read_text()
-    assert main(["reproduce", "./mine.toml", "--json", *words]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert [row["n"] for row in shown["cells"]] == [1] * 4
-    sys.modules.pop("my_method", None)
+    assert main(["reproduce", "./mine.toml", "--json", "--profile", "demo", "--pilots", "1", "--results", "."]) == 0
+    assert [row["n"] for row in json.loads(capsys.readouterr().out)["cells"]] == [1] * 4
 
 
 def test_make_targets_of_the_readme_exist() -> None:

@@ -51,11 +51,10 @@ def versions(options: argparse.Namespace) -> str:
     text = f"Python {platform.python_version()}"
     if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
         raise FsslError("{}; install {}.{} to {}.{}".format(text, *PYTHONS[0], *PYTHONS[1]))
-    for package in PACKAGES:
-        try:
-            text += f", {package} {metadata.version(package)}"
-        except metadata.PackageNotFoundError:
-            raise FsslError(f"{package} is not installed; `make setup` installs it") from None
+    try:
+        text = ", ".join([text, *(f"{package} {metadata.version(package)}" for package in PACKAGES)])
+    except metadata.PackageNotFoundError as error:
+        raise FsslError(f"{error.name} is not installed; `make setup` installs it") from None
     try:
         import_module("torch")
         import_module("torchvision")

@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from rich.console import Console
 
@@ -17,8 +16,6 @@ from benchmark.cli.main import number
 from benchmark.cli.scope import add_devices
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.records.record import run_folder, run_if_whole
-from benchmark.records.result import AGAINST_A_FALL, fall_in_words
 from sweeps.launcher import Workers, launch
 from sweeps.plan import Plan
 from sweeps.processes import LocalWorkers
@@ -70,7 +67,7 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     console = Console(stderr=True)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     names = [f"{item.name} ({item.profile})" for item in planned.items] or ["sweep"]
-    title = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more items" if len(names) > SHOWN else "")
+    title = ", ".join(names) if len(names) <= SHOWN else f"{len(names)} items"
     done = len(planned.runs) - len(planned.missing)
     later = f", {len(planned.waiting)} more when the trials among them are done" if planned.waiting else ""
     started = time.monotonic()
@@ -83,7 +80,6 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
         with Display(console) as display:
             progress = LaunchProgress(display, runs, options.results, labels)
             end = launch(workers, runs, options.results, watch=progress.watch)
-    report_falls(runs, options.results, console)
     others = len(end.finished) - end.trained
     elsewhere = f", {others} by others" if others else ""
     console.print(f"trained {end.trained} runs{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
@@ -109,13 +105,3 @@ def workers_for(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iter
         share = (options.cpus_per_run or 1.0, options.gpus_per_run or 0.0)
         at_most = options.jobs or len(runs)
         yield RayWorkers(options.results, share, at_most)
-
-
-def report_falls(runs: Sequence[Experiment], results: Path, console: Console) -> None:
-    """Print one line for all runs whose accuracy fell far during training."""
-    records = (run_if_whole(run_folder(results, run)) for run in runs)
-    falls = [record.result["fall"] for record in records if record is not None and "fall" in record.result]
-    if falls:
-        worst = fall_in_words(max(falls, key=lambda fall: float(fall["depth"])))
-        count = f"{len(falls)} of {len(runs)} runs fell while training, the worst: " if len(runs) > 1 else ""
-        console.print(f"{count}{worst}: {AGAINST_A_FALL}", highlight=False, soft_wrap=True)

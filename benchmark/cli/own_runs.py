@@ -29,9 +29,11 @@ def note_cells(grid: Grid, results: Path) -> None:
 
 def with_own(results: Path, known: Sequence[Shown], read: Callable[..., Records], troubles: list[str]) -> list[Shown]:
     """What is known, the items of one's own whose runs began here, and an item of all other runs."""
-    have = {(item.name, item.profile) for item, _ in known}
-    own = (shown for shown in _own(results, read, troubles) if (shown[0].name, shown[0].profile) not in have)
-    every = [*known, *own]
+    have, every = {(item.name, item.profile) for item, _ in known}, [*known]
+    for item in own_items(results, troubles):
+        planned = plan([item], results, read=read)
+        if any(planned.records.values()) and (item.name, item.profile) not in have:
+            every.append((planned.items[0], restricted(planned.records, planned.shown)))
     return [*every, *_other_runs(results, every, read, troubles)]
 
 
@@ -45,13 +47,6 @@ def own_items(results: Path, troubles: list[str]) -> Iterator[Item]:
             troubles.append(f"{error}")
         except ConfigError as error:
             troubles.append(f"{path}: {error}; `fssl report FOLDER/{Path(noted['path']).name}` shows it")
-
-
-def _own(results: Path, read: Callable[..., Records], troubles: list[str]) -> Iterator[Shown]:
-    for item in own_items(results, troubles):
-        planned = plan([item], results, read=read)
-        if any(planned.records.values()):
-            yield planned.items[0], restricted(planned.records, planned.shown)
 
 
 def _other_runs(

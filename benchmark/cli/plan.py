@@ -15,7 +15,6 @@ from benchmark.cli.scope import add_devices, add_quoted, add_scope, chosen_items
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.start import CPU, usable_cores
-from benchmark.papers.item import census
 from benchmark.verdicts.open_claims import could_decide, looks_in_words
 from sweeps.cost import Cost, cost_of
 from sweeps.plan import plan
@@ -64,7 +63,6 @@ def act(options: argparse.Namespace) -> int:
             "device": card_name(devices[0]),
             "side_by_side": len(devices),
             "could_decide": could_decide(planned.items, planned.records),
-            **(census(planned.items) if len(part) > 1 else {}),
         }
         if options.json:
             print(json.dumps(counted))
@@ -78,7 +76,6 @@ def _print(counted: dict[str, Any], done: int, where: str) -> None:
     table = Table(title=f"{counted['item']}, profile {counted['profile']}", show_header=False, title_justify="left")
     rows = [
         ("cells", f"{counted['cells']}"),
-        *(_kinds(counted) if "published" in counted else ()),
         ("runs", f"{counted['runs']}{tuned} ({done} done already)"),
         ("local steps", f"{counted['local_steps']:,}"),
         ("FLOPs", f"{counted['flops']:.3g}"),
@@ -107,13 +104,3 @@ def in_place(devices: tuple[str, ...]) -> str:
     """The devices for people."""
     cores = set(devices) == {CPU}
     return f"{len(devices)} cores, all at work" if cores else f"{len(devices)} x {card_name(devices[0])}, a run on each"
-
-
-def _kinds(counted: dict[str, Any]) -> list[tuple[str, str]]:
-    """Of the whole of several items, each shared cell once."""
-    quoted = counted["quoted"]
-    return [
-        ("of the paper", str(counted["published"])),
-        ("of ours", f"{counted['controls']} controls, {counted['rungs']} rungs of a ladder"),
-        *([("only shown", f"{quoted} quoted (--also-quoted trains them)")] if quoted else []),
-    ]

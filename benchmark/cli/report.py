@@ -16,14 +16,12 @@ from benchmark.records.bundle import SUBMITTED
 from benchmark.records.collect import read_records, told
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
-from reports.exports import write_item, write_pictures
+from reports.exports import write_item
 from reports.findings import write_findings
 from reports.reported import Reported, connect
 from reports.site import build
 from sweeps.plan import plan, restricted
 
-PICTURES = ROOT / "reports" / "pictures"
-SHOWN = ("ssfl/tab2",)  # whose figure the README shows
 COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # copies of their runs
 
 
@@ -32,18 +30,17 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
     command.add_argument("--profile", action="append", help="default: every profile")
     add_site(command)
-    command.add_argument(
+    instead = command.add_mutually_exclusive_group()
+    instead.add_argument(
         "--out", type=Path, metavar="FOLDER", help="no site: only the items' tables and figures, as files"
     )
-    command.add_argument(
-        "--commit-reference",
-        action="store_true",
-        help="also write what git keeps: results/reference/",
+    instead.add_argument(
+        "--commit-reference", action="store_true", help="also write what git keeps: results/reference/"
     )
-    command.add_argument(
+    instead.add_argument(
         "--readme",
         action="store_true",
-        help="no site: only README's figures and table of claims, and reports/findings.md",
+        help="no site: only README's table of claims, and reports/findings.md",
     )
     add_methods(command)
     add_places(command)
@@ -51,19 +48,14 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    asked = {
-        "--readme": options.readme,
-        "--out": options.out is not None,
-        "--commit-reference": options.commit_reference,
-    }
-    if sum(asked.values()) > 1:
-        raise ConfigError(f"{', '.join(name for name, given in asked.items() if given)}: choose one of them")
     if options.readme:
-        results = _committed((*ITEMS, *VARIANTS), COMMITTED, options.results)
+        if options.items or options.profile:
+            raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
+        # What the committed copies hold and nothing else: what is made of it is the same in every checkout.
+        read = partial(read_records, with_runs=False)
+        results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
         every = connect([Reported(item, records) for item, records in results])
         write_findings(every, ROOT / "reports" / "findings.md", ROOT / "README.md")
-        shown = _committed(options.items or SHOWN, options.profile or ["laptop"], options.results)
-        print(*write_pictures(shown, PICTURES), sep="\n")
         return 0
     if options.out is not None:
         _alone(options)
@@ -110,26 +102,14 @@ def _commit_reference(options: argparse.Namespace) -> None:
     profiles = [profile for profile in options.profile or COMMITTED if profile != "demo"]
     for item, _ in on_disk(names, profiles, options.results):
         planned = plan(items([item.word], item.profile), options.results)  # with the trials that it was chosen by
-        for runs in _without_demo(restricted(planned.records, planned.runs)).values():
-            for record in runs.values():
-                if record.status in FINISHED and not record.apart:
-                    write_reference(options.results, record)
-                elif record.status in FINISHED:
-                    run = f"{record.cell_key}/{record.folder_name}"
-                    print(f"fssl: {run}: is of other data or code than the first run of its seed, and is not committed")
-
-
-def _committed(names: Iterable[str], profiles: Iterable[str], results: Path) -> Sequence[tuple[Item, Records]]:
-    """What the committed copies hold and nothing else: what is made of it is the same in every checkout."""
-    return on_disk(names, profiles, results, partial(read_records, with_runs=False))
-
-
-def _without_demo(records: Records) -> Records:
-    """A cell has one key under every profile: some of its runs may have been trained for the demo."""
-    return {
-        key: {seed: run for seed, run in runs.items() if run.experiment.get("profile") != "demo"}
-        for key, runs in records.items()
-    }
+        runs = restricted(planned.records, planned.runs)
+        for record in (record for seeds in runs.values() for record in seeds.values() if record.status in FINISHED):
+            # A cell has one key under every profile: some of its runs may have been trained for the demo.
+            if record.experiment.get("profile") != "demo" and not record.apart:
+                write_reference(options.results, record)
+            elif record.apart:
+                run = f"{record.cell_key}/{record.folder_name}"
+                print(f"fssl: {run}: is of other data or code than the first run of its seed, and is not committed")
 
 
 def on_disk(

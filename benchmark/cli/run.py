@@ -14,13 +14,13 @@ from rich.console import Console
 
 from benchmark.cli.main import Parser, add_places
 from benchmark.cli.scope import add_devices
-from benchmark.config import merge, scalar
+from benchmark.config import merge
 from benchmark.errors import ConfigError, Diverged
-from benchmark.experiment import Experiment, follow, from_json, to_json
+from benchmark.experiment import Experiment, to_json
 from benchmark.papers.catalogue import cell_named
 from benchmark.papers.own import DEFAULT
-from benchmark.plain import check_once, dotted_names, read_fields
-from sweeps.factors import experiment_of
+from benchmark.plain import check_once, dotted_names, read_table
+from sweeps.factors import experiment_of, with_fields
 
 
 def add(verb: str, command: Parser) -> None:
@@ -95,8 +95,8 @@ def _nothing_kept(experiment: Experiment, last: Mapping[str, Any]) -> str:
     names = [name for name in dotted_names(to_json(experiment)["method"], "method") if name.endswith(".threshold")]
     if not names or last.get("pseudo/kept"):
         return ""
-    threshold = attrgetter(names[0])(experiment)
-    return f"\nkept no pseudo-label at threshold {threshold:g}; more rounds or a lower --{names[0]} may keep some"
+    hint = f"more rounds or a lower --{names[0]} may keep some"
+    return f"\nkept no pseudo-label at threshold {attrgetter(names[0])(experiment)}; {hint}"
 
 
 def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder: Path) -> None:
@@ -111,7 +111,6 @@ def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder:
 
 
 def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    from benchmark.cli.launch import report_falls
     from benchmark.cli.progress import Display
     from benchmark.cli.run_progress import RunProgress
     from benchmark.federated.devices import devices_named
@@ -130,22 +129,19 @@ def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) ->
         mode=mode_asked(options.wandb),
         wandb_folder=Path(options.results) / "wandb",
     )
-    try:
-        with Display(console) as display, mirror as mirrors:
-            return run(
-                experiment,
-                options.results,
-                callbacks=[RunProgress(experiment, display), *mirrors],
-                engine=engine,
-                begun_under=partial(begun_under, experiment, options.results),
-            )
-    finally:
-        report_falls([experiment], options.results, console)
+    with Display(console) as display, mirror as mirrors:
+        return run(
+            experiment,
+            options.results,
+            callbacks=[RunProgress(experiment, display), *mirrors],
+            engine=engine,
+            begun_under=partial(begun_under, experiment, options.results),
+        )
 
 
 def _words(options: argparse.Namespace) -> dict[str, Any]:
     """The settings of the run as a sweep would name them."""
-    return read_config(options.sweep) if options.sweep else {"cell": options.cell} if options.cell else {}
+    return read_table(options.sweep) if options.sweep else {"cell": options.cell} if options.cell else {}
 
 
 def _start(options: argparse.Namespace) -> Experiment | None:
@@ -155,40 +151,22 @@ def _start(options: argparse.Namespace) -> Experiment | None:
         return cell_named(options.cell, options.profile or "demo") if options.cell else None
     if options.cell or options.config or options.profile:
         raise ConfigError("--sweep stands for the whole experiment; leave out --cell, --profile and --config")
-    return experiment_of(read_config(options.sweep))
+    return experiment_of(read_table(options.sweep))
 
 
 def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment | None = None) -> Experiment:
     """What to start from (default: the defaults), then a file's fields, then `--a.b=c` words. Raises ConfigError."""
     data = to_json(start or DEFAULT)
-    file = {} if config is None else read_config(config)
+    file = {} if config is None else read_table(config)
+    file.pop("cell_key", None)  # what --print-config and experiment.json may carry
     merge(data, file)
     words = [("data.name" if key == "data" else key, text) for key, text in pairs(overrides)]
     try:
         check_once([f"--{key}" for key, _ in words])
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    # A kind before its fields, wherever it stands: another kind drops fields that were set before.
-    for key, text in sorted(words, key=lambda pair: pair[0].removesuffix(".kind").count(".")):
-        if key != "_wandb":  # an argument that some sweep agents add
-            merge(data, {key: scalar(text)})
-    follow(data, {*dotted_names(file), *(key for key, _ in words)})
-    return from_json(data)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """A file's fields. Raises ConfigError."""
-    try:
-        fields = read_fields(path)
-        check_once(list(dotted_names(fields)))
-    except OSError as error:
-        raise ConfigError(f"--config: {path} cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(f"--config: {path} is not whole ({error})") from None
-    if not isinstance(fields, dict):
-        raise ConfigError(f"--config: {path} holds {type(fields).__name__} in place of a table of fields")
-    fields.pop("cell_key", None)  # what --print-config and experiment.json may carry
-    return fields
+    values = {key: text for key, text in words if key != "_wandb"}  # an argument that some sweep agents add
+    return with_fields(data, values, given=dotted_names(file))
 
 
 def pairs(words: Sequence[str]) -> list[tuple[str, str]]:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmark.cli.main import add_places
 from benchmark.cli.verify import train_again, troubles_of
@@ -29,13 +28,11 @@ from benchmark.records.collect import read_records
 from benchmark.records.files import ANEW, write_atomically, write_json
 from benchmark.records.identity import own_names
 from benchmark.records.record import FINISHED, Records
+from benchmark.records.verify import Retrained
 from benchmark.verdicts.checks import troubles_of_claims
 from reports.formatting import slug
 from reports.provenance import seeds_text
 from sweeps.plan import plan, restricted
-
-if TYPE_CHECKING:
-    from benchmark.records.retrain import Retrained
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -117,7 +114,7 @@ def _verify(path: Path, options: argparse.Namespace) -> int:
     return DataError.exit_code if reasons else 0
 
 
-def _retrained(bundle: Bundle, options: argparse.Namespace) -> Mapping[Path, "Retrained"]:
+def _retrained(bundle: Bundle, options: argparse.Namespace) -> Mapping[Path, Retrained]:
     """N of its runs, drawn anew at each call: who made the bundle cannot know which."""
     able = [(run, name) for run, name in bundle.records if options.trust or not own_names(run.experiment)]
     if not able:

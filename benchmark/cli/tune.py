@@ -16,7 +16,7 @@ from benchmark.errors import ConfigError
 from benchmark.federated.start import usable_cores
 from benchmark.papers.catalogue import cell_named
 from benchmark.records.files import write_atomically
-from reports.tuning import best_text, counts_text, value_text
+from reports.tuning import best_text, counts_text
 from sweeps.storage import checked_place, shown
 from sweeps.studies import DECLARED, Study, read_study, study_of_words
 from sweeps.tune import Worker, summary_of, tune
@@ -104,6 +104,10 @@ def compact(summary: Mapping[str, Any]) -> bytes:
     return (rest.replace('"trials": null', f'"trials": [\n{trials}\n ]') + "\n").encode()
 
 
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
 def in_words(summary: Mapping[str, Any]) -> str:
     """How many trials ended, what the best one gained, and with which values."""
     trials = {trial["number"]: trial for trial in summary["trials"]}
@@ -118,6 +122,6 @@ def in_words(summary: Mapping[str, Any]) -> str:
         lines.append("values (default -> best):")
         best = trials[summary["best"]]["values"]
         for span in summary["space"]:
-            before, after = value_text(span["default"]), value_text(best[span["field"]])
+            before, after = _text(span["default"]), _text(best[span["field"]])
             lines.append(f"  {span['field']:<26} {before} -> {after}")
     return "\n".join(filter(None, lines))

@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from benchmark.cli.main import add_methods, add_places, number
 from benchmark.errors import ConfigError, DataError
@@ -15,12 +15,9 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import all_records, is_copy
 from benchmark.records.record import FINISHED, Records, RunRecord
-from benchmark.records.verify import check_records
+from benchmark.records.verify import Retrained, check_records, retrain
 from benchmark.verdicts.checks import decided_cells, notes_of_rules, troubles_of_claims
 from sweeps.plan import plan
-
-if TYPE_CHECKING:
-    from benchmark.records.retrain import Retrained
 
 Filed: TypeAlias = tuple[RunRecord, Path]  # a record, and its folder or file
 
@@ -138,12 +135,10 @@ def _to_retrain(
     return chosen
 
 
-def train_again(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Path, "Retrained"]:
+def train_again(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Path, Retrained]:
     """Each outcome is printed at once, since training takes time."""
     if not chosen:
         return {}
-    from benchmark.records.retrain import retrain  # trains, and takes seconds to load
-
     outcomes = {}
     for record, path in chosen:
         outcomes[path] = retrain(record, copied=is_copy(path))
@@ -152,7 +147,7 @@ def train_again(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Pa
     return outcomes
 
 
-def troubles_of(retrained: Mapping[Path, "Retrained"]) -> list[str]:
+def troubles_of(retrained: Mapping[Path, Retrained]) -> list[str]:
     """What differs; where nothing could be compared, why."""
     troubles = [f"{path}: {outcome.trouble}" for path, outcome in retrained.items() if outcome.trouble is not None]
     if retrained and all(outcome.skipped is not None for outcome in retrained.values()):

@@ -28,7 +28,11 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 def act(options: argparse.Namespace) -> int:
     troubles: list[str] = []
-    records = _records_of_items(options) if options.items else _records_on_disk(options, troubles)
+    records = (
+        _records_of_items(options)
+        if options.items
+        else [(record, {}) for record, path in all_records(options.results, troubles) if not is_copy(path)]
+    )
     for trouble in troubles:
         print(f"fssl: {trouble}", file=sys.stderr)
     if not records:
@@ -43,10 +47,6 @@ def _records_of_items(options: argparse.Namespace) -> list[tuple[RunRecord, dict
     words = {cell.cell_key: {"cell": f"{item.name}:{cell.label}"} for item in planned.items for cell in item.cells}
     recorded = [planned.records.get(run.cell_key, {}).get(run.seed) for run in planned.runs]
     return [(record, words.get(record.cell_key, {})) for record in recorded if record is not None]
-
-
-def _records_on_disk(options: argparse.Namespace, troubles: list[str]) -> list[tuple[RunRecord, dict[str, str]]]:
-    return [(record, {}) for record, path in all_records(options.results, troubles) if not is_copy(path)]
 
 
 def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespace) -> bool:

@@ -24,7 +24,6 @@ from benchmark.data.image_ops import (
     all_values,
     blend,
     by_family,
-    centred,
     contrast,
     look_up,
     padded,
@@ -132,7 +131,10 @@ class Gentle(Checked):
         shift_N2 = self.translate * signed_N5[:, 2:4] * shifted[:, None] * torch.tensor([width, height])
         zoom = 1 / (1 + self.scale * signed_N5[:, 4] * scaled)
         cos, sin = angle.cos() * zoom, angle.sin() * zoom
-        return centred(torch.stack([cos, cos * shear - sin, sin, sin * shear + cos], dim=1), shift_N2, height, width)
+        a, b, d, e = cos, cos * shear - sin, sin, sin * shear + cos
+        x, y = width / 2, height / 2
+        c, f = x - a * x - b * y + shift_N2[:, 0], y - d * x - e * y + shift_N2[:, 1]
+        return torch.stack([a, b, c, d, e, f], dim=1)
 
 
 def _factors(uniform_N: Tensor, bounds: tuple[float, float]) -> Tensor:
@@ -156,17 +158,19 @@ def make_views(
     std: Sequence[float],
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
-    """Normalised float32 views (x / 255 - mean) / std of uint8 images. They are on the images' device, (N, C, H, W)
-    each.
+    """Normalised float32 views (x / 255 - mean) / std of uint8 images, on their device, (N, C, H, W) each.
 
     "strong" draws its own flip and crop, then the strong policy (cifar.py:425-445). "weak2" is a second draw of the
-    weak view, with the flip and crop of "strong". The generator may be on another device than the images (a CPU
-    generator gives the same views on every device); every call takes the same number of draws from it for a given batch
-    size and augmentation. Raises ConfigError for an unknown view, DataError for images that are not uint8 (N, 1 or 3,
-    H, W).
+    weak view, with the flip and crop of "strong". A CPU generator gives the same views on every device; every call
+    takes the same number of draws from it for a given batch size and augmentation. Raises ConfigError for an unknown
+    view, DataError for images that are too wide to be padded.
     """
-    _check(images_NCHW, views)
     count, channels, height, width = images_NCHW.shape
+    for view in views:
+        if view not in VIEWS:
+            raise ConfigError(f"view is {view!r}; it must be one of {', '.join(VIEWS)}")
+    if height <= width // 2:
+        raise DataError(f"images are {height} lines high; reflected padding needs more than width / 2")
     device = images_NCHW.device
     draws = 2 * Weak.num_draws + augmentation.strong.num_draws  # D, uniform in [0, 1)
     draws_ND = torch.rand(count, draws, generator=generator, device=generator.device).cpu()
@@ -229,14 +233,3 @@ def _weak_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor
         return cut(flip_N.long(), top_N, left_N)
 
     return draw
-
-
-def _check(images_NCHW: Tensor, views: Sequence[str]) -> None:
-    for view in views:
-        if view not in VIEWS:
-            raise ConfigError(f"view is {view!r}; it must be one of {', '.join(VIEWS)}")
-    if images_NCHW.dtype != torch.uint8 or images_NCHW.ndim != 4 or images_NCHW.shape[1] not in (1, 3):
-        shape = tuple(images_NCHW.shape)
-        raise DataError(f"images are {images_NCHW.dtype} {shape}; they must be uint8 (N, 1 or 3, height, width)")
-    if images_NCHW.shape[2] <= images_NCHW.shape[3] // 2:
-        raise DataError(f"images are {images_NCHW.shape[2]} lines high; reflected padding needs more than width / 2")

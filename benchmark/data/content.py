@@ -59,9 +59,9 @@ def _look_up(name: str, root: Path | None, what: str, compute: Callable[[Path], 
             return None
         file, stamp = cache_folder() / CACHE, _stamp(name, folder)
         key = f"{what} of {folder.resolve()} {name if name in DATASETS else path_and_option(name)[1]}".rstrip()
-        for contents in (_IN_THIS_PROCESS, _read(file)):
-            if key in contents and contents[key][0] == stamp:
-                return contents[key][1]
+        for kept in (_IN_THIS_PROCESS.get(key), _read(file).get(key)):
+            if isinstance(kept, list) and len(kept) == 2 and kept[0] == stamp:
+                return kept[1]
         value = compute(folder)
         if stamp == _stamp(name, folder):  # else it was changed meanwhile
             _IN_THIS_PROCESS[key] = [stamp, value]
@@ -108,7 +108,6 @@ def _stamp(name: str, folder: Path) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Empty if the file is missing or has another form."""
     try:
-        contents = json.loads(path.read_bytes())
-        return {key: kept for key, kept in contents.items() if isinstance(kept, list) and len(kept) == 2}
-    except (OSError, ValueError, AttributeError):
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
         return {}

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from benchmark.config import from_plain, nearest, quoted
 from benchmark.data.folder import path_and_option, read_folder
-from benchmark.data.packed import cache_folder, is_packed, read_split
-from benchmark.data.sources import UNKNOWN_ORIGIN, Raw, download, read_digits, read_original
+from benchmark.data.packed import UNKNOWN_ORIGIN, Raw, cache_folder, is_packed, read_packed
+from benchmark.data.sources import download, read_digits, read_original
 from benchmark.errors import ConfigError, DataError
 from benchmark.plain import expanded
 
@@ -120,21 +120,17 @@ def load(name: str, root: Path | None = None) -> DataSet:
     folder = find(name, root)
     if folder is None:
         searched = ", ".join(map(str, _folders_searched(root)))
-        if entry.by_hand:
-            raise DataError(
-                f"data set {name} is not in {searched}: unpack {entry.by_hand} there, as {name}/train and so on"
-            )
-        if not entry.original:
-            raise DataError(
-                f"data set {name} is not in {searched}: set FSSL_DATA to the folder that holds {name}/*.npz"
-            )
+        if entry.by_hand or not entry.original:
+            unpack = f"unpack {entry.by_hand} there, as {name}/train and so on"
+            remedy = unpack if entry.by_hand else f"set FSSL_DATA to the folder that holds {name}/*.npz"
+            raise DataError(f"data set {name} is not in {searched}: {remedy}")
         folder = download(name, entry.original, searched)
     if entry.original_in(folder):
         data = _build(name, read_original(name, entry.original, folder))
         if data.note == UNKNOWN_ORIGIN and data.content_hash == entry.content_sha256:
             data = replace(data, note="")
     else:
-        data = _build(name, _packed(name, folder))
+        data = _build(name, read_packed(folder, entry.packed_sha256, entry.packed_note))
     check_counts(data)
     return data
 
@@ -263,14 +259,3 @@ def channel_statistics(images_NCHW: Tensor) -> Statistics:
         means.append(total / n / 255)
         stds.append(max((n * squares - total**2) ** 0.5 / n, 1.0) / 255)
     return tuple(means), tuple(stds)
-
-
-def _packed(name: str, folder: Path) -> Raw:
-    sha256 = DATASETS[name].packed_sha256
-    train, test = read_split(folder, "train", sha256), read_split(folder, "test", sha256)
-    if train.classes != test.classes:
-        raise DataError(f"{folder}: train and test name different classes: copy the whole folder again")
-    return Raw(
-        train=(train.images_NCHW, train.labels_N), test=(test.images_NCHW, test.labels_N), classes=train.classes,
-        note=DATASETS[name].packed_note if train.known and test.known else f"packed {UNKNOWN_ORIGIN}",
-    )  # fmt: skip

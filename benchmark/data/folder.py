@@ -14,12 +14,14 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from benchmark.data.sources import Raw, own_split
+from benchmark.data.packed import Raw
+from benchmark.data.sources import own_split
 from benchmark.errors import ConfigError, DataError, one_line
 from benchmark.plain import expanded
 
@@ -67,14 +69,14 @@ def read_folder(name: str) -> Raw:
     note = ", ".join(_left_out(parts, sum(map(len, looks)), others))
     if note:
         _tell(f"fssl: {folder}: {note}")
-    classes = tuple(listings[0])
+    classes = [*listings[0]]
     if len(parts) == 2:
-        return Raw(train=arrays[0], test=arrays[1], classes=classes, note=note)
+        return Raw(train=arrays[0], test=arrays[1], classes=tuple(classes), note=note)
     counts_d = np.bincount(arrays[0][1], minlength=len(classes))
     if counts_d.min() < 2:
         raise DataError(f"{folder}: class {classes[counts_d.argmin()]} has 1 image: add a second one for the test part")
-    split = own_split(*arrays[0], [max(1, round(0.2 * int(count))) for count in counts_d], "folder")
-    return Raw(classes=classes, **{**split, "note": ", ".join(filter(None, (split["note"], note)))})
+    whole = own_split(*arrays[0], [max(1, round(0.2 * int(count))) for count in counts_d], "folder", classes)
+    return replace(whole, note=", ".join(filter(None, (whole.note, note))))
 
 
 def number_of_classes(name: str) -> int:

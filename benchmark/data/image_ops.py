@@ -119,13 +119,6 @@ def warp_bilinear(images_NCHW: Tensor, matrix_N6: Tensor) -> Tensor:
     return between(rows[0], rows[1], y_NHW - top_NHW).mul_(inside_N1HW).to(torch.uint8)
 
 
-def centred(linear_N4: Tensor, shift_N2: Tensor, height: int, width: int) -> Tensor:
-    """Matrices (N, 6) of `affine_index` about the image's centre. A linear map (a, b, d, e), then a shift in pixels."""
-    a, b, d, e = linear_N4.unbind(1)
-    x, y = width / 2, height / 2
-    return torch.stack([a, b, x - a * x - b * y + shift_N2[:, 0], d, e, y - d * x - e * y + shift_N2[:, 1]], dim=1)
-
-
 def paint_boxes(images_NCHW: Tensor, centre_N2: Tensor, side: int, extra: int, fill: int) -> Tensor:
     """Paint one square of value `fill` per image, in place. It is clipped at the border (CutoutAbs of the released
     code). `centre_N2` in [0, 1) is (x, y) as a share of the size. The box begins at int(max(0, centre - side / 2)) and
@@ -182,18 +175,6 @@ def autocontrast(images_NCHW: Tensor) -> Tensor:
     return look_up(images_NCHW, torch.where(span_NC1 > 0, stretched_NCV, value_V))
 
 
-def histogram(images_NCHW: Tensor) -> Tensor:
-    """Counts of each value, (N, C, V) int64."""
-    count, channels = images_NCHW.shape[:2]
-    value_NCP = images_NCHW.flatten(2).long()
-    if images_NCHW.device.type != "cpu":  # bincount would wait for the device; on a CPU it is the faster one
-        zeros_NCV = value_NCP.new_zeros(count, channels, 256)
-        return zeros_NCV.scatter_add_(2, value_NCP, torch.ones_like(value_NCP))
-    shift_NC1 = torch.arange(count * channels).view(count, channels, 1) * 256
-    counts = torch.bincount((value_NCP + shift_NC1).flatten(), minlength=count * channels * 256)
-    return counts.view(count, channels, 256)
-
-
 def equalize(images_NCHW: Tensor) -> Tensor:
     """Flatten each channel's histogram in integers, as PIL.ImageOps.equalize does.
 
@@ -201,7 +182,8 @@ def equalize(images_NCHW: Tensor) -> Tensor:
     at most 255; a step of 0 leaves the channel alone.
     """
     pixels = images_NCHW.shape[-2] * images_NCHW.shape[-1]
-    count_NCV = histogram(images_NCHW)
+    value_NCP = images_NCHW.flatten(2).long()
+    count_NCV = value_NCP.new_zeros(*images_NCHW.shape[:2], 256).scatter_add_(2, value_NCP, torch.ones_like(value_NCP))
     highest_NC1 = images_NCHW.amax(dim=(2, 3))[..., None].long()
     step_NC1 = (pixels - count_NCV.gather(2, highest_NC1)) // 255
     below_NCV = count_NCV.cumsum(2) - count_NCV

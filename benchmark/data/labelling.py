@@ -24,9 +24,9 @@ from benchmark.streams import numpy_stream, shuffled
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelAssignment:
-    """Index arrays by client, labelled and unlabelled. K of each kind, or K + 1 under "one_more_client"; either kind
-    may be empty for a client. The two kinds of a client are disjoint, except under "everywhere", where both are all its
-    images, and "drawn_apart", where its labelled images are among the unlabelled ones, too."""
+    """Index arrays by client, labelled and unlabelled. K of each kind, or K + 1 under "one_more_client". The two kinds
+    of a client are disjoint, except under "everywhere", where both are all its images, and "drawn_apart", where its
+    labelled images are among the unlabelled ones, too."""
 
     labelled: tuple[IntArray, ...]
     unlabelled: tuple[IntArray, ...]
@@ -44,9 +44,8 @@ def assign_labels(
 ) -> LabelAssignment:
     """Each client's labelled and unlabelled images under one of the label settings.
 
-    labelled_clients, labelled_choice: of "some_clients", how many and which ("first" or "balanced"). labelled_share:
-    of "share", the part of each client's images, in (0, 1). Raises ConfigError for a setting that the split cannot
-    give.
+    labelled_clients, labelled_choice: how many and which ("some_clients"). labelled_share: of each client's images
+    ("share"). Raises ConfigError for a setting that the split cannot give.
     """
     K, none = len(split.clients), np.empty(0, dtype=np.int64)
     labelled, unlabelled = (none,) * K, split.clients  # "server"

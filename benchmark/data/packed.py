@@ -29,6 +29,7 @@ from PIL import Image
 from benchmark.errors import ConfigError, DataError
 from benchmark.plain import expanded
 
+UNKNOWN_ORIGIN = "files of unknown origin"  # in the note of a set whose files no list of checksums has
 LARGE = 256 << 20  # bytes
 MOST_PACKED = 100  # times that pixels are smaller in an archive
 
@@ -36,13 +37,17 @@ Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
-    """The images of one split."""
+class Raw:
+    """What a reader returns. NumPy or torch arrays: images uint8 (N,C,H,W), labels of any integer type (N)."""
 
-    images_NCHW: Pixels
-    labels_N: npt.NDArray[np.int64]
+    train: tuple[Any, Any]  # images, labels
+    test: tuple[Any, Any]
     classes: tuple[str, ...]
-    known: bool  # every file has an expected sha256
+    unlabelled: Any = None
+    note: str = ""
+
+
+_Part = tuple[Pixels, npt.NDArray[np.int64], tuple[str, ...]]  # images_NCHW, labels_N and classes
 
 
 def cache_folder() -> Path:
@@ -58,40 +63,43 @@ def is_packed(folder: Path) -> bool:
     return bool(_part_files(folder, "train") or _part_files(folder, "test"))
 
 
-def read_split(folder: Path, split: str, sha256: Mapping[str, str]) -> Part:
-    """The `train` or `test` images of a packed folder. `sha256`: the hashes of the set's known files, by name. Raises
-    DataError for a missing part, another hash than the known one, and contents that contradict themselves."""
+def read_packed(folder: Path, sha256: Mapping[str, str], note: str) -> Raw:
+    """The set in a packed folder. `sha256`: the hashes of its known files, by name; `note`: of a set that has no
+    others. Raises DataError for a missing part, another hash than the known one, and contents that contradict
+    themselves."""
+    train, test = (_read_split(folder, split, sha256) for split in ("train", "test"))
+    if train[2] != test[2]:
+        raise DataError(f"{folder}: train and test name different classes: copy the whole folder again")
+    known = all(path.name in sha256 for split in ("train", "test") for path in _part_files(folder, split))
+    return Raw(train=train[:2], test=test[:2], classes=train[2], note=note if known else f"packed {UNKNOWN_ORIGIN}")
+
+
+def _read_split(folder: Path, split: str, sha256: Mapping[str, str]) -> _Part:
     files = _part_files(folder, split)
-    known = [name for name in sha256 if re.fullmatch(rf"{split}(_\d+)?\.npz", name)]
     names = [path.name for path in files]
-    missing = [name for name in known if name not in names]
-    if not files or (missing and any(name in known for name in names)):
-        raise DataError(f"{folder}: {', '.join(missing) or f'{split}.npz'} is missing: copy the whole folder again")
+    known = [name for name in sha256 if re.fullmatch(rf"{split}(_\d+)?\.npz", name)]
+    wanted = {*names, *known} if any(name in known for name in names) else names or [f"{split}.npz"]
+    if missing := [name for name in sorted(wanted) if not (folder / name).is_file()]:
+        raise DataError(f"{folder}: {', '.join(missing)} is missing: copy the whole folder again")
     parts = [_read_file(path, sha256.get(path.name)) for path in files]
-    for path, part in zip(files, parts, strict=True):
-        if part.classes != parts[0].classes or part.images_NCHW.shape[1:] != parts[0].images_NCHW.shape[1:]:
+    images, labels, (classes, *others) = zip(*parts, strict=True)
+    for path, images_NCHW, other in zip(files[1:], images[1:], others, strict=True):
+        if other != classes or images_NCHW.shape[1:] != images[0].shape[1:]:
             raise DataError(f"{path}: classes or image size differ from those of {files[0].name}")
-    return Part(
-        images_NCHW=parts[0].images_NCHW if len(parts) == 1 else np.concatenate([part.images_NCHW for part in parts]),
-        labels_N=np.concatenate([part.labels_N for part in parts]),
-        classes=parts[0].classes,
-        known=all(name in sha256 for name in names),
-    )
+    return images[0] if len(parts) == 1 else np.concatenate(images), np.concatenate(labels), classes
 
 
 def _part_files(folder: Path, split: str) -> list[Path]:
-    """[SPLIT.npz] or [SPLIT_0.npz, SPLIT_1.npz, ...]; empty if neither. Raises DataError for a gap or for both."""
+    """[SPLIT.npz] or as many of SPLIT_0.npz, SPLIT_1.npz, ... as there are; empty if neither. Raises DataError for
+    both."""
     whole = folder / f"{split}.npz"
-    numbers = sorted(int(m[1]) for p in folder.glob(f"{split}_*.npz") if (m := re.fullmatch(rf"{split}_(\d+)", p.stem)))
-    if whole.is_file() and numbers:
-        raise DataError(f"{folder}: holds both {whole.name} and {split}_{numbers[0]}.npz: remove one of the two copies")
-    if numbers != list(range(len(numbers))):
-        gap = next(number for number in range(len(numbers) + 1) if number not in numbers)
-        raise DataError(f"{folder}: {split}_{gap}.npz is missing: copy the whole folder again")
-    return [whole] if whole.is_file() else [folder / f"{split}_{number}.npz" for number in numbers]
+    numbered = [path for path in folder.glob(f"{split}_*.npz") if re.fullmatch(rf"{split}_\d+", path.stem)]
+    if whole.is_file() and numbered:
+        raise DataError(f"{folder}: holds both {whole.name} and {numbered[0].name}: remove one of the two copies")
+    return [whole] if whole.is_file() else [folder / f"{split}_{number}.npz" for number in range(len(numbered))]
 
 
-def _read_file(path: Path, expected: str | None) -> Part:
+def _read_file(path: Path, expected: str | None) -> _Part:
     sha256 = file_sha256(path)
     if expected is not None and sha256 != expected:
         raise DataError(f"{path}: sha256 is {sha256}, expected {expected}: damaged or another file, copy it again")
@@ -110,7 +118,7 @@ def _read_file(path: Path, expected: str | None) -> Part:
         raise DataError(f"{path}: not a complete packed file ({error}): copy it again") from error
     if not len(images_NCHW) == len(labels_N) > 0:
         raise DataError(f"{path}: {len(images_NCHW)} images but {len(labels_N)} labels: copy it again")
-    return Part(images_NCHW=images_NCHW, labels_N=labels_N, classes=classes, known=expected is not None)
+    return images_NCHW, labels_N, classes
 
 
 _BROKEN = (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, zlib.error)

@@ -57,13 +57,11 @@ class ClassSkew(Checked):
     """R of the way from stratified clients (0) to clients sorted by class (1).
 
     Eq. 9: each client's main classes are mixed into equal proportions.
-    R: the mixing parameter in [0, 1], the papers' nominal R. The realised R (Eq. 2) equals it for K <= d and is lower
-    for K > d, since two clients with one main class are at distance 0.
-    sizes: "paper": a client has n_j/m_j images, m_j clients sharing main class j equally (unequal clients where classes
-    are unequal or K is not a multiple of d). "equal": every client N/K images up to one. A client then takes R N/K from
-    its main class where the class has as many; where it has fewer, its main clients share R n_j equally and are filled
-    up, like everyone, from what the larger classes have left. Where classes are equal and K is a multiple of d the two
-    are the same.
+    R: the papers' nominal R. The realised R (Eq. 2) equals it for K <= d and is lower for K > d, since two clients with
+    one main class are at distance 0.
+    sizes: "paper": a client has n_j/m_j images, m_j clients sharing main class j equally. "equal": every client N/K
+    images up to one: a main class with too few is shared equally, and its clients are filled up from what the larger
+    classes have left. Where classes are equal and K is a multiple of d the two are the same.
     """
 
     R: Share  # mixing: 0 stratified, 1 sorted by class
@@ -80,8 +78,7 @@ class ClassSkew(Checked):
         return round_table(R * sorted_Kd + (1 - R) * stratified(sorted_Kd.sum(axis=1), n_d))
 
     def _sorted_end(self, n_d: IntArray, mains_Kd: BoolArray) -> Table:
-        """(K, d) the R = 1 end of Eq. 9: each class shared equally by the clients it is a main class of. For equal
-        sizes, main classes are cut to N/K, and smaller clients are filled up from what is left."""
+        """(K, d) the R = 1 end of Eq. 9: each class shared equally by the clients it is a main class of."""
         sorted_Kd = mains_Kd * fractions(n_d, mains_Kd.sum(axis=0))
         if self.sizes == "paper":
             return sorted_Kd
@@ -96,9 +93,8 @@ def _equal_sizes(n_d: IntArray, K: int) -> Table:
 
 
 def main_classes(n_d: IntArray, K: int) -> BoolArray:
-    """(K, d) True where a class is a main class of a client. Classes are dealt out largest first (ties: lower label),
-    so that the classes with one client more are those with most images. K >= d: one class each, m_j differing by at
-    most one. K < d: sets, sizes differing by at most one."""
+    """(K, d) True where a class is a main class of a client. Classes are dealt out largest first (ties: lower label).
+    K >= d: one class each, m_j differing by at most one. K < d: sets, sizes differing by at most one."""
     d = len(n_d)
     turns = np.arange(max(K, d))
     mains_Kd = np.zeros((K, d), dtype=bool)
@@ -138,8 +134,7 @@ def equal_clients(n_d: IntArray, K: int, alpha: float, streams: Streams) -> IntA
 
 
 def equal_clients_at_once(n_d: IntArray, K: int, alpha: float, streams: Streams) -> IntArray:
-    """(K, d) as `equal_clients`, but all clients take at the same pace. The draws are the same. Each takes in its
-    proportions of the classes that are left, so that no client has to take what others left."""
+    """(K, d) as `equal_clients`, with the same draws, but all clients take at the same pace."""
     concentration_d = alpha * n_d / n_d.sum()
     log_weights_Kd = np.stack([_log_gamma_draws(concentration_d, streams("client", client)) for client in range(K)])
     exact_Kd, left_d, wanted = np.zeros((K, len(n_d))), n_d.astype(np.float64), n_d.sum() / K
@@ -298,12 +293,10 @@ class Shards(Checked):
     Departures from the released code: K x classes_per_client need not be a multiple of d (the largest classes are then
     cut into one shard more). The code permutes the shards, so that a client may get two of one class (distinct=False
     here); the paper says "at most K classes", and distinct=True exchanges such a shard with another client's.
-
-    classes_per_client: shards of a client. distinct: each of another class; else the same class may come twice.
     """
 
-    classes_per_client: Count = 2
-    distinct: bool = True
+    classes_per_client: Count = 2  # shards of a client
+    distinct: bool = True  # each of another class
 
     R_nominal: ClassVar[float | None] = None
 

@@ -15,61 +15,40 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmark.data.packed import cache_folder, cached
+from benchmark.data.packed import UNKNOWN_ORIGIN, Raw, cache_folder, cached
 from benchmark.data.tables import largest_remainders
 from benchmark.errors import DataError, one_line
 from benchmark.streams import numpy_stream, shuffled
 
-UNKNOWN_ORIGIN = "files of unknown origin"  # in the note of a set whose files no list of checksums has
 DOWNLOAD_TIMEOUT = 10.0  # seconds without an answer before a server counts as out of reach
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Raw:
-    """What a reader returns. NumPy or torch arrays: images uint8 (N,C,H,W), labels of any integer type (N)."""
-
-    train: tuple[Any, Any]  # images, labels
-    test: tuple[Any, Any]
-    classes: tuple[str, ...]
-    unlabelled: Any = None
-    note: str = ""
-
-
-def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str) -> dict[str, Any]:
+def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str, classes: list[str]) -> Raw:
     """The set cut into a training and a test part. `test_d` images of each class are the test part, drawn by a stream
     that does not depend on the path."""
     test_N = np.zeros(len(labels_N), dtype=bool)
     for label, count in enumerate(test_d):
         of_class_N = np.flatnonzero(labels_N == label)
         test_N[shuffled(of_class_N, numpy_stream(0, "data", name, "test", label))[:count]] = True
-    return {
-        "train": (images_NCHW[~test_N], labels_N[~test_N]),
-        "test": (images_NCHW[test_N], labels_N[test_N]),
-        "note": "own split",
-    }
+    train, test = ((images_NCHW[part_N], labels_N[part_N]) for part_N in (~test_N, test_N))
+    return Raw(train=train, test=test, classes=tuple(classes), note="own split")
 
 
-@functools.cache
-def _scikit_learns_digits() -> Any:
-    """Read once a process: a plan prepares many experiments on them."""
-    from sklearn.datasets import load_digits  # seconds to import, for a set that most runs do not use
-
-    return load_digits()
-
-
+@functools.cache  # a plan prepares many experiments on them
 def read_digits() -> Raw:
     """1,797 handwritten digits of 8x8 pixels, 400 of them for the test. As near to 400/1797 of each class as can be."""
-    digits = _scikit_learns_digits()
+    from sklearn.datasets import load_digits  # seconds to import, for a set that most runs do not use
+
+    digits = load_digits()
     images_NCHW = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
     test_d = largest_remainders(np.bincount(digits.target) * 400 / len(digits.target), 400)
-    classes = tuple(str(digit) for digit in range(10))
-    return Raw(classes=classes, **own_split(images_NCHW, digits.target, test_d.tolist(), "digits"))
+    return own_split(images_NCHW, digits.target, test_d.tolist(), "digits", [*"0123456789"])
 
 
 def torchvision_set(name: str) -> Callable[..., Any]:
@@ -127,8 +106,7 @@ def _are_of_archives(part: Any) -> bool:
 
 def svhn(root: str, download: bool) -> Raw:
     train, test = (torchvision_set("SVHN")(root, split=split, download=download) for split in ("train", "test"))
-    classes = tuple(str(digit) for digit in range(10))
-    return Raw(train=(train.data, train.labels), test=(test.data, test.labels), classes=classes)
+    return Raw(train=(train.data, train.labels), test=(test.data, test.labels), classes=tuple("0123456789"))
 
 
 def stl10(root: str, download: bool) -> Raw:

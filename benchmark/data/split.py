@@ -96,11 +96,10 @@ def split(
 ) -> Split:
     """Share N training images out to the server and K clients.
 
-    The server gets N_s labelled and N_validation held-out ones. N_s = 0 is a server without labels (RSCFed). Validation
-    images are taken in equal numbers from each class, up to one, as far as a class reaches. `labels_per_client`
-    labelled images of each class go to each client, and the rule shares out what is left. `labelled_share`, of the
-    rarest class, is how many of each class the rule first shares out as labelled ones. `images`: how many of the N are
-    used at most, the same share of each class; 0: all. Raises ConfigError for numbers that the labels cannot give.
+    The server gets N_s labelled and N_validation held-out ones. `labels_per_client` labelled images of each class go to
+    each client, and the rule shares out what is left. `labelled_share`, of the rarest class, is how many of each class
+    the rule first shares out as labelled ones. `images`: how many of the N are used at most, the same share of each
+    class; 0: all. Raises ConfigError for numbers that the labels cannot give.
     """
     n_d = class_counts_in_use(np.bincount(labels_N, minlength=num_classes), images)
     server_d = _server_counts(n_d, N_s, N_validation + K * max(1, num_classes * labels_per_client))
@@ -109,8 +108,7 @@ def split(
     if labelled_share:
         labelled_Kd = _labelled_apart(left_d, K, partition, seed, labelled_share)
     else:
-        _check_labels_per_client(left_d, K, labels_per_client)
-        labelled_Kd = np.full((K if labels_per_client else 0, num_classes), labels_per_client, dtype=np.int64)
+        labelled_Kd = _labelled_alike(left_d, K, labels_per_client)
     left_d -= labelled_Kd.sum(axis=0)
     counts_Kd = _shares(left_d, K, partition, seed)
     server, validation, *held = _deal(labels_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
@@ -131,6 +129,22 @@ def _shares(n_d: IntArray, K: int, partition: Partition, seed: int) -> IntArray:
             "take fewer clients" + (" or sizes='equal'" if isinstance(partition, ClassSkew) else "")
         )
     return counts_Kd
+
+
+def _check_clients(left: int, K: int) -> None:
+    if left < K:
+        raise ConfigError(f"K={K} clients share {left} images: K can be at most {left}, as no client may hold none")
+
+
+def _labelled_alike(left_d: IntArray, K: int, labels_per_client: int) -> IntArray:
+    """(K, d) as many labelled images of each class at each client; (0, d) for none."""
+    scarce = int(left_d.argmin())
+    if labels_per_client * K > left_d[scarce]:
+        raise ConfigError(
+            f"labels_per_client={labels_per_client} asks for {labels_per_client * K} images of each class for K={K} "
+            f"clients, class {scarce} has {left_d[scarce]} left: it can be at most {int(left_d[scarce]) // K}"
+        )
+    return np.full((K if labels_per_client else 0, len(left_d)), labels_per_client, dtype=np.int64)
 
 
 def _labelled_apart(left_d: IntArray, K: int, partition: Partition, seed: int, share: float) -> IntArray:
@@ -157,9 +171,8 @@ def class_counts_in_use(n_d: IntArray, images: int) -> IntArray:
 
 
 def share_unlabelled(N: int, K: int, seed: int, images: int = 0) -> tuple[IntArray, ...]:
-    """N images without labels among K clients, in equal numbers up to one. STL-10's (SSFL appendix I); they are
-    shuffled first. `images`: how many of the N are used at most; 0: all. Raises ConfigError where K is larger than
-    that."""
+    """N images without labels, shuffled, among K clients, in equal numbers up to one: STL-10's (SSFL appendix I).
+    `images`: how many are used at most; 0: all. Raises ConfigError where K is larger than that."""
     in_use = min(images or N, N)
     _check_clients(in_use, K)
     order_N = shuffled(np.arange(N), numpy_stream(seed, "partition", "unlabelled"))[:in_use]
@@ -168,13 +181,11 @@ def share_unlabelled(N: int, K: int, seed: int, images: int = 0) -> tuple[IntArr
 
 def _deal(labels_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
     """Cut each class's shuffled images among H holders, in their order. Each holder's indices are ascending."""
-    holders: list[list[IntArray]] = [[] for _ in sizes_Hd]
+    owner_N = np.full(len(labels_N), -1)  # of nobody: not in use
     for label, sizes_H in enumerate(sizes_Hd.T):
         order_N = shuffled(np.flatnonzero(labels_N == label), numpy_stream(seed, "partition", "class", label))
-        ends_H = np.cumsum(sizes_H)  # what lies behind the last one is not in use
-        for held, part_N in zip(holders, np.split(order_N[: ends_H[-1]], ends_H[:-1]), strict=True):
-            held.append(part_N)
-    return [np.sort(np.concatenate(held)) for held in holders]
+        owner_N[order_N[: sizes_H.sum()]] = np.repeat(np.arange(len(sizes_H)), sizes_H)
+    return [np.flatnonzero(owner_N == holder) for holder in range(len(sizes_Hd))]
 
 
 def _server_counts(n_d: IntArray, N_s: int, others: int) -> IntArray:
@@ -200,17 +211,3 @@ def _validation_counts(n_d: IntArray, N_validation: int) -> IntArray:
     turn_N = np.concatenate([np.arange(n) for n in n_d])
     first_N = np.lexsort((label_N, -n_d[label_N], turn_N))[:N_validation]
     return np.bincount(label_N[first_N], minlength=len(n_d))
-
-
-def _check_clients(left: int, K: int) -> None:
-    if left < K:
-        raise ConfigError(f"K={K} clients share {left} images: K can be at most {left}, as no client may hold none")
-
-
-def _check_labels_per_client(left_d: IntArray, K: int, labels_per_client: int) -> None:
-    scarce = int(left_d.argmin())
-    if labels_per_client * K > left_d[scarce]:
-        raise ConfigError(
-            f"labels_per_client={labels_per_client} asks for {labels_per_client * K} images of each class for K={K} "
-            f"clients, class {scarce} has {left_d[scarce]} left: it can be at most {int(left_d[scarce]) // K}"
-        )

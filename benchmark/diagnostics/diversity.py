@@ -15,8 +15,10 @@ of n members ("released"). Its least value is 1 for any n, that of Eq. 1 is 1/n:
 Only trained parameters count. Sums are streamed: one accumulated vector, never C of them.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import pytorch_lightning as pl
 import torch
@@ -34,33 +36,30 @@ def norms_of(flat: Tensor) -> dict[str, float]:
     return {"l2/squared": l2_squared, "l2/plain": l2_squared**0.5, "l1/squared": l1**2, "l1/plain": l1}
 
 
-class StreamingDiversity:
-    """The four quotients of a growing set of vectors, float64. Vectors come as named tensors."""
+@dataclass(frozen=True)
+class VectorSet:
+    """How many vectors, their sum, and the sums of their norms; float64."""
 
-    def __init__(self) -> None:
-        self.count, self._sum, self._norms = 0, torch.zeros(()), dict[str, float]()
+    count: int = 0
+    total: Tensor = field(default_factory=lambda: torch.zeros(()))
+    norms: Mapping[str, float] = field(default_factory=dict)
 
-    def add(self, vector: Mapping[str, Tensor]) -> None:
+    @classmethod
+    def of(cls, vector: Mapping[str, Tensor]) -> Self:
+        """The set of one vector, which comes as named tensors."""
         flat = torch.cat([part.flatten() for part in vector.values()]).double()
-        self._add(1, flat, norms_of(flat))
+        return cls(1, flat, norms_of(flat))
 
-    def joined(self, other: "StreamingDiversity") -> "StreamingDiversity":
-        """Both sets of vectors in one; neither is changed."""
-        both = StreamingDiversity()
-        for part in filter(lambda part: part.count, (self, other)):
-            both._add(part.count, part._sum, part._norms)
-        return both
-
-    def _add(self, count: int, vector: Tensor, norms: Mapping[str, float]) -> None:
-        # The first sum is the vector itself, and later ones are new: no set changes another's.
-        self._sum = self._sum + vector if self.count else vector
-        self._norms = {name: self._norms.get(name, 0.0) + norm for name, norm in norms.items()}
-        self.count += count
+    def __add__(self, other: "VectorSet") -> "VectorSet":
+        if not (self.count and other.count):
+            return self if self.count else other
+        norms = {name: norm + other.norms[name] for name, norm in self.norms.items()}
+        return VectorSet(self.count + other.count, self.total + other.total, norms)
 
     def quotients(self) -> dict[str, float]:
         """{"l2/squared": ...}; empty where the sum is zero (no update, or updates that cancel exactly)."""
-        whole = norms_of(self._sum) if self.count else {}
-        return {name: self._norms[name] / norm for name, norm in whole.items() if whole["l2/squared"]}
+        whole = norms_of(self.total) if self.count else {}
+        return {name: self.norms[name] / norm for name, norm in whole.items() if whole["l2/squared"]}
 
 
 class CohortDiversity:
@@ -68,8 +67,8 @@ class CohortDiversity:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._clients, self._server = StreamingDiversity(), StreamingDiversity()
-        self._groups: dict[int, StreamingDiversity] = {}
+        self._clients, self._server = VectorSet(), VectorSet()
+        self._groups: dict[int, VectorSet] = defaultdict(VectorSet)
         self._entries: dict[str, torch.Size] | None = None  # of every vector
         self._complete = True
 
@@ -82,10 +81,10 @@ class CohortDiversity:
         if not self._complete:
             return
         if holder == SERVER:
-            self._server.add(vector)
+            self._server += VectorSet.of(vector)
             return
-        self._clients.add(vector)
-        self._groups.setdefault(group, StreamingDiversity()).add(vector)
+        self._clients += (new := VectorSet.of(vector))
+        self._groups[group] += new
 
     def metrics(self) -> dict[str, float]:
         """{"diversity/delta/l2/squared/clients": ...}; without the server's where it did not train. With them
@@ -95,15 +94,13 @@ class CohortDiversity:
         groups = list(self._groups.values())
         values = _named("clients", self._clients, groups, groups)
         if self._server.count:
-            joined = [group.joined(self._server) for group in groups]
-            values |= _named("with_server", self._clients.joined(self._server), groups, joined)
+            joined = [group + self._server for group in groups]
+            values |= _named("with_server", self._clients + self._server, groups, joined)
         members = {"diversity/members": self._clients.count} if values else {}
         return {**{f"diversity/{self._kind}/{name}": value for name, value in values.items()}, **members}
 
 
-def _named(
-    who: str, whole: StreamingDiversity, groups: Sequence[StreamingDiversity], members: Sequence[StreamingDiversity]
-) -> dict[str, float]:
+def _named(who: str, whole: VectorSet, groups: Sequence[VectorSet], members: Sequence[VectorSet]) -> dict[str, float]:
     """The quotients of all members, and their means over groups, weighted by clients."""
     values = {f"{norm}/{who}": value for norm, value in whole.quotients().items()}
     quotients = [each.quotients() for each in members]
@@ -189,7 +186,9 @@ def change_of_network(job: Job, sends: Tree) -> dict[str, Tensor]:
     """What a holder's local steps changed of the network; empty for one that sat out, or that trains none. Where the
     network is a sum of weight sets (`Job.begins`), their changes add up, as the server sees them."""
     before = begins_with(job)
-    return summed([weight_change(applied(before[name], sends[name]), before[name]) for name in sends if name in before])
+    pairs = [(applied(before[name], sends[name]), before[name]) for name in sends if name in before]
+    # Eq. 15: trained parameters only
+    return summed([{name: after[name] - old[name] for name in after if not is_statistic(name)} for after, old in pairs])
 
 
 def gradient_of_network(job: Job, gradients: Mapping[str, Weights]) -> dict[str, Tensor]:
@@ -202,11 +201,6 @@ def gradient_of_network(job: Job, gradients: Mapping[str, Weights]) -> dict[str,
 def summed(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     first, *others = parts or [{}]
     return {name: sum((part[name] for part in others), start=value) for name, value in first.items()}
-
-
-def weight_change(after: Weights, before: Weights) -> dict[str, Tensor]:
-    """Eq. 15: what a member's local steps changed, trained parameters only."""
-    return {name: value - before[name] for name, value in after.items() if not is_statistic(name)}
 
 
 def on_all_images(jobs: Iterable[Job]) -> Iterable[Job]:

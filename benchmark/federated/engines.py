@@ -101,8 +101,6 @@ class EngineOptions:
 class Engine(Protocol):
     """Runs a round's jobs and yields their outcomes in job order."""
 
-    name: str
-
     @property
     def settings(self) -> Mapping[str, Any]:
         """What decides its bits, for the record: a run that goes on is given an engine of the same settings."""

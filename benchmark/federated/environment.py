@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import cast, get_args
 
 import numpy as np
@@ -13,10 +12,9 @@ from torch import Tensor, nn
 from benchmark.config import nearest
 from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, as_released, load
+from benchmark.data.fedmatch import arrivals, pooled
 from benchmark.data.labelling import LabelAssignment, assign_labels
-from benchmark.data.pooling import pooled
 from benchmark.data.split import Split, share_unlabelled, split
-from benchmark.data.streaming import arrivals
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import memory_format
@@ -190,13 +188,13 @@ def weights_of(network: nn.Module) -> Weights:
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
-def prepare(experiment: Experiment, data_root: Path | None = None, *, data: DataSet | None = None) -> Environment:
+def prepare(experiment: Experiment, *, data: DataSet | None = None) -> Environment:
     """Load and split the data, and check the method against it. `data`: take this set, load none.
 
     Raises ConfigError or DataError before any training.
     """
     settings = experiment.data
-    data = load(settings.name, data_root) if data is None else data
+    data = load(settings.name) if data is None else data
     if settings.pooled_test:
         data = pooled(data, settings.pooled_test, experiment.seed)
     if settings.test_statistics == "released_code":

@@ -1,27 +1,31 @@
 """`JobRunner` runs one job at a time in this process; every engine calls it."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from benchmark.data.noise import gaussian_image
+from benchmark.data.fedmatch import gaussian_image
+from benchmark.errors import Diverged
 from benchmark.federated.batches import JobBatches, key_names
-from benchmark.federated.divergence import check_finite, holder_name
 from benchmark.federated.environment import Environment, Part
 from benchmark.federated.evaluate import batch_statistics, logits_of
 from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome_of, seed_job, train
 from benchmark.federated.machine import faster_products, memory_named
-from benchmark.federated.trees import moved
+from benchmark.federated.trees import first_not_finite, moved
 from benchmark.losses import leave_out_rejected
 from benchmark.methods.calls import finished, started
-from benchmark.methods.protocol import Job, Local, Outcome, PartName, Reader, Tree, Weights
+from benchmark.methods.protocol import CENTRAL, SERVER, Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
 from benchmark.models.fast_group_norm import use_fast_group_norms
 from benchmark.optim.sgd import StepRange
 from benchmark.streams import seed_global, torch_stream
+
+REMEDY = "choose a smaller optimizer.lr"
+TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
 
 
 def keeper_of(job: Job) -> str:
@@ -40,7 +44,10 @@ class JobRunner:
     def __init__(self, environment: Environment, *, fast: bool = False, device: str = "cpu") -> None:
         self._device = torch.device(device)
         self._fast = fast and self._device.type == "cpu"
-        self._environment = on_device(environment, self._device)
+        self._products = faster_products if self._fast else nullcontext
+        # Views are made of the training images, on the device.
+        images = {name: getattr(environment.data, name) for name in TRAINED_ON}
+        self._environment = replace(environment, data=replace(environment.data, **moved(images, self._device)))
         self._networks: dict[Model | None, nn.Module] = {}
         self._modules: dict[tuple[object, ...], LocalModule] = {}
 
@@ -84,9 +91,6 @@ class JobRunner:
         job = replace(job, receives=moved(job.receives, self._device), update=update)
         reader = self._reader(job, round_number, purpose)
         return job, started(update, job.receives, moved(private, self._device), reader)
-
-    def _products(self) -> AbstractContextManager[None]:
-        return faster_products() if self._fast else nullcontext()
 
     def _network(self, model: Model | None) -> nn.Module:
         if model not in self._networks:
@@ -180,15 +184,24 @@ class JobReader:
         return logits_D.cpu()
 
 
-TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
+def check_finite(outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int) -> None:
+    """Raises Diverged where the outcome, or one of the `losses` (one a step and phase), is not finite."""
+    trouble = None
+    if losses and not bool((finite_S := torch.stack([loss.detach() for loss in losses]).isfinite()).all()):
+        first = int((~finite_S).nonzero()[0])
+        step = first // len(job.update.phases) + 1
+        trouble = f"the loss of local step {step} is {float(losses[first])}, which is not finite"
+    elif name := first_not_finite(outcome.sends):
+        trouble = f"{name}, which it sends, is not finite"
+    elif name := first_not_finite(outcome.private or {}):
+        trouble = f"{name}, which it keeps, is not finite"
+    if trouble is not None:
+        raise Diverged(f"round {round_number}, {holder_name(job.key.client)}: {trouble}; {REMEDY}")
 
 
-def on_device(environment: Environment, device: torch.device) -> Environment:
-    """The environment with its training images and labels on the device, where views are made of them."""
-    if device.type == "cpu":
-        return environment
-    images = {name: value for name, value in vars(environment.data).items() if name in TRAINED_ON and value is not None}
-    return replace(environment, data=replace(environment.data, **moved(images, device)))
+def holder_name(holder: int) -> str:
+    """How messages call a holder."""
+    return {SERVER: "the server", CENTRAL: "the holder of all images"}.get(holder, f"client {holder}")
 
 
 def name_of(job: Job, round_number: int) -> str:

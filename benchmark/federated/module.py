@@ -12,13 +12,13 @@ from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch import Tensor
 
 from benchmark.errors import Diverged
-from benchmark.federated.divergence import REMEDY, first_not_finite
 from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
+from benchmark.federated.jobs import REMEDY
 from benchmark.federated.ledger import Ledger
 from benchmark.federated.stopping import check
-from benchmark.federated.trees import moved
+from benchmark.federated.trees import first_not_finite, moved
 from benchmark.methods.calls import first_state, jobs_given, models_of, play_round
 from benchmark.methods.protocol import Job, Outcome, State, Tree, World
 
@@ -72,7 +72,9 @@ class FederatedModule(pl.LightningModule):
         world = self._world(round_number)
         self._kept = ChainMap({}, dict(self.state.clients))  # a round that is abandoned leaves the state as it was
         state, reported = play_round(self.experiment.method, self.state, world)
-        self._check_finite(state, round_number)
+        for tree in (models_of(self.experiment.method, state), state.server):  # the last finite state stays
+            if name := first_not_finite(tree):
+                raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")
         self.state, self.rounds_done = replace(state, clients=dict(self._kept)), round_number
         self.metrics = {**reported, **self._ledger.metrics()}
         if round_number % self.experiment.evaluation.every == 0 or round_number == self.experiment.federation.rounds:
@@ -108,13 +110,6 @@ class FederatedModule(pl.LightningModule):
             for observer in self.observers:
                 observer.on_outcome(job, outcome)
             yield outcome
-
-    def _check_finite(self, state: State, round_number: int) -> None:
-        """Raise Diverged where an aggregate is not: before it is the state, so that the last finite one stays."""
-        for tree in (models_of(self.experiment.method, state), state.server):
-            name = first_not_finite(tree)
-            if name is not None:
-                raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")
 
 
 def fit(module: FederatedModule, callbacks: Sequence[pl.Callback] = ()) -> None:

@@ -67,10 +67,6 @@ class ElasticMethod(fl.Method):
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
 
-    def mean_of_clients(self, update: ElasticUpdate, common: fl.Weights, world: fl.World) -> fl.Weights | None:
-        """The plain mean of what the cohort's clients with labels send. None: no client sent anything."""
-        return mean_of(trained_on_labels(update, common, world, self.batch_size), otherwise=None)
-
 
 @dataclass(frozen=True, kw_only=True)
 class MovingRate(Checked):
@@ -110,6 +106,5 @@ class EASGD(ElasticMethod):
         center = state.server["center"]
         alpha, beta = self.elastic.rates(world.C)
         update = ElasticUpdate(alpha=alpha, keeps_momentum=self.momentum == "kept")
-        mean = self.mean_of_clients(update, center, world)
-        moved = center if mean is None else ema(center, mean, 1.0 - beta)
-        return fl.State(server={"center": moved}), {}
+        mean = mean_of(trained_on_labels(update, center, world, self.batch_size), otherwise=None)
+        return fl.State(server={"center": center if mean is None else ema(center, mean, 1.0 - beta)}), {}

@@ -19,7 +19,6 @@ Departures (of its runs: reports/semifl/departures.md, entry 16):
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from benchmark.config import Count, NotNegative
 from benchmark.losses import proximal_term, sum_over_weights
@@ -53,7 +52,7 @@ class FedDyn(fl.Method):
         if not self.alpha:
             return fl.State(server={"theta": mean, "h": h, "student": mean}), {}
         h = moved(h, theta, mean, self.alpha * clients.total / world.K)
-        theta = {name: corrected(value, h[name], self.alpha) if name in h else value for name, value in mean.items()}
+        theta = {name: (w.double() - h[name] / self.alpha).to(w.dtype) if name in h else w for name, w in mean.items()}
         return fl.State(server={"theta": theta, "h": h, "student": mean}), {}
 
 
@@ -95,8 +94,3 @@ def moved(old: fl.Weights | None, start: fl.Weights, end: fl.Weights, rate: floa
         for name, value in start.items()
         if not is_statistic(name)
     }
-
-
-def corrected(mean: Tensor, h: Tensor, alpha: float) -> Tensor:
-    """theta^t of one tensor: mean - h / alpha."""
-    return (mean.double() - h / alpha).to(mean.dtype)

@@ -96,9 +96,16 @@ class FedSwitch(TeacherStudent):
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         server = state.server
         has_teacher = self.sends_teacher(server["kl_teacher"], server["kl_student"])
+        update = FedSwitchUpdate(
+            method=self,
+            labeller="teacher" if has_teacher else "student",
+            pseudo_label_mode=self.pseudo_label_mode,
+            local_ratio=self.ratio if self.local_ratio is None else self.local_ratio,
+        )
+        received = {name: server[name] for name in (("student", "teacher") if has_teacher else ("student",))}
         average = RunningMean()
         sums: dict[str, list[float]] = {"kl_teacher": [], "kl_student": []}
-        for _, sends in sent(world.fit(self._jobs(server, world, has_teacher))):
+        for _, sends in sent(world.fit(self.client_jobs(world, update, received))):
             average.add(sends["student"])
             for name, values in sums.items():
                 values += [sends[name]] if name in sends else []
@@ -108,16 +115,6 @@ class FedSwitch(TeacherStudent):
         teacher = ema(server["teacher"], student, self.ratio)
         after = fl.State(server={"student": student, "teacher": teacher, **divergences})
         return after, {"fedswitch/sent_teacher": float(has_teacher), **known}
-
-    def _jobs(self, server: fl.Tree, world: fl.World, has_teacher: bool) -> list[fl.Job]:
-        update = FedSwitchUpdate(
-            method=self,
-            labeller="teacher" if has_teacher else "student",
-            pseudo_label_mode=self.pseudo_label_mode,
-            local_ratio=self.ratio if self.local_ratio is None else self.local_ratio,
-        )
-        names = ("student", "teacher") if has_teacher else ("student",)
-        return self.client_jobs(world, update, {name: server[name] for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)

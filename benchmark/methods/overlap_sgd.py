@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from benchmark.config import Share, ShareBelow1
 from benchmark.methods import protocol as fl
 from benchmark.methods.easgd import ElasticMethod, ElasticUpdate
-from benchmark.methods.shared import momentum_step
+from benchmark.methods.shared import mean_of, momentum_step, trained_on_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,5 +41,6 @@ class OverlapSGD(ElasticMethod):
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         anchor, velocity = state.server["anchor"], state.server["velocity"]
         update = ElasticUpdate(alpha=self.alpha, sends="pulled", keeps_momentum=self.momentum == "kept")
-        anchor, velocity = momentum_step(anchor, self.mean_of_clients(update, anchor, world), velocity, self.beta)
+        mean = mean_of(trained_on_labels(update, anchor, world, self.batch_size), otherwise=None)
+        anchor, velocity = momentum_step(anchor, mean, velocity, self.beta)
         return fl.State(server={"anchor": anchor, "velocity": velocity}), {}

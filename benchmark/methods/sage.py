@@ -255,16 +255,14 @@ class FedLabel(TwoLabellers):
         labels_N = torch.where(local.confidence_N >= common.confidence_N, local.labels_N, common.labels_N)
         kept_N = local.kept_N | common.kept_N
         loss = consistency_loss(logits["strong"], labels_N, kept_N)
-        agreement = self._divergence(logits, local.labels_N == common.labels_N)
+        local_ND, global_ND, agreed_N = logits[self.agreement_view], logits["global"], local.labels_N == common.labels_N
+        if self.divergence == "from_global":
+            agreement = divergence_loss(local_ND, torch.softmax(global_ND, dim=-1), agreed_N)
+        else:
+            local_log_ND, global_log_ND = torch.log_softmax(local_ND, dim=-1), torch.log_softmax(global_ND, dim=-1)
+            agreement = ((local_log_ND.exp() * (local_log_ND - global_log_ND)).sum(dim=-1) * agreed_N).mean()
         aux = {"client/agreement_loss": agreement, "labels_N": labels_N, "kept_N": kept_N}
         return loss + self.agreement_weight * agreement, aux
-
-    def _divergence(self, logits: Logits, agreed_N: Tensor) -> Tensor:
-        local_ND, global_ND = logits[self.agreement_view], logits["global"]
-        if self.divergence == "from_global":
-            return divergence_loss(local_ND, torch.softmax(global_ND, dim=-1), agreed_N)
-        local_log_ND, global_log_ND = torch.log_softmax(local_ND, dim=-1), torch.log_softmax(global_ND, dim=-1)
-        return ((local_log_ND.exp() * (local_log_ND - global_log_ND)).sum(dim=-1) * agreed_N).mean()
 
 
 @dataclass(frozen=True, kw_only=True)

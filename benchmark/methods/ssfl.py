@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -296,15 +297,13 @@ class SSFL(fl.Method):
         ]
 
     def _client_update(self, at_clients: bool, warm: bool) -> fl.LocalUpdate:
-        keeps_momentum, objective = self.momentum == "released_code", self.objective
-        if isinstance(objective, Supervised):
-            return objective.update(keeps_momentum)
+        objective, keeps_momentum = self.objective, self.momentum == "released_code"
         if at_clients and warm:
             return shared.SupervisedUpdate(keeps_momentum=keeps_momentum)
+        if isinstance(objective, CRL) and self.client_labels == "released_code":
+            return TwoViewSelfTrainingUpdate(objective=objective, keeps_momentum=keeps_momentum)
         if isinstance(objective, SelfTraining):
             return replace(objective.update(keeps_momentum), keeps_statistics=self.bn_statistics == "slot")
-        if self.client_labels == "released_code" and isinstance(objective, CRL):
-            return TwoViewSelfTrainingUpdate(objective=objective, keeps_momentum=keeps_momentum)
         return objective.update(keeps_momentum)
 
     def _client_streams(self, at_clients: bool, warm: bool) -> dict[str, fl.Stream]:
@@ -341,8 +340,4 @@ def labels_at_clients(known: fl.Setup | fl.World) -> bool:
 
 def cut(cohort: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
     """The cohort, already in random order, cut into groups of these sizes."""
-    groups, first = [], 0
-    for size in sizes:
-        groups.append(list(cohort[first : first + size]))
-        first += size
-    return groups
+    return [group.tolist() for group in np.split(np.array(cohort), np.cumsum(sizes)[:-1])]

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, nearest
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, one_line
 from benchmark.models.classifier import Classifier
 from benchmark.models.emnist_cnn import EmnistCnn
 from benchmark.models.fedavg_cnn import FedAvgCnn
@@ -26,12 +27,7 @@ from benchmark.streams import stream_seed
 
 ImageShape = tuple[int, int, int]  # channels, rows, columns
 
-# A network is a torch.nn.Module made by Network(image_shape, num_classes, norm): norm(channels) gives a module for a
-# map of so many channels. It takes images_NCHW and returns logits_ND. Optional arguments: dropout (a probability);
-# width (a share of the hidden units) with channel_multiple. Optional attributes of the class:
-# * norm_channels: channel counts that it passes to norm, to check norm_groups early; (): it has no norm.
-# * smallest_side: of an image, in pixels; with fewer, nothing would be left after pooling.
-# A method may ask for features: networks that have them are `Classifier`s.
+# README.md of this folder says what a network is made by. Ours may have a width (a share of the hidden units), too.
 NETWORKS: Mapping[str, type[Classifier]] = {
     "emnist_cnn": EmnistCnn,
     "fedavg_cnn": FedAvgCnn,
@@ -85,7 +81,7 @@ def network_class(name: str) -> type[nn.Module]:
     try:
         network = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever a user's file raises
-        raise ConfigError(f"network: {name!r} cannot be imported ({_line(error)})") from error
+        raise ConfigError(f"network: {name!r} cannot be imported ({one_line(error)})") from error
     if not (isinstance(network, type) and issubclass(network, nn.Module)):
         raise ConfigError(f"network: {name!r} is not a subclass of torch.nn.Module")
     try:
@@ -139,7 +135,7 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
             raise
         except Exception as error:  # whatever a user's network raises
             raise ConfigError(
-                f"model.network: {model.network} fails on images {image_shape} ({_line(error)})"
+                f"model.network: {model.network} fails on images {image_shape} ({one_line(error)})"
             ) from error
     if not isinstance(logits_ND, torch.Tensor) or logits_ND.shape != (2, num_classes):
         returned = tuple(logits_ND.shape) if isinstance(logits_ND, torch.Tensor) else type(logits_ND).__name__
@@ -152,11 +148,23 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def flop_counter() -> Any:
-    """Torch's counter of floating-point operations."""
-    from torch.utils.flop_counter import FlopCounterMode  # a fifth of a second to import, which few need
+class FlopCounter(TorchDispatchMode):
+    """Counts `flops` of convolutions and matrix products by torch's own formulas.
 
-    return FlopCounterMode(display=False)
+    Torch's counter takes ten times as long, since it asks of every other operation whether it is made of these.
+    """
+
+    def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry  # a fifth of a second to import, which few need
+
+        super().__init__()
+        self.flops, self._formulas = 0, flop_registry
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if formula := self._formulas.get(func._overloadpacket):
+            self.flops += formula(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
@@ -164,10 +172,6 @@ def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
     convolutions and linear layers are counted. A copy of the module runs in evaluation mode; `module` is not
     changed."""
     own = copy.deepcopy(module).cpu().eval()
-    with flop_counter() as counter, torch.no_grad():
+    with FlopCounter() as counter, torch.no_grad():
         own(torch.zeros(1, *image_shape))
-    return counter.get_total_flops()
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return counter.flops

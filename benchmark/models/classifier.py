@@ -4,7 +4,7 @@ from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
-# N images, C channels, H rows, W columns, F features, D classes
+# In all networks: N images, C channels, H rows, W columns, F features, D classes
 
 
 class Classifier(nn.Module):

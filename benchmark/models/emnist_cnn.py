@@ -14,8 +14,6 @@ from benchmark.models.classifier import Classifier
 from benchmark.models.dropout import ImageDropout2d
 from benchmark.models.norms import Norm
 
-# N images, C channels, H rows, W columns, D classes
-
 
 class EmnistCnn(Classifier):
     """conv3x3 C->32, norm, ReLU; conv3x3 32->64, max-pool 2, Dropout2d, norm, ReLU; fc 128, ReLU; fc D. The

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
-# N images, C channels, H rows, W columns, D classes
-
 
 class FedAvgCnn(Classifier):
     """Twice (conv5x5, norm, ReLU, max-pool 2) with 32 and 64 channels; fc 512, ReLU; fc D. Padding keeps the size."""

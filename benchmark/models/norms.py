@@ -36,7 +36,7 @@ class StaticBatchNorm2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
-        # (mean_C, unbiased variance_C, values a channel) of each batch, where `statistics_over` asks for them.
+        # (mean_C, unbiased variance_C, values a channel) of the last batch, where `statistics_over` asks for them.
         self.seen: list[tuple[Tensor, Tensor, int]] | None = None
 
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
@@ -58,69 +58,61 @@ def statistics_over(
     """The statistics of each sBN layer over batches of images, and their weight.
 
     They are those of training mode, as `running_mean` and `running_var` by their state_dict names (float64); empty
-    without batches. The network is left as it was.
-
-    pooled: E[x] and Var[x] over all values, and the number of images. Else the means over batches of their means and
-    unbiased variances, every batch counting the same whatever its size, as in nn.BatchNorm2d(momentum=None), and the
+    without batches. The network is left as it was. pooled: E[x] and Var[x] over all values, and the number of images.
+    Else the means over batches of their means and unbiased variances, as in nn.BatchNorm2d(momentum=None), and the
     number of batches. In either case `mean_statistics` of several holders gives those of all their batches.
     """
     layers = {name: part for name, part in network.named_modules() if isinstance(part, StaticBatchNorm2d)}
     was_training = network.training
-    sizes: list[int] = []  # images of each batch
+    shares: list[tuple[dict[str, Tensor], int]] = []
     network.train()
     for layer in layers.values():
         layer.seen = []
     try:
         for images_NCHW in batches:
             network(images_NCHW)
-            sizes.append(len(images_NCHW))
-        seen = {name: layer.seen or [] for name, layer in layers.items()}
+            statistics: dict[str, Tensor] = {}
+            for name, layer in layers.items():
+                mean_C, var_C, values = (layer.seen or []).pop()
+                biased = (values - 1) / values if pooled else 1.0
+                statistics[f"{name}.running_mean".lstrip(".")] = mean_C.double()
+                statistics[f"{name}.running_var".lstrip(".")] = var_C.double() * biased
+            shares.append((statistics, len(images_NCHW) if pooled else 1))
     finally:
         network.train(was_training)
         for layer in layers.values():
             layer.seen = None
-    shares = []
-    for batch, size in enumerate(sizes):
-        statistics: dict[str, Tensor] = {}
-        for name, batch_statistics in seen.items():
-            mean_C, var_C, values = batch_statistics[batch]
-            biased = (values - 1) / values if pooled else 1.0
-            statistics[f"{name}.running_mean".lstrip(".")] = mean_C.double()
-            statistics[f"{name}.running_var".lstrip(".")] = var_C.double() * biased
-        shares.append((statistics, size if pooled else 1))
-    return mean_statistics(shares, pooled=pooled), sum(sizes) if pooled else len(sizes)
+    return mean_statistics(shares, pooled=pooled), sum(weight for _, weight in shares)
 
 
 def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, pooled: bool = True) -> dict[str, Tensor]:
     """The weighted mean of the statistics of several parts. pooled: those of the values of all parts together, whose
-    variance is E[x^2] - E[x]^2, so that parts of different means spread further than any of them; else the plain
-    means."""
+    variance is E[x^2] - E[x]^2, so that parts of different means spread further than any of them."""
     sums: dict[str, Tensor] = {}
     total = 0.0
     for statistics, weight in shares:
         total += weight
         for name, value_C in statistics.items():
-            if pooled and name.endswith("running_var"):
-                value_C = value_C + statistics[name.removesuffix("var") + "mean"] ** 2
-            sums[name] = sums.get(name, torch.zeros_like(value_C)) + value_C * weight
+            moment_C = value_C + statistics[_mean_of(name)] ** 2 if pooled and name.endswith("running_var") else value_C
+            sums[name] = sums.get(name, torch.zeros_like(value_C)) + moment_C * weight
     means = {name: sum_C / total for name, sum_C in sums.items()}
-    return {
-        name: (value_C - means[name.removesuffix("var") + "mean"] ** 2).clamp(min=0.0)
-        if pooled and name.endswith("running_var")
-        else value_C
-        for name, value_C in means.items()
-    }
+    for name in means if pooled else ():
+        if name.endswith("running_var"):
+            means[name] = (means[name] - means[_mean_of(name)] ** 2).clamp(min=0.0)
+    return means
+
+
+def _mean_of(running_var: str) -> str:
+    return running_var.removesuffix("var") + "mean"
 
 
 def set_statistics(weights: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`weights` with these statistics in place of their own. In the weights' own dtype and on their device; neither
-    argument is changed, and the other tensors are shared."""
+    """`weights` with these statistics, in their dtype and on their device. The other tensors are shared."""
     return {**weights, **{name: value.to(weights[name]) for name, value in statistics.items()}}
 
 
 def group_norm(num_groups: int) -> Norm:
-    """Group norm with learned scale and shift (SSFL: 32 groups). Released: resnet_gn.py:72-103. The returned
-    function raises ConfigError where `num_groups` does not divide the channels it is given."""
+    """Group norm with learned scale and shift (SSFL: 32 groups). Released: resnet_gn.py:72-103."""
 
     def norm(channels: int) -> nn.Module:
         require_groups_divide(num_groups, channels)

@@ -28,8 +28,6 @@ from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 from benchmark.models.small_cnn import narrowed
 
-# N images, C channels, H rows, W columns, D classes
-
 
 class ResidualBlock(nn.Module):
     """conv3x3, norm, ReLU, conv3x3, norm, plus the shortcut, ReLU. Where the shape changes, the shortcut is a 1x1

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
-# N images, C channels, H rows, W columns, D classes
-
 
 class ConvBlock(nn.Module):
     """conv3x3 with bias, norm, ReLU, and max-pool 2 where `pool`."""

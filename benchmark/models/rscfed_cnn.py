@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
-# N images, C channels, H rows, W columns, D classes
-
 
 class RscfedCnn(Classifier):
     """Twice (conv5x5, ReLU, max-pool 2) with 6 and 16 channels; fc 120, 84, 84, a ReLU after each; fc 256; fc D.

@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
-# N images, C channels, H rows, W columns, D classes
-
 
 def narrowed(full: int, width: float, multiple: int = 1) -> int:
     """`width` of `full` units, rounded up to a multiple of `multiple`. At least one, and `full` at width 1. Rounding

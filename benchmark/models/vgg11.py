@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
-# N images, C channels, H rows, W columns, F features, D classes
-
 _CHANNELS = (64, 128, 256, 256, 512, 512, 512, 512)
 _POOLED = (0, 1, 3, 5, 7)  # convolutions that a pool follows
 

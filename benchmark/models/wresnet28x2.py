@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
-# N images, C channels, H rows, W columns, D classes
-
 BLOCKS_PER_STAGE = 4  # (28 - 4) / 6 in Zagoruyko and Komodakis 2016
 
 

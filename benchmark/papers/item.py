@@ -280,16 +280,3 @@ class Item:
     def cell(self, label: str) -> Cell:
         """The cell of that label. Raises KeyError."""
         return {cell.label: cell for cell in self.cells}[label]
-
-
-def census(items: Iterable[Item]) -> dict[str, int]:
-    """Distinct cells by kind, however many tables share them; a cell of two kinds counts as the first."""
-    kinds = {"published": ("published",), "controls": ("control", "bound"), "rungs": ("ladder",), "quoted": ("quoted",)}
-    cells = [cell for item in items for cell in item.cells]
-    seen: set[str] = set()
-    counts = {}
-    for kind, roles in kinds.items():
-        keys = {cell.cell_key for cell in cells if cell.role in roles} - seen
-        counts[kind] = len(keys)
-        seen |= keys
-    return counts

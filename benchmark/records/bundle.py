@@ -26,10 +26,9 @@ from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
 from benchmark.records.copies import copied, copy_of
 from benchmark.records.files import json_bytes, json_object, read_json
-from benchmark.records.identity import own_names
+from benchmark.records.identity import files_of, hash_of, module_of, own_names
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.schema import Wanted, check
-from benchmark.records.sources import files_of, hash_of, module_of
 from benchmark.records.verify import check_records
 
 SUBMITTED = "submitted"  # folder of the results: accepted bundles, and beside each what was trained again
@@ -184,9 +183,7 @@ def _check_source(bundle: Bundle) -> None:
         raise DataError("source: two modules of one name differ")
 
 
-def check_bundle(
-    bundle: Bundle, root: Path | None = None, *, trusted: bool, with_data: bool = True
-) -> tuple[list[str], set[str]]:
+def check_bundle(bundle: Bundle, *, trusted: bool, with_data: bool = True) -> tuple[list[str], set[str]]:
     """`check_records`, and what a stranger's have to be beyond: finished, of this version, without a gap of seeds."""
     faults = []
     for record, path in bundle.records:
@@ -198,7 +195,7 @@ def check_bundle(
         missing = {number for seed in seeds for number in range(seed // 100 * 100, seed)} - set(seeds)
         if missing:
             faults.append(f"cell {key}: has seed {max(seeds)}, but not {', '.join(map(str, sorted(missing)))}")
-    others, absent = check_records(bundle.records, root, trusted=trusted, with_data=with_data)
+    others, absent = check_records(bundle.records, trusted=trusted, with_data=with_data)
     return [*faults, *others], absent
 
 

@@ -121,25 +121,20 @@ def _take(folder: Path, patience: float, watched: float) -> Claim:
         raise RunningElsewhere(f"{folder}: {AT_IT}")
     claim = Claim(folder, secrets.token_hex(8), why)
     content = json.dumps({"token": claim.token, **this_process()}).encode()
-    if claim.after is None:
-        _create(folder, content)
-    else:
+    if why is not None:
         write_atomically(folder / NAME, content)
         time.sleep(SECONDS_TO_SETTLE)
         claim.check()
-    return claim
-
-
-def _create(folder: Path, content: bytes) -> None:
-    """Raises RunningElsewhere where another process was faster, OSError."""
+        return claim
     try:
         with open(folder / NAME, "xb") as file:
             file.write(content)
-    except FileExistsError:
+    except FileExistsError:  # another process was faster
         raise RunningElsewhere(f"{folder}: {AT_IT}") from None
     except OSError:  # a full disk takes a name, but no content
         (folder / NAME).unlink(missing_ok=True)
         raise
+    return claim
 
 
 def _older_version(folder: Path, patience: float) -> bool:

@@ -1,16 +1,32 @@
-"""Many records at once: those of some cells, or all that are under a results folder."""
+"""Many records at once: those of some cells, all that are under a results folder, or these as one table."""
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from benchmark.errors import FsslError, one_line
+from benchmark.errors import DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
+from benchmark.plain import expanded
 from benchmark.records.copies import read_copy, reference_folders
 from benchmark.records.identity import AtHand, apart_in_words, seed_folder
 from benchmark.records.record import Records, RunRecord, read_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Column -> part and field of a record's experiment.
+SETTINGS: Mapping[str, tuple[str, str]] = {
+    "method": ("method", "kind"),
+    "data": ("data", "name"),
+    "labels": ("data", "label_setting"),
+    "network": ("model", "network"),
+    "partition": ("partition", "kind"),
+    **{name: ("federation", name) for name in ("K", "C", "T")},
+}
 
 
 def read_records(
@@ -119,3 +135,36 @@ def trouble_with(path: Path, error: Exception) -> str:
     """The error in one line that begins with the path; most have it, but not those of a disk that fails."""
     message = one_line(error)
     return message if message.startswith(str(path)) else f"{path}: {message}"
+
+
+def load(results: str | Path) -> "pd.DataFrame":
+    """Every run in a folder of results, and every committed copy: what tables count.
+
+    Columns: cell_key, seed, status, profile, the settings of `SETTINGS`, round, and one for each metric, NaN where it
+    was not measured. Accuracies are fractions. A committed copy has the metrics of its evaluated rounds. Records that
+    cannot be read are left out, each with a line on standard error. Raises DataError for a folder without records.
+    """
+    import pandas as pd  # takes a while, and only a notebook needs it
+
+    folder, troubles = expanded(results), list[str]()
+    keys = {path.name for name in ("runs", "reference") for path in folder.glob(f"{name}/*") if path.is_dir()}
+    records = read_records(folder, sorted(keys), with_reference=True, troubles=troubles)
+    for trouble in troubles:
+        print(f"fssl: {trouble}", file=sys.stderr)
+    rows = [row for seeds in records.values() for record in seeds.values() for row in _rows(record)]
+    if not rows:
+        raise DataError(f"{folder}: no records here; name a folder of results, such as results/")
+    return pd.DataFrame(rows)
+
+
+def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
+    """One for each round."""
+    run = {
+        "cell_key": record.cell_key,
+        "seed": record.seed,
+        "status": record.status,
+        "profile": record.result.get("profile"),
+        **{name: record.experiment[part].get(field) for name, (part, field) in SETTINGS.items()},
+    }
+    for line in record.rounds:
+        yield {**run, "round": line["round"], **line}

@@ -45,7 +45,7 @@ def replacing(path: Path, check: Callable[[], object] = lambda: None, *, flushed
             check()
             os.replace(temporary, path)
             if flushed:
-                flush(path.parent)
+                flush_folder(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from None
 
@@ -62,7 +62,7 @@ def put_once(path: Path, content: bytes) -> bytes:
             except OSError:
                 if not path.exists():  # a file system without links: only as good as this look
                     os.replace(temporary, path)
-            flush(path.parent)
+            flush_folder(path.parent)
             return path.read_bytes()
     except OSError as error:
         raise cannot_write(path, error) from None
@@ -86,8 +86,8 @@ def cannot_write(path: Path, error: OSError) -> CannotWrite:
     return kind(f"{path}: cannot be written ({error.strerror}); make room, or name another folder")
 
 
-def flush(path: Path) -> None:
-    """Wait until a file's content, or a folder's names, are on the disk. Raises OSError."""
+def flush_folder(path: Path) -> None:
+    """Wait until the folder's names are on the disk. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -6,24 +6,28 @@ trained apart. `seed=<n>` is the first; another data or source hash goes to `see
 What is not at hand cannot differ: then records count as they are. So do those of older versions, which name no sources.
 """
 
+import ast
+import functools
 import hashlib
+import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmark.data.content import content_hash, has_known_files
 from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, public_name
-from benchmark.data.pooling import pooled_hash
+from benchmark.data.fedmatch import pooled_hash
 from benchmark.errors import DataError
 from benchmark.experiment import Experiment, to_json
 from benchmark.records import schema
 from benchmark.records.files import read_json
-from benchmark.records.sources import source_hash
+from benchmark.records.provenance import CODE, ROOT
 
 MANIFEST, RESULT = "manifest.json", "result.json"
+INSTALLED = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,12 @@ class AtHand:
 
     experiment: Mapping[str, Any]  # as JSON; that of a record, whose code is not imported, will do
     seed: int
-    root: Path | None = None  # of data sets
 
     @property
     def data_hash(self) -> str | None:
         """As `manifest` has it; None: the data are not here."""
         data = self.experiment["data"]
-        content, pooled_test = content_hash(data["name"], self.root), data.get("pooled_test")
+        content, pooled_test = content_hash(data["name"]), data.get("pooled_test")
         return pooled_hash(content, pooled_test, self.seed) if content and pooled_test else content
 
     @property
@@ -78,11 +81,11 @@ class AtHand:
         """Whether the suite lists the files that are here and those of the record."""
         if name not in DATASETS or UNKNOWN_ORIGIN in recorded.get("note", ""):
             return False
-        return has_known_files(name, self.root) is not False
+        return has_known_files(name) is not False
 
 
-def at_hand(experiment: Experiment, root: Path | None = None) -> AtHand:
-    return AtHand(to_json(experiment), experiment.seed, root)
+def at_hand(experiment: Experiment) -> AtHand:
+    return AtHand(to_json(experiment), experiment.seed)
 
 
 def own_names(experiment: Mapping[str, Any]) -> list[str]:
@@ -131,3 +134,101 @@ def _finished(folder: Path) -> bool:
 
 def _in_words(what: str, here: str | None, recorded: str) -> str:
     return f"{what} {here and here[:8]}.., the record was computed from {recorded[:8]}.."
+
+
+# Sources: the module of a user's class, and those of her modules that it imports. Hers are all that belong neither to
+# Python, nor to an installed package, nor to this project.
+
+
+@functools.cache
+def source_hash(cls: type) -> str | None:
+    """16 hexadecimal digits; None for a class that has no file, such as one typed into a notebook."""
+    files = files_of(cls.__module__)
+    return hash_of(files) if files else None
+
+
+def files_of(start: str) -> dict[str, bytes]:
+    """The module of that name and the user's modules that it imports: "pkg/part.py" -> content."""
+    own_package = start.partition(".")[0]
+    files: dict[str, bytes] = {}
+    waiting, seen = [start], set[str]()
+    while waiting:
+        module = waiting.pop()
+        package = module.partition(".")[0]
+        wanted = module == start or _is_users(package) or (package == own_package and package not in CODE)
+        path = _file_of(module) if wanted and module not in seen else None
+        seen.add(module)
+        if path is not None:
+            is_package = path.name == "__init__.py"
+            name = f"{module.replace('.', '/')}{'/__init__' if is_package else ''}.py"
+            files[name] = path.read_bytes().replace(b"\r\n", b"\n")
+            waiting += _imported(files[name], module, is_package=is_package)
+    return files
+
+
+def hash_of(files: Mapping[str, bytes]) -> str:
+    """Of the names and contents of the modules, wherever they lie."""
+    digest = hashlib.sha256()
+    for module, source in sorted((module_of(name), source) for name, source in files.items()):
+        digest.update(f"{module} {len(source)}\n".encode() + source)
+    return digest.hexdigest()[:16]
+
+
+def module_of(name: str) -> str:
+    """ "pkg/__init__.py" -> "pkg"."""
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _file_of(module: str) -> Path | None:
+    try:
+        spec = importlib.util.find_spec(module)
+    except Exception:  # not a module, but a name in one; or whatever a user's package raises, which is imported for it
+        return None
+    path = Path(spec.origin) if spec is not None and spec.origin else None
+    return path if path is not None and path.suffix == ".py" and path.is_file() else None
+
+
+@functools.cache
+def _is_users(package: str) -> bool:
+    """Whether a top-level module or package is the user's. It is looked for, and not imported."""
+    try:
+        spec = None if package in sys.stdlib_module_names else importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    places = [spec.origin] if spec and spec.origin else [*(spec.submodule_search_locations or ())] if spec else []
+    if not places:
+        return False
+    path = Path(str(places[0])).resolve()
+    return not any(part in INSTALLED for part in path.parts) and not any(
+        path.is_relative_to(ROOT / folder) for folder in CODE
+    )
+
+
+def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
+    """Names of all modules that the source may import, wherever in it; some of them are no modules."""
+    parents = module.split(".")
+    yield from (".".join(parents[:length]) for length in range(1, len(parents)))
+    package = module if is_package else ".".join(parents[:-1])
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # then nothing can import it, either
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            ancestors = package.split(".")
+            base = ancestors[: len(ancestors) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            names = [start, *(f"{start}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Call) and _is_import_module(node.func) and node.args:
+            names = [value for value in [getattr(node.args[0], "value", None)] if isinstance(value, str)]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+def _is_import_module(function: ast.expr) -> bool:
+    return getattr(function, "attr", getattr(function, "id", None)) in ("import_module", "__import__")

@@ -100,9 +100,9 @@ def run_name(experiment: Experiment) -> str:
     return f"{experiment.cell_key}/seed={experiment.seed}"
 
 
-def run_folder(results: Path, experiment: Experiment, data_root: Path | None = None) -> Path:
+def run_folder(results: Path, experiment: Experiment) -> Path:
     """The folder of the experiment's run on the data and code at hand; it need not exist."""
-    return seed_folder(results / "runs" / experiment.cell_key, at_hand(experiment, data_root))
+    return seed_folder(results / "runs" / experiment.cell_key, at_hand(experiment))
 
 
 def read_run(folder: Path) -> RunRecord | None:

@@ -85,20 +85,17 @@ class Recorder(pl.Callback):
             fixed += ["claims", "rule"]
         kept = {name: previous[name] for name in fixed if name in previous}
         manifest = {name: value for name, value in manifest.items() if name not in fixed} | kept
-        attempts = [*previous.get("attempts", []), self._attempt(manifest)]
-        write_json(self.folder / "manifest.json", {**manifest, "attempts": attempts})
-        self._write_progress()
-
-    def _attempt(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """What is known of this process's part of the run; a run that goes on elsewhere has several."""
-        attempt = {
+        attempt = {  # this process's part of the run; one that goes on elsewhere has several
             "from_round": self.rounds_done,
-            "started": _now(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             **{name: manifest.get(name) for name in ATTEMPT_ENTRIES},
             "after": self._claim.after,
             "wandb": agents_run(os.environ),
         }
-        return {name: value for name, value in attempt.items() if value is not None}
+        known = {name: value for name, value in attempt.items() if value is not None}
+        attempts = [*previous.get("attempts", []), known]
+        write_json(self.folder / "manifest.json", {**manifest, "attempts": attempts})
+        self._write_progress()
 
     def on_train_batch_start(self, *args: object) -> None:
         self._round_started = time.monotonic()
@@ -190,7 +187,3 @@ def remove(folder: Path, names: Iterable[str]) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,6 +1,6 @@
 """`result.json` of a run, made of its rounds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmark.experiment import NUMERICS, Experiment
@@ -8,11 +8,6 @@ from benchmark.records.record import Round, measurements
 
 NO_METRICS = ("cell_key", "seed", "round")  # of a line in rounds.jsonl
 COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
-FALL = 0.2  # of accuracy (a fraction) below the run's own best before it
-AGAINST_A_FALL = (
-    "clients may be learning wrong pseudo-labels; what usually helps: a longer warm start "
-    "(method.warm_start_rounds), a lower learning rate, smaller batches, more labels"
-)
 
 
 def result_of(
@@ -52,12 +47,10 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 
 def sums_of(rounds: Sequence[Round]) -> dict[str, Any]:
     """What the result sums up of the rounds."""
-    fall = fall_of(rounds)
     return {
         "rounds": len(rounds),
         "last": _last(rounds),
         "best": _best(rounds),
-        **({"fall": fall} if fall else {}),
         "cost": {name: sum(line.get(metric, 0) for line in rounds) for name, metric in COSTS.items()},
     }
 
@@ -81,27 +74,3 @@ def _best(rounds: Sequence[Round]) -> dict[str, float] | None:
 
 def _accuracy(line: Round) -> Any:
     return line.get("test/accuracy", line.get("validation/accuracy"))
-
-
-def fall_of(rounds: Iterable[Round]) -> dict[str, Any] | None:
-    """The deepest fall of the accuracy below the best before it: its rounds and accuracies; None below `FALL`."""
-    best: tuple[float, int] | None = None
-    deepest: dict[str, Any] | None = None
-    for line in rounds:
-        accuracy = _accuracy(line)
-        if accuracy is None:
-            continue
-        if best is None or accuracy > best[0]:
-            best = accuracy, line["round"]
-        depth = best[0] - accuracy
-        if depth > max(FALL, deepest["depth"] if deepest else 0.0):
-            deepest = {"depth": depth, "round": line["round"], "accuracy": accuracy, "from": best[0], "best": best[1]}
-    return deepest
-
-
-def fall_in_words(fall: Mapping[str, Any]) -> str:
-    """ "accuracy fell from 91.0 % (round 30) to 44.3 % (round 40)" """
-    return (
-        f"accuracy fell from {100 * fall['from']:.1f} % (round {fall['best']}) "
-        f"to {100 * fall['accuracy']:.1f} % (round {fall['round']})"
-    )

@@ -35,7 +35,6 @@ def run(
     experiment: Experiment,
     results: Path,
     *,
-    data_root: Path | None = None,
     callbacks: Sequence[pl.Callback] = (),
     engine: EngineOptions = REFERENCE,
     patience: float = PATIENCE,
@@ -55,7 +54,7 @@ def run(
     last finished round is on disk).
     """
     look_again()
-    here, runs = at_hand(experiment, data_root), results / "runs" / experiment.cell_key
+    here, runs = at_hand(experiment), results / "runs" / experiment.cell_key
     folder = seed_folder(runs, here)
     if reason := why_apart(folder, here):
         print(f"fssl: {reason}", file=sys.stderr)
@@ -67,9 +66,9 @@ def run(
     try:
         with stop.listening():
             keep_freed_memory()
-            if engine.processes(experiment) > 1:
+            if engine.processes(experiment) > 1:  # raises ConfigError where the devices do not suit the experiment
                 load_ahead()  # while data are prepared
-            environment = prepare(experiment, data_root)
+            environment = prepare(experiment)
             with claimed(folder, patience=patience) as claim:
                 if seed_folder(runs, here) != folder:
                     raise RunningElsewhere(f"{folder}: another process began it on other data or code; call again")

@@ -79,7 +79,6 @@ RESULT: Wanted = {
     "measured?": {"every": "a whole number", "gradient_diversity_every": "a whole number"},
     "last": NUMBERS,
     "best??": NUMBERS,
-    "fall?": dict.fromkeys(("depth", "round", "accuracy", "from", "best"), "a number"),
     "cost": NUMBERS,
     "exchange?": {
         "training": "text",

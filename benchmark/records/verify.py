@@ -1,22 +1,25 @@
 """Whether a record adds up, and whether records agree with each other and with the data that are here.
 
-Pure functions of files: nothing is repaired, and nothing is trained (`retrain` does that). Types were checked where the
-record was read.
+Functions of files, but for `retrain`: nothing is repaired or trained. Types were checked where the record was read.
 """
 
+import contextlib
 import json
 import math
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, DataSet, at_hand, load, public_name
-from benchmark.errors import ConfigError, DataError, FsslError, one_line
+from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
 from benchmark.experiment import NUMERICS, Experiment, from_record
 from benchmark.records import claim, state
 from benchmark.records.collect import is_copy
 from benchmark.records.identity import own_names
-from benchmark.records.record import RunRecord
+from benchmark.records.provenance import equal_bits_expected
+from benchmark.records.record import RunRecord, read_run, run_folder
 from benchmark.records.result import settings_of, sums_of
 
 ROUNDING = 1e-5  # committed copies have six significant digits
@@ -24,7 +27,7 @@ FRACTIONS = ("accuracy", "auroc", "precision", "recall", "kept", "class_balance"
 
 
 def check_records(
-    records: Sequence[tuple[RunRecord, Path]], root: Path | None = None, *, trusted: bool = True, with_data: bool = True
+    records: Sequence[tuple[RunRecord, Path]], *, trusted: bool = True, with_data: bool = True
 ) -> tuple[list[str], set[str]]:
     """All that does not add up in records, and the data sets whose hashes could not be computed again.
 
@@ -32,7 +35,7 @@ def check_records(
     """
     faults = [fault for record, path in records for fault in record_faults(record, path, trusted=trusted)]
     readable = [filed for filed in records if trusted or not own_names(filed[0].experiment)]
-    other_data, absent = data_faults(readable, root) if with_data else ([], set[str]())
+    other_data, absent = data_faults(readable) if with_data else ([], set[str]())
     return [*faults, *other_data, *equal_rounds(records)], absent
 
 
@@ -109,7 +112,7 @@ def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
     yield from (f"last.{fault}" for fault in _not_fractions(result["last"]))
     if copied:
         right["last"] = {name: value for name, value in right["last"].items() if name in record.rounds[-1]}
-    for part in ("last", "best", "fall", "cost"):
+    for part in ("last", "best", "cost"):
         said, sums = result.get(part) or {}, right.get(part) or {}
         for name in sorted(said.keys() | sums.keys() if part == "cost" else said.keys()):
             if not equal(said.get(name), sums.get(name), tolerance) and (name in sums or not copied):
@@ -132,37 +135,36 @@ def equal(left: Any, right: Any, tolerance: float) -> bool:
     return math.isclose(left, right, rel_tol=tolerance, abs_tol=tolerance * 1e-4)
 
 
-def data_faults(records: Iterable[tuple[RunRecord, Path]], root: Path | None) -> tuple[list[str], set[str]]:
+def data_faults(records: Iterable[tuple[RunRecord, Path]]) -> tuple[list[str], set[str]]:
     """Hashes of data and partitions, computed again; and the sets of which these files are not here."""
     from benchmark.federated.environment import prepare
 
     faults, absent = [], set()
     sets: dict[str, DataSet] = {}
-    hashes: dict[object, Mapping[str, str]] = {}
-    notes: dict[object, str] = {}
+    computed: dict[object, Mapping[str, str]] = {}
     for record, path in records:
         try:
             experiment = from_record(record.experiment)
             name = experiment.data.name
-            if not at_hand(name, root):
+            if not at_hand(name):
                 absent.add(name)
                 continue
             key = (experiment.data, experiment.partition, experiment.federation.K, record.seed)
-            if key not in hashes:
-                sets[name] = sets[name] if name in sets else load(name, root)
-                environment = prepare(experiment.with_seed(record.seed), root, data=sets[name])
-                hashes[key] = {"hash": environment.data.content_hash, "partition": environment.split.hash()}
-                notes[key] = environment.data.note
+            if key not in computed:
+                sets[name] = sets[name] if name in sets else load(name)
+                here = prepare(experiment.with_seed(record.seed), data=sets[name])
+                computed[key] = {"hash": here.data.content_hash, "partition": here.split.hash(), "note": here.data.note}
         except FsslError:  # `record_faults` reports what is wrong with the experiment
             continue
-        recorded = record.manifest.get("data", {})
-        other_files = record.data_note != notes[key] and UNKNOWN_ORIGIN not in record.data_note + notes[key]
+        notes = (record.data_note, computed[key]["note"])
+        other_files = notes[0] != notes[1] and UNKNOWN_ORIGIN not in "".join(notes)
         if other_files and name in DATASETS and DATASETS[name].original:
             absent.add(name)  # the suite lists the record's files, too: those of the original, or packed ones
             continue
-        for what, right in hashes[key].items():
-            if record.manifest and recorded.get(what) != right:
-                faults.append(f"{path}: manifest.json: data.{what} is {recorded.get(what)}; computed again {right}")
+        for what in ("hash", "partition"):
+            recorded, right = record.manifest.get("data", {}).get(what), computed[key][what]
+            if record.manifest and recorded != right:
+                faults.append(f"{path}: manifest.json: data.{what} is {recorded}; computed again {right}")
     return faults, absent
 
 
@@ -180,3 +182,80 @@ def equal_rounds(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
         if lines and seed != record.seed:
             faults.append(f"{path}: rounds.jsonl: every round is that of {other}, of another seed")
     return faults
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrained:
+    """What came of it: `trouble` where something differs; `skipped`, the reason, where nothing could be compared."""
+
+    exact: bool = False  # compared bit by bit; else to six digits
+    trouble: str | None = None
+    skipped: str | None = None
+
+    def words(self) -> str:
+        if self.skipped is not None:
+            return f"not trained again: {self.skipped}"
+        how = "bit by bit" if self.exact else "to six digits"
+        return f"trained again, equal {how}" if self.trouble is None else f"trained again, not equal {how}"
+
+
+def retrain(record: RunRecord, *, copied: bool) -> Retrained:
+    """Train the record's run again, by an engine of its settings, and compare all numbers that both have.
+
+    Bit by bit where engine, processor and packages are equal; to six digits elsewhere, and for a committed copy
+    (`copied`), which has no more. Data and partition must have the hashes of the manifest.
+    """
+    if record.result.get("numerics") != NUMERICS:
+        return Retrained(skipped=f"it is of numerics {record.result.get('numerics')}, this code of {NUMERICS}")
+    from benchmark.federated.engines import EngineOptions
+    from benchmark.records.run import run  # trains, and takes seconds to load
+
+    with tempfile.TemporaryDirectory(prefix="fssl-retrain-") as place:
+        try:
+            experiment = from_record(record.experiment)
+            engine = EngineOptions().as_recorded(record.manifest)
+            with contextlib.suppress(Diverged):  # the record of it is compared
+                run(experiment, Path(place), engine=engine)
+            again = read_run(run_folder(Path(place), experiment))
+        except Stopped:  # Ctrl-C: the user's, and no word on the record
+            raise
+        except DataError as error:
+            return Retrained(skipped=str(error))
+        except FsslError as error:
+            return Retrained(trouble=str(error))
+        assert again is not None
+        exact = not copied and equal_bits_expected(record.manifest, again.manifest)
+        trouble = _other_data(record, again) or disagreement(record, again, exact=exact) or _other_sums(record, again)
+        return Retrained(exact=exact, trouble=trouble)
+
+
+def _other_data(record: RunRecord, again: RunRecord) -> str | None:
+    there, here = record.manifest.get("data", {}), again.manifest["data"]
+    for name in ("hash", "partition"):
+        if there.get(name) != here[name]:
+            return f"manifest.json: data.{name} is {there.get(name)}, it is now {here[name]}"
+    return None
+
+
+def _other_sums(record: RunRecord, again: RunRecord) -> str | None:
+    """A committed copy's means and medians, which are of rounds that it has not kept."""
+    for name in record.summaries:
+        for what, now in again.summary(name).items():
+            before = record.summary(name).get(what)
+            if not equal(before, now, ROUNDING):
+                return f"{what} of {name} is {now}, it was {before}"
+    return None
+
+
+def disagreement(old: RunRecord, new: RunRecord, *, exact: bool) -> str | None:
+    """The first number that two records of one run both have and that differs, in words; None where there is none.
+
+    `exact`: bit by bit; else to six significant digits. Clocks are not compared.
+    """
+    if (old.status, len(old.rounds)) != (new.status, len(new.rounds)):
+        return f"{new.status} after {len(new.rounds)} rounds, it was {old.status} after {len(old.rounds)}"
+    for before, now in zip(old.rounds, new.rounds, strict=True):
+        for name in before.keys() & now.keys() - {"cell_key", "seed"}:
+            if not name.startswith("time/") and not equal(before[name], now[name], 0.0 if exact else ROUNDING):
+                return f"round {before['round']}: {name} is {now[name]}, it was {before[name]}"
+    return None

@@ -58,7 +58,7 @@ def fssl(capsys, *words):
         (["run", "--profile", "laptop"], 65, "--profile: is that of --cell"),
         (["data", "partition", "--data", "digits", "--K", "3"], 65, "did you mean '--federation.K'?"),
         (["sweep", "--grid", "R=0", "--write", "x"], 65, "--write: a grid is one sweep and is printed"),
-        (["report", "--out", "x", "--commit-reference"], 65, "--out, --commit-reference: choose one of them"),
+        (["report", "--out", "x", "--commit-reference"], 65, "--commit-reference: not allowed with argument --out"),
         (["run", "--federation.T"], 65, "--federation.T has no value; type --federation.T=VALUE"),
         (["reproduce", "sfl"], 65, "unknown item 'sfl'; did you mean 'ssfl'?"),
         (["reproduce", "ssfl/tab2", "--profile", "lap"], 65, "laptop"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from benchmark.data.datasets import DataSet, load
@@ -48,12 +49,44 @@ def seen(folder: Path, image: Image.Image, name: str = "new.png", **options: Any
     return found[0].tolist() if len(found) == 1 else found.transpose(1, 2, 0).tolist()
 
 
-def test_a_photograph_is_turned_as_its_camera_says(pets):
-    """EXIF 3: stored upside down. A person sees the dark half at the left."""
+def upside_down() -> Image.Exif:
     exif = Image.Exif()
     exif[0x0112] = 3
-    turned = Image.fromarray(LEFT_DARK[::-1, ::-1].copy())
-    assert seen(pets, turned, exif=exif) == LEFT_DARK.tolist()
+    return exif
+
+
+def sixteen_bits(mode: str) -> Image.Image:
+    """257 * v is v of 255."""
+    order = ">u2" if mode.endswith("B") else "<u2"
+    return Image.frombytes(mode, SIZE, (LEFT_DARK.astype(np.uint32) * 257).astype(order).tobytes())
+
+
+def hidden_half() -> Image.Image:
+    image = Image.new("RGBA", SIZE, (9, 9, 9, 0))
+    image.paste((0, 100, 200, 255), (0, 0, 2, 2))
+    return image
+
+
+GRAY = LEFT_DARK.tolist()
+BLACK_AND_WHITE = (255 * (LEFT_DARK > 0)).tolist()
+LOOKS: dict[str, tuple[Image.Image, str, dict[str, Any], list[Any]]] = {
+    "turned as EXIF says": (Image.fromarray(LEFT_DARK[::-1, ::-1].copy()), "a.png", {"exif": upside_down()}, GRAY),
+    "16 bits": (sixteen_bits("I;16"), "a.tif", {}, GRAY),
+    "16 bits, big end first": (sixteen_bits("I;16B"), "a.tif", {}, GRAY),
+    "transparent pixels are white": (hidden_half(), "a.png", {}, [[[0, 100, 200]] * 2 + [[255, 255, 255]] * 2] * 2),
+    "a fifth of 55 over white": (Image.new("LA", SIZE, (55, 51)), "a.png", {}, [[[215] * 3] * 4] * 2),
+    "a palette of grays": (Image.fromarray(LEFT_DARK).convert("P"), "a.png", {}, GRAY),
+    "a palette of colours": (Image.new("RGB", SIZE, "red").convert("P"), "a.png", {}, [[[255, 0, 0]] * 4] * 2),
+    "one bit": (Image.fromarray(LEFT_DARK > 0), "a.png", {}, BLACK_AND_WHITE),
+    "print colours": (Image.new("CMYK", SIZE, (0, 255, 255, 0)), "a.tif", {}, [[[255, 0, 0]] * 4] * 2),
+}
+
+
+@pytest.mark.parametrize(("image", "name", "options", "look"), LOOKS.values(), ids=LOOKS)
+def test_images_are_learned_as_a_person_sees_them(pets, image, name, options, look):
+    actual = np.array(seen(pets, image, name, **options))
+    expected = np.array(look)
+    assert np.array_equal(actual, expected if expected.ndim == actual.ndim else expected[..., 0])
 
 
 def test_the_first_photographs_size_is_that_after_turning(pets):
@@ -68,33 +101,6 @@ def test_one_gray_image_that_sorts_first_makes_no_colour_set_gray(pets):
     data = load(f"folder:{pets}")
     assert data.image_shape[0] == 3
     assert [200, 10, 10] in [image[:, 0, 0].tolist() for image in all_images(data)]
-
-
-@pytest.mark.parametrize("mode", ["I;16", "I;16B"])
-def test_sixteen_bits_are_scaled_in_either_byte_order(pets, mode):
-    """257 * v is v of 255."""
-    order = ">u2" if mode.endswith("B") else "<u2"
-    image = Image.frombytes(mode, SIZE, (LEFT_DARK.astype(np.uint32) * 257).astype(order).tobytes())
-    assert seen(pets, image, name="new.tif") == LEFT_DARK.tolist()
-
-
-def test_transparent_pixels_are_white_whatever_colour_lies_under_them(pets):
-    hidden = Image.new("RGBA", SIZE, (9, 9, 9, 0))
-    hidden.paste((0, 100, 200, 255), (0, 0, 2, 2))
-    assert seen(pets, hidden)[0] == [[0, 100, 200], [0, 100, 200], [255, 255, 255], [255, 255, 255]]
-    half = Image.new("LA", SIZE, (55, 51))  # a fifth of 55 over white: 255 - 200 / 5
-    assert seen(pets, half)[0][0] in (215, [215, 215, 215])
-
-
-def test_a_palette_of_grays_is_gray_and_one_of_colours_is_not(pets):
-    assert seen(pets, Image.fromarray(LEFT_DARK).convert("P")) == LEFT_DARK.tolist()
-    assert seen(pets, Image.new("RGB", SIZE, (255, 0, 0)).convert("P"))[0][0] == [255, 0, 0]
-
-
-def test_black_and_white_and_print_colours_are_read(pets):
-    assert seen(pets, Image.fromarray(LEFT_DARK > 0)) == (255 * (LEFT_DARK > 0).astype(int)).tolist()
-    red, green, blue = seen(pets, Image.new("CMYK", SIZE, (0, 255, 255, 0)), name="new.tif")[0][0]
-    assert red > 200 and green < 60 and blue < 60
 
 
 @pytest.mark.parametrize(
@@ -154,17 +160,64 @@ def test_one_image_in_two_classes_or_in_train_and_test_is_said(pets):
     assert note.startswith("val/ left out, ") and "train/ and test/" in note
 
 
-@pytest.mark.parametrize("size", ["0", "1025", "100000", "9" * 5000, "-1", "3.5"])
-def test_a_size_that_no_memory_holds_is_refused(pets, size):
-    with pytest.raises(ConfigError, match="from 1 to 1024"):
-        load(f"folder:{pets}?size={size}")
+def save_images(folder: Path, count: int, mode: str = "RGB", size: tuple[int, int] = (6, 5), red: int = 0) -> None:
+    folder.mkdir(parents=True)
+    for index in range(count):
+        colour = 10 * index if mode == "L" else (10 * index + red, ord(folder.name[0]), 30)
+        Image.new(mode, size, colour).save(folder / f"{index}.png")
 
 
-def test_an_empty_class_folder_and_a_lonely_one_are_named(pets):
-    (pets / "emu").mkdir()
-    with pytest.raises(DataError, match="pets/emu: has no image"):
-        loaded(pets)
-    shutil.rmtree(pets / "emu")
-    shutil.rmtree(pets / "dog")
-    with pytest.raises(DataError, match="has 1 class folder, cat"):
-        loaded(pets)
+def test_a_folder_with_train_and_test(tmp_path):
+    for part, count in (("train", 3), ("test", 2)):
+        for label, name in enumerate(("cat", "dog")):
+            save_images(tmp_path / part / name, count + label, red=part == "test")
+    data = load(f"folder:{tmp_path}")
+    assert data.classes == ("cat", "dog") and data.image_shape == (3, 5, 6)
+    assert data.train_labels_N.tolist() == [0] * 3 + [1] * 4
+    assert data.train_images_NCHW[2, :, 0, 0].tolist() == [20, ord("c"), 30]
+    assert len(data.test_labels_N) == 5 and data.note == ""
+    assert load(f"folder:{tmp_path}?size=8").image_shape == (3, 8, 8)
+
+
+def test_a_folder_of_classes_is_split_80_20(tmp_path):
+    """20 and 10 images: 4 and 2 of them for the test; the same split wherever the folder lies; gray stays gray."""
+    for place in ("here", "there"):
+        save_images(tmp_path / place / "cat", 20, "L")
+        save_images(tmp_path / place / "dog", 10, "L", size=(12, 10))
+    here, there = (load(f"folder:{tmp_path / place}") for place in ("here", "there"))
+    assert torch.bincount(here.test_labels_N).tolist() == [4, 2]
+    assert torch.bincount(here.train_labels_N).tolist() == [16, 8]
+    assert here.image_shape == (1, 5, 6)
+    assert here.content_hash == there.content_hash
+    assert here.note == "own split"
+
+
+@pytest.mark.parametrize(
+    ("option", "error", "words"),
+    [
+        ("?size=0", ConfigError, "from 1 to 1024"),
+        ("?size=1025", ConfigError, "from 1 to 1024"),
+        (f"?size={'9' * 5000}", ConfigError, "from 1 to 1024"),
+        ("?size=-1", ConfigError, "from 1 to 1024"),
+        ("?width=32", ConfigError, "width=32"),
+        ("/absent", DataError, "absent"),
+        ("/cat", DataError, "one folder a class"),
+        ("/half", DataError, "train/ only"),
+        ("/lonely", DataError, "has 1 class folder, a: two or more"),
+        ("/empty", DataError, "empty/b: has no image"),
+        ("/broken", DataError, r"0\.png: not a readable image"),
+        ("/one", DataError, "class a has 1 image"),
+        ("/unlike", DataError, "class b is in train/ alone"),
+    ],
+)
+def test_folders_that_cannot_be_a_set(tmp_path, option, error, words):
+    for folder in ("cat", "half/train/a", "lonely/a", "broken/a", "broken/b", "one/b"):
+        save_images(tmp_path / folder, 2)
+    for folder in ("one/a", "unlike/train/a", "unlike/train/b", "unlike/test/a", "unlike/test/c"):
+        save_images(tmp_path / folder, 1)
+    save_images(tmp_path / "empty" / "a", 2)
+    (tmp_path / "empty" / "b").mkdir()
+    whole = (tmp_path / "broken" / "a" / "0.png").read_bytes()
+    (tmp_path / "broken" / "a" / "0.png").write_bytes(whole[:40])
+    with pytest.raises(error, match=words):
+        load(f"folder:{tmp_path}{option}")

@@ -1,16 +1,16 @@
-"""A user's own images: partitioned and trained by the command line."""
+"""A user's own images: trained by the command line."""
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from benchmark.cli.main import main
-from benchmark.experiment import Data
+from benchmark.experiment import Data, Federation
 from benchmark.papers.catalogue import items
+from benchmark.records.run import run
 from benchmark.records.wandb_mirror import config_of
 from sweeps.factors import experiment_of
 from tests.conftest import tiny_experiment
@@ -28,23 +28,13 @@ def own_images(tmp_path):
     return f"folder:{tmp_path / 'pets'}"
 
 
-def test_it_is_partitioned(own_images, capsys):
-    """A fifth of each class, 6 of 30, is the test set; of the other 24 the server labels 4, and 2 clients share 20."""
-    words = ["--federation.K=2", "--federation.C=2", "--partition=iid", "--data.N_s=12", "--json"]
-    assert main(["data", "partition", "--data", own_images, *words]) == 0
-    actual = json.loads(capsys.readouterr().out)
-    assert actual["server_counts"] == [4, 4, 4] and actual["counts"] == [[10, 10, 10], [10, 10, 10]]
-
-
-def test_it_is_trained_on(own_images, tmp_path, capsys):
-    words = ["--federation.K=2", "--federation.C=2", "--federation.T=2", "--federation.rounds=1", "--data.N_s=12"]
-    data = ["--data.name", own_images, "--partition=iid", "--method.batch_size=4", "--method.server_batch_size=4"]
-    assert main(["run", "--json", "--engine", "reference", "--results", str(tmp_path / "results"), *words, *data]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["status"] == "done" and 0 <= result["last"]["test/accuracy"] <= 1
-    manifest = (Path(result["folder"]) / "manifest.json").read_text()
-    assert json.loads(manifest)["data"]["name"] == "folder:pets" and str(tmp_path) not in manifest
-    assert main(["verify", "--results", str(tmp_path / "results")]) == 0
+def test_the_path_to_it_leaves_no_machine(own_images, tmp_path):
+    experiment = replace(tiny_experiment(), data=Data(name=own_images, N_s=12))
+    run(replace(experiment, federation=Federation(K=2, C=2, T=1, rounds=1)), tmp_path / "results")
+    (manifest,) = (tmp_path / "results").rglob("manifest.json")
+    assert json.loads(manifest.read_text())["data"]["name"] == "folder:pets"
+    assert str(tmp_path) not in manifest.read_text()
+    assert config_of(experiment)["data"]["name"] == "folder:pets"  # on W&B
 
 
 def test_ten_labels_a_class_are_the_default(own_images, tmp_path, capsys):
@@ -56,11 +46,6 @@ def test_ten_labels_a_class_are_the_default(own_images, tmp_path, capsys):
     for words, N_s in (([], 30), (["--data.N_s=12"], 12)):
         assert main(["run", "--data", own_images, *words, "--print-config"]) == 0
         assert json.loads(capsys.readouterr().out)["data"]["N_s"] == N_s
-
-
-def test_the_path_to_it_is_not_sent_to_wandb(own_images):
-    experiment = replace(tiny_experiment(), data=Data(name=own_images))
-    assert config_of(experiment)["data"]["name"] == "folder:pets"
 
 
 def test_a_folder_that_is_not_there_is_one_line(capsys):

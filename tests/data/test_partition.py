@@ -1,29 +1,64 @@
-"""Counts of each rule: conservation, rounding, main classes, and Eq. 9 and 10 of SSFL by hand.
+"""Counts of each rule: rounding, sizes, proportions, Eq. 9 of SSFL, refusals. That each image comes once: test_split.
 
 Shapes: K clients, d classes; n_d images of each class.
 """
 
 import hashlib
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmark.data.partition import ClassSkew, Dirichlet, Iid, main_classes
+from benchmark.data.partition import RULES, ClassSkew, Dirichlet, FedMatchSkew, Iid, Partition, Shards, main_classes
+from benchmark.data.split import mean_total_variation
 from benchmark.data.tables import round_table
 from benchmark.errors import ConfigError
+from benchmark.streams import numpy_stream
 
 CLASS_SIZES = st.lists(st.integers(20, 400), min_size=2, max_size=12).map(np.array)
 
 
+def drawn(rule: str, n_d: np.ndarray, K: int, alpha: float, seed: int) -> np.ndarray:
+    """(K, d) the first draw, whatever a client's least number of images."""
+    return RULES[rule](n_d, K, alpha, partial(numpy_stream, seed, "partition", "dirichlet", "redraw", 0))
+
+
+def test_every_rule_gives_what_it_gave():
+    """Counts decide every image's holder: records hang on these digests. The first two are of the code before the
+    other rules came, the third of the rounding in its first, plain form."""
+    few_d, many_d = np.array([120, 80, 300, 55, 210]), np.random.default_rng(5).integers(200, 900, 47)
+    ten_d = np.arange(10) * 7 + 60
+    recorded: list[tuple[Partition, np.ndarray, int, str]] = [
+        (Dirichlet(alpha=0.1, min_size=3), few_d, 6, "8ba26f3330fb8f4d"),
+        (Dirichlet(alpha=5.0, min_size=3), few_d, 4, "7331e54b52ae6452"),
+        (ClassSkew(R=0.4), many_d, 300, "d8c34a101be47900"),
+        (ClassSkew(R=0.7, sizes="equal"), many_d, 30, "01260cb943e6510f"),
+        (FedMatchSkew(), ten_d, 25, "115711376ed0120e"),
+        (Shards(), ten_d, 12, "928903c18bed9c7b"),
+        (Dirichlet(alpha=0.3, min_size=1, rule="limited"), few_d, 6, "03ac681c7da01c1c"),
+        (Dirichlet(alpha=0.3, min_size=1, rule="fedswitch"), few_d, 6, "1ac14cd8b4cfff04"),
+        (Dirichlet(alpha=0.3, min_size=1, rule="fedswitch_at_once"), few_d, 6, "91d07241626bd49f"),
+        (Dirichlet(alpha=0.3, min_size=1, rule="sage"), few_d, 6, "fb066d89e0aa2269"),
+    ]
+    for rule, n_d, K, digest in recorded:
+        counts_Kd = rule.shares(n_d, K, 0)
+        assert hashlib.sha256(counts_Kd.astype("<i8").tobytes()).hexdigest()[:16] == digest, rule
+
+
 @settings(max_examples=60, deadline=None)
-@given(n_d=CLASS_SIZES, K=st.integers(1, 40), R=st.floats(0, 1))
-def test_equal_sizes_are_equal_up_to_one_image(n_d, K, R):
-    for rule in (Iid(), ClassSkew(R=R, sizes="equal")):
-        sizes_K = rule.shares(n_d, K, 0).sum(axis=1)
-        assert sizes_K.max() - sizes_K.min() <= 1
+@given(n_d=CLASS_SIZES, half=st.integers(1, 12), R=st.floats(0, 1), alpha=st.floats(0.02, 500), seed=st.integers(0, 9))
+def test_equal_clients_are_equal_up_to_one_image(n_d, half, R, alpha, seed):
+    rules = (Iid(), ClassSkew(R=R, sizes="equal"))
+    for rule in rules:
+        for K in (2 * half, 2 * half - 1):
+            assert np.ptp(rule.shares(n_d, K, 0).sum(axis=1)) <= 1
+    for name in ("fedswitch", "fedswitch_at_once", "sage"):
+        assert np.ptp(drawn(name, n_d, 2 * half, alpha, seed).sum(axis=1)) <= 1
+    skew, iid = ClassSkew(R=0, sizes="equal").shares(n_d, half, 0), Iid().shares(n_d, half, 0)
+    np.testing.assert_array_equal(skew, iid)
 
 
 @settings(max_examples=60, deadline=None)
@@ -41,38 +76,17 @@ def test_paper_sizes_are_equation_9_rounded_down_or_up(n_d, K, percent):
         assert abs(int(counts_Kd[client].sum()) - q * N) < 1
 
 
-def test_class_skew_on_cifar10_by_hand():
-    """4,900 images a class left, R = 0.4, K = d = 10: main 4900 (0.4 + 0.6/10) = 2254, others 4900 0.6/10 = 294."""
-    counts_Kd = ClassSkew(R=0.4).shares(np.full(10, 4900), 10, 0)
-    np.testing.assert_array_equal(counts_Kd, np.full((10, 10), 294) + np.eye(10, dtype=int) * (2254 - 294))
-
-
-@settings(max_examples=40, deadline=None)
-@given(n_d=CLASS_SIZES, K=st.integers(1, 30))
-def test_R_0_equal_is_iid(n_d, K):
-    skew, iid = ClassSkew(R=0, sizes="equal").shares(n_d, K, 0), Iid().shares(n_d, K, 0)
-    np.testing.assert_array_equal(skew, iid)
-
-
 @settings(max_examples=80, deadline=None)
 @given(K=st.integers(2, 4), d=st.integers(2, 4), data=st.data())
 def test_rounding_keeps_columns_and_rounds_entries_and_rows(K, d, data):
     """Random tables in quarters whose columns are whole."""
     quarters = [[data.draw(st.integers(0, 7)) for _ in range(d)] for _ in range(K - 1)]
     quarters.append([-sum(column) % 4 for column in zip(*quarters, strict=True)])
-    exact = [[Fraction(x, 4) for x in row] for row in quarters]
-    rounded_Kd = round_table(np.array(exact, dtype=object))
-    assert rounded_Kd.sum(axis=0).tolist() == [int(sum(column)) for column in zip(*exact, strict=True)]
-    for rounded, row in zip(rounded_Kd.tolist(), exact, strict=True):
-        assert all(abs(whole - x) < 1 for whole, x in zip(rounded, row, strict=True))
-        assert abs(sum(rounded) - sum(row)) < 1
-
-
-def test_the_same_table_as_ever():
-    """Counts decide every image's holder: their hash is that of the first, plain form of the rounding, in fractions."""
-    n_d = np.random.default_rng(5).integers(200, 900, 47)
-    counts_Kd = ClassSkew(R=0.4).shares(n_d, 300, 0)
-    assert hashlib.sha256(counts_Kd.astype("<i8").tobytes()).hexdigest()[:16] == "d8c34a101be47900"
+    exact_Kd = np.array([[Fraction(x, 4) for x in row] for row in quarters], dtype=object)
+    rounded_Kd = round_table(exact_Kd)
+    assert (rounded_Kd.sum(axis=0) == exact_Kd.sum(axis=0)).all()
+    assert (abs(rounded_Kd - exact_Kd) < 1).all()
+    assert (abs(rounded_Kd.sum(axis=1) - exact_Kd.sum(axis=1)) < 1).all()
 
 
 def test_dirichlet_mean_and_variance():
@@ -88,3 +102,113 @@ def test_dirichlet_redraws_until_every_client_has_enough():
     assert rule.shares(np.full(4, 100), 6, 0).sum(axis=1).min() >= 30
     with pytest.raises(ConfigError, match="alpha=0.3 with K=6 .* min_size=30 in each of 1 draws"):
         Dirichlet(alpha=0.3, min_size=30, max_redraws=0).shares(np.full(4, 100), 6, 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.005, 500), seed=st.integers(0, 9))
+def test_limited_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
+    """The cap, class by class: whoever held N/K images or more before a class has none of it."""
+    counts_Kd = drawn("limited", n_d, K, alpha, seed)
+    before_Kd = counts_Kd.cumsum(axis=1) - counts_Kd
+    assert counts_Kd[before_Kd * K >= n_d.sum()].sum() == 0
+
+
+def test_fedswitch_proportions_are_those_of_the_dirichlet_distribution():
+    """A client's share of class c has mean p_c and variance p_c (1 - p_c) / (alpha + 1).
+
+    alpha = 2, p = (1/2, 1/4, 1/4). Client 0 of 4 wants at most N/4 of a class, and there are N/4 or more, so none
+    runs out. 2,000 seeds: the mean's standard error is below 0.007, the variance's about 2 % (the share's fourth
+    moment is near a uniform's).
+    """
+    n_d, share_d = np.array([2000, 1000, 1000]), np.array([0.5, 0.25, 0.25])
+    shares_Sd = np.stack([drawn("fedswitch", n_d, 4, 2.0, seed)[0] for seed in range(2000)]) / 1000
+    assert shares_Sd.mean(axis=0) == pytest.approx(share_d, abs=0.025)
+    assert shares_Sd.var(axis=0) == pytest.approx(share_d * (1 - share_d) / 3, rel=0.1)
+
+
+def shuffled_and_cut(n_d: np.ndarray, K: int, alpha: float, random: np.random.Generator) -> np.ndarray:
+    """(K, d) counts of SAGE's rule on images: shuffle, cut into K/2 slices, share each out, string together, cut."""
+    order_N = random.permutation(np.repeat(np.arange(len(n_d)), n_d))
+    row: list[int] = []
+    for slice_M in np.array_split(order_N, K // 2):
+        held: list[list[int]] = []
+        while not held or min(map(len, held)) < len(slice_M) // 4:
+            held = [[], []]
+            for label in range(len(n_d)):
+                of_class = slice_M[slice_M == label].tolist()
+                share_2 = random.dirichlet([alpha, alpha]) * [len(own) < len(slice_M) / 2 for own in held]
+                cut = int(share_2[0] / share_2.sum() * len(of_class)) if share_2.any() else 0
+                held[0] += of_class[:cut]
+                held[1] += of_class[cut:]
+        row += held[0] + held[1]
+    return np.array([np.bincount(piece, minlength=len(n_d)) for piece in np.array_split(np.array(row), K)])
+
+
+@pytest.mark.parametrize(("alpha", "measured"), [(0.1, 0.51), (1.0, 0.37)])
+def test_sage_s_clients_differ_as_its_images_do(alpha, measured):
+    """Mean total variation and classes of a client, 20 clients and ten equal classes, against a shuffle of images.
+
+    20 seeds of each: means may differ by 4 standard errors of their difference. `measured`: the variation by another
+    simulation, to two digits. Every two clients hold all classes.
+    """
+    n_d = np.full(10, 1000)
+    ours = [drawn("sage", n_d, 20, alpha, seed) for seed in range(20)]
+    theirs = [shuffled_and_cut(n_d, 20, alpha, np.random.default_rng(seed)) for seed in range(20)]
+    for statistic in (mean_total_variation, lambda counts_Kd: (counts_Kd > 0).sum(axis=1).mean()):
+        values_2S = np.array([[*map(statistic, tables)] for tables in (ours, theirs)])
+        (mean, other), (spread, more) = values_2S.mean(axis=1), values_2S.var(axis=1, ddof=1) / 20
+        assert mean == pytest.approx(other, abs=4 * (spread + more) ** 0.5)
+        if statistic is mean_total_variation:
+            assert mean == pytest.approx(measured, abs=0.005 + 4 * spread**0.5)
+    assert all((counts_Kd.reshape(10, 2, 10).sum(axis=1) > 0).all() for counts_Kd in ours)
+
+
+@settings(max_examples=60, deadline=None)
+@given(n_d=st.lists(st.integers(0, 300), min_size=10, max_size=10).map(np.array), K=st.integers(1, 40))
+def test_fedmatch_rounds_the_printed_proportions_down_or_up(n_d, K):
+    """The row of type 0 of `ten_types_of_class_imbalanced_dist` (data/generator.py); type t is t places further."""
+    printed_d = [0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15]
+    p_Kd = np.stack([np.roll(printed_d, client % 10) for client in range(K)])
+    counts_Kd = FedMatchSkew().shares(n_d, K, 0)
+    assert (abs(counts_Kd - n_d * p_Kd / p_Kd.sum(axis=0)) < 1 + 1e-9).all()
+
+
+def test_more_shards_for_the_largest_classes_by_hand():
+    """K = 3, two each: 6 shards of 4 classes, the larger two classes get 2 shards. n = (10, 30, 21, 7): shards of 10;
+    15, 15; 11, 10; 7. Nobody holds both shards of a class, so the columns are these numbers and zeros."""
+    counts_Kd = Shards().shares(np.array([10, 30, 21, 7]), 3, 1)
+    assert [sorted(column[column > 0].tolist()) for column in counts_Kd.T] == [[10], [15, 15], [10, 11], [7]]
+    assert ((counts_Kd > 0).sum(axis=1) == 2).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    n_d=st.lists(st.integers(60, 300), min_size=2, max_size=12).map(np.array),
+    K=st.integers(1, 30), wanted=st.integers(1, 12), distinct=st.booleans(), seed=st.integers(0, 5),
+)  # fmt: skip
+def test_shards_give_every_image_once_and_as_many_classes_as_asked(n_d, K, wanted, distinct, seed):
+    d = len(n_d)
+    assume(K * wanted >= d and (wanted <= d or not distinct) and -(-K * wanted // d) <= 60)
+    counts_Kd = Shards(classes_per_client=wanted, distinct=distinct).shares(n_d, K, seed)
+    np.testing.assert_array_equal(counts_Kd.sum(axis=0), n_d)
+    held_K = (counts_Kd > 0).sum(axis=1)
+    assert (held_K == wanted).all() if distinct else (held_K <= wanted).all() and (held_K >= 1).all()
+    if distinct:
+        for column in counts_Kd.T:  # one shard each: equal up to one image
+            assert column.max() - column[column > 0].min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "n_d", "K", "words"),
+    [
+        (Shards(classes_per_client=4), [50] * 3, 5, "4 distinct classes of 3: take at most 3, or distinct=False"),
+        (Shards(classes_per_client=2), [50] * 10, 4, "8 shards, fewer than the 10 classes: take classes_per_client=3"),
+        (Shards(classes_per_client=2), [50, 50, 4, 50], 10, "cuts class 2 into 5 shards, it has 4 images left"),
+        (Dirichlet(alpha=0.1, rule="sage"), [100] * 10, 5, "K=5 is odd; choose K=6"),
+        (FedMatchSkew(), [100] * 9, 5, "made for 10 classes, not 9"),
+        (Dirichlet(alpha=1, min_size=10), [9] * 2, 2, "min_size can be at most 9"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused(rule, n_d, K, words):
+    with pytest.raises(ConfigError, match=words):
+        rule.shares(np.array(n_d), K, 0)

@@ -1,34 +1,52 @@
 """`fssl data partition` takes the fields of a run, or a paper's cell, and refuses what a run refuses."""
 
 import json
+import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 
 from benchmark.cli.main import main
 from benchmark.data.datasets import load
-from benchmark.data.partition import ClassSkew, Dirichlet, Iid, Shards
+from benchmark.data.describe import describe, plot
+from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.data.split import split
+from benchmark.errors import CannotWrite, ConfigError
 
+LABELS_N = np.repeat(np.arange(2), 12)
 SIX = ["data", "partition", "--federation.K=6"]
 
 
-@pytest.mark.parametrize(
-    ("words", "rule"),
-    [
-        ("", ClassSkew(R=0.4)),
-        ("--partition.R=0.7 --partition.sizes=equal", ClassSkew(R=0.7, sizes="equal")),
-        ("--partition=iid", Iid()),
-        ("--partition=dirichlet --partition.alpha=0.9 --partition.rule=limited", Dirichlet(alpha=0.9, rule="limited")),
-        ("--partition=shards --partition.classes_per_client=3", Shards(classes_per_client=3)),
-    ],
-)
-def test_every_rule_can_be_asked_for(capsys, words, rule):
-    assert main([*SIX, "--data", "digits", "--data.N_s=100", "--seed", "3", "--json", *words.split()]) == 0
+def test_it_is_the_split_of_the_run_with_a_picture(capsys, tmp_path):
+    rule = ["--partition=dirichlet", "--partition.alpha=0.9", "--partition.rule=limited"]
+    words = ["--data=digits", "--data.N_s=100", "--seed=3", "--json", "--plot", str(tmp_path / "a.svg")]
+    assert main([*SIX, *rule, *words]) == 0
     actual = json.loads(capsys.readouterr().out)
     labels_N = load("digits").train_labels_N.numpy()
-    expected = split(labels_N, 10, 100, 6, rule, 3)
-    assert actual["hash"] == expected.hash() and actual["counts"] == expected.counts(labels_N).tolist()
+    expected = split(labels_N, 10, 100, 6, Dirichlet(alpha=0.9, rule="limited"), 3)
+    assert actual == json.loads(json.dumps(describe(expected, labels_N)))
+    text = " ".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
+    assert all(word in text for word in ("server", "client", "realised R = 0."))
+
+
+def test_a_description_by_hand():
+    """Two classes of 12; N_s = 4 takes 2 of each, leaving 10. R = 0.6, K = 2: 10 (0.6 + 0.4/2) = 8 and 10 x 0.4/2 = 2;
+    the two clients are at distance (|.8-.2| + |.2-.8|)/2 = 0.6."""
+    shared = split(LABELS_N, 2, 4, 2, ClassSkew(R=0.6), 0)
+    described = describe(shared, LABELS_N)
+    assert described["R_nominal"] == 0.6 and described["R_realised"] == pytest.approx(0.6)
+    assert described["counts"] == [[8, 2], [2, 8]] and described["server_counts"] == [2, 2]
+    assert described["K"] == 2 and described["hash"] == shared.hash()
+
+
+def test_a_picture_has_no_clock_and_goes_where_it_can(tmp_path):
+    shared = split(LABELS_N, 2, 4, 2, ClassSkew(R=0.6), 0)
+    for name in ("a.pdf", "b.pdf"):
+        plot(shared, LABELS_N, ("cat", "dog"), tmp_path / name)
+    assert (tmp_path / "a.pdf").read_bytes() == (tmp_path / "b.pdf").read_bytes()
+    for name, error, words in (("a.jpg", ConfigError, r"'\.jpg'"), ("absent/a.svg", CannotWrite, "No such file")):
+        with pytest.raises(error, match=words):
+            plot(shared, LABELS_N, ("cat", "dog"), tmp_path / name)
 
 
 def test_a_cell_s_partition(capsys):
@@ -61,7 +79,6 @@ def test_labels_at_the_clients(capsys):
     [
         ("--R 0.4", "--partition.R"),
         ("--partition.rule=limited", "partition.rule"),
-        ("--partition=shards --partition.classes_per_client=11", "take at most 10"),
         ("--partition=dirichlet --partition.alpha=1 --partition.rule=sage --federation.K=5", "K=5 is odd"),
     ],
 )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from benchmark.diagnostics.diversity import (
     CohortDiversity,
     GradientDiversity,
-    StreamingDiversity,
+    VectorSet,
     on_all_images,
 )
 from benchmark.federated.module import fit
@@ -33,10 +33,8 @@ BY_HAND = {"l2/squared": 1.4, "l2/plain": 1.8, "l1/squared": 2.36, "l1/plain": 2
 
 
 def quotients(vectors):
-    diversity = StreamingDiversity()
-    for vector in vectors:
-        diversity.add({"w": torch.tensor(vector[:1]), "b": torch.tensor(vector[1:])})
-    return diversity.quotients()
+    sets = (VectorSet.of({"w": torch.tensor(vector[:1]), "b": torch.tensor(vector[1:])}) for vector in vectors)
+    return sum(sets, VectorSet()).quotients()
 
 
 def test_by_hand():

@@ -13,8 +13,8 @@ from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.records.record import run_folder
-from benchmark.records.retrain import retrain
 from benchmark.records.run import run
+from benchmark.records.verify import retrain
 from tests.conftest import record_of
 from tests.records.test_run import Interrupt
 
@@ -51,6 +51,7 @@ def test_processes_are_known_before_there_is_data_and_are_what_is_built(tiny, na
 @pytest.mark.parametrize(
     ("name", "threads", "named"),
     [
+        ("reference", 1, "--devices: cpu,cpu, but --engine reference has one; choose --engine pool"),
         ("gpuu", 1, "unknown engine 'gpuu'; choose auto, reference, pool"),
         ("ray", 1, "--engine: 'ray' is withdrawn; choose pool on one machine, .* --launcher ray"),
         ("pool", 2, "--threads: 2"),
@@ -58,7 +59,7 @@ def test_processes_are_known_before_there_is_data_and_are_what_is_built(tiny, na
 )
 def test_what_cannot_be_built_is_refused(name, threads, named):
     with pytest.raises(ConfigError, match=named):
-        EngineOptions(engine=name, threads=threads)
+        EngineOptions(engine=name, threads=threads, devices=("cpu", "cpu") if name == "reference" else None)
 
 
 def test_a_run_goes_on_with_the_engine_it_began_with(tiny, tmp_path):

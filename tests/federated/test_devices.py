@@ -91,11 +91,6 @@ def test_a_run_begun_on_cuda_says_why_it_cannot_go_on(no_card):
         EngineOptions().as_recorded(ON_CUDA)
 
 
-def test_one_reference_engine_has_one_device():
-    with pytest.raises(ConfigError, match="--devices: cpu,cpu, but --engine reference has one; choose --engine pool"):
-        EngineOptions(engine="reference", devices=("cpu", "cpu"))
-
-
 def test_tf32_is_refused_where_it_is_not_to_be_had(two_cards, monkeypatch):
     """The second card is of 2018, and has no units for it."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda name: {"cuda:0": (8, 0), "cuda:1": (7, 5)}[name])

@@ -47,6 +47,8 @@ def test_labels_are_hidden_where_the_setting_hides_them():
 
 def test_a_round_trains_on_what_has_arrived():
     environment = prepare(settled("server", streaming_steps=10))
+    again, first = (environment.part(2, "unlabelled", round_number).positions_N for round_number in (11, 1))
+    assert torch.equal(again, first)
     job = Job(
         key=Key(client=2),
         update=CRL().update(keeps_momentum=False),

@@ -2,8 +2,6 @@
 
 Every method, and every kind of local step: a label setting decides which streams of images a step has. `FLAT` has the
 same forward passes, losses and optimizer step as plain functions; ours may launch 1.3 times as many operations.
-
-python -m tests.federated.test_no_wait      the table
 """
 
 import copy
@@ -455,15 +453,3 @@ def test_a_run_s_state_is_saved_from_the_device(tmp_path):
     saved = load(tmp_path, "run")
     assert saved is not None and saved.state.server["student"].keys() == student.keys()
     assert all(type(value) is Tensor and value.is_cpu for value in saved.state.server["student"].values())
-
-
-def main() -> None:
-    print(f"{'trace':32} {'local step':60} operations  flat  ratio")
-    for name in FLAT:
-        accelerator, environment = counted(name)
-        for kind, (ours, flat) in compared(name, accelerator, environment).items():
-            print(f"{name:32} {kind:60} {ours:10.0f} {flat:5} {ours / flat:6.2f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmark.errors import ConfigError
-from benchmark.methods.shared import RunningMean, ema_, mean, momentum_step
+from benchmark.methods.shared import RunningMean, ema_, mean
 from benchmark.methods.ssfl import Grouping, with_server
 from tests.federated.helpers import equal
 
@@ -93,22 +93,3 @@ def test_ema_in_place_by_hand(lerp):
     assert teacher.weight.item() == 2.625
     ema_(teacher, student, 0.0, lerp=lerp)
     assert equal(teacher.state_dict(), student.state_dict())
-
-
-def test_server_momentum_by_hand():
-    """beta = .5, w = (4, 8), three clients with mean (2, 8), then (1, 8).
-
-    v = w - mean = (2, 0), w = (2, 8). Then v = .5 (2, 0) + (2 - 1, 0) = (2, 0), w = (0, 8): momentum carries beyond the
-    mean (1, 8). The running mean of a norm is not a parameter and is averaged.
-    """
-    weights = {"w": torch.tensor([4.0, 8.0]), "norm.running_mean": torch.tensor([5.0])}
-    clients = [
-        {"w": torch.tensor(w), "norm.running_mean": torch.tensor([1.0])} for w in ([0.0, 7.0], [1.0, 8.0], [5.0, 9.0])
-    ]
-    once, velocity = momentum_step(weights, mean(clients), None, 0.5)
-    assert once["w"].tolist() == [2.0, 8.0] and once["norm.running_mean"].tolist() == [1.0]
-    later = {"w": torch.tensor([1.0, 8.0]), "norm.running_mean": torch.tensor([3.0])}
-    twice, _ = momentum_step(once, later, velocity, 0.5)
-    assert twice["w"].tolist() == [0.0, 8.0] and twice["norm.running_mean"].tolist() == [3.0]
-    without, _ = momentum_step(once, later, velocity, 0.0)
-    assert without["w"].tolist() == later["w"].tolist()

@@ -10,19 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.experiment import Experiment
-from benchmark.federated.batches import JobBatches
-from benchmark.federated.environment import prepare, weights_of
+from benchmark.federated.environment import weights_of
 from benchmark.methods.feddure import FedDure
-from benchmark.methods.protocol import Job, Key, Limit, LocalUpdate, Stream, Weights
+from benchmark.methods.protocol import Weights
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.streams import torch_stream
 from tests.federated.helpers import difference
-from tests.methods import test_sage
-from tests.methods.test_sage import LR
+from tests.methods.plain_torch import PlainRounds, compared, partly_labelled, step
 from tests.methods.watch import watched
 
-T = 3
 METHOD = FedDure(
     threshold=0.14,
     unlabelled_weight=2.0,
@@ -43,83 +39,57 @@ WAYS: dict[str, FedDure] = {
 }
 
 
-def experiment_of(method: Any, norm: Any = "gn") -> Experiment:
+def of(way: str) -> Any:
     """All four clients in each round, so that each has a regulator to go on with."""
-    e = test_sage.experiment_of(method, norm)
-    return replace(e, federation=replace(e.federation, C=4, T=T))
+    return partly_labelled(WAYS[way], "bn" if "batch norm" in way else "gn", C=4, T=3)
 
 
-@functools.cache
-def by_plain_torch(method: FedDure, norm: str = "gn") -> Weights:
-    """The student after two rounds. The step of the copy's copy is taken by hand, layer by layer."""
-    environment = prepare(experiment_of(method, norm))
-    now, fines, buffers = weights_of(environment.network()), dict[int, nn.Module](), dict[int, Any]()
-    with_f = method.regulator == "paper"
-    for number in (1, 2):
-        ends = []
-        for client in environment.world(number, None).cohort():  # type: ignore[arg-type]
-            student, copy = environment.network(), environment.network()
-            student.load_state_dict(now)
-            copy.load_state_dict(now)
-            if client not in fines:
-                fines[client] = nn.Sequential(nn.Linear(10, 6), nn.ReLU(), nn.Linear(6, 1), nn.Sigmoid())
-                draw = torch_stream(0, "train", "round", number, "client", client, "draw", 0, "start")
-                with torch.no_grad():
-                    for value, inputs in zip(fines[client].parameters(), (10, 10, 6, 6), strict=True):
-                        value.copy_((2 * torch.rand(value.shape, generator=draw) - 1) / math.sqrt(inputs))
-            f = fines[client]
-            sgds = {net: torch.optim.SGD(net.parameters(), lr=LR, momentum=0.9) for net in (student, copy, f)}
-            if method.momentum == "kept":
-                for mine, former in zip(sgds.values(), buffers.get(client, []), strict=False):
-                    mine.load_state_dict(former)
-            streams = {
-                "labelled": Stream(part="labelled", batch_size=12, views=("weak",)),
-                "unlabelled": Stream(part="unlabelled", batch_size=8, views=("weak", "strong")),
-            }
-            job = Job(key=Key(client=client), update=LocalUpdate(), receives={}, data=streams, limit=Limit(steps=T))
-            for step, batch in enumerate(JobBatches(environment, job, number), start=1):
-                images: Any = batch.streams["labelled"]
-                x, y = images.views["weak"], images.labels_N
-                weak, strong = batch.streams["unlabelled"].views.values()
-                if method.forward == "joint":
-                    logits = student(torch.cat([x, weak, strong])).split([len(x), len(weak), len(strong)])
-                else:
-                    logits = [student(view) for view in (x, weak, strong)]
-                p = logits[1].detach().softmax(1)
-                label, sure = p.argmax(1), (p.amax(1) >= method.threshold).float()
+class Plain(PlainRounds):
+    """The step of the copy's copy is taken by hand, layer by layer."""
 
-                def unlabelled(net_logits, weights, label=label):
-                    return sum(w * -row.log_softmax(0)[c] for w, row, c in zip(weights, net_logits, label)) / len(label)  # noqa: B905
+    def begin(self) -> None:
+        self.fines: dict[int, nn.Module] = {}
 
-                if with_f:
-                    step_of(f, sgds[f], fine_loss(copy, f, p, weak, x, y, unlabelled, method.virtual_rate))
-                weights = f(p)[:, 0].detach() if with_f else sure
-                with torch.no_grad():
-                    before = F.cross_entropy(copy(x), y)
-                step_of(copy, sgds[copy], unlabelled(copy(weak), weights))
-                with torch.no_grad():
-                    d = before - F.cross_entropy(copy(x), y)
-                scale = 2.0 * min(1.0, step / 2)
-                loss = F.cross_entropy(logits[0], y)
-                if method.feedback == "paper":
-                    loss = loss + scale * unlabelled(logits[2], weights + d)
-                else:
-                    own = F.cross_entropy(logits[2], logits[2].argmax(1))
-                    loss = loss + scale * unlabelled(logits[2], weights) + (-d) * own
-                step_of(student, sgds[student], loss)
-            buffers[client] = [sgd.state_dict() for sgd in sgds.values()]
-            ends.append(weights_of(student))
-        now = {
-            name: torch.stack([end[name].double() for end in ends]).mean(0).to(value.dtype)
-            for name, value in now.items()
-        }
-    return now
+    def job(self, client: int) -> Weights:
+        method, student, copy = self.method, self.network(), self.network()
+        with_f = method.regulator == "paper"
+        if client not in self.fines:
+            self.fines[client] = nn.Sequential(nn.Linear(10, 6), nn.ReLU(), nn.Linear(6, 1), nn.Sigmoid())
+            draw = torch_stream(0, "train", "round", self.number, "client", client, "draw", 0, "start")
+            with torch.no_grad():
+                for value, inputs in zip(self.fines[client].parameters(), (10, 10, 6, 6), strict=True):
+                    value.copy_((2 * torch.rand(value.shape, generator=draw) - 1) / math.sqrt(inputs))
+        f = self.fines[client]
+        sgds = {name: self.optimizer(client, net, name=name) for name, net in (("s", student), ("c", copy), ("f", f))}
+        for number, batch in enumerate(self.batches(client), start=1):
+            x, y = batch["labelled"].views["weak"], batch["labelled"].labels_N
+            weak, strong = batch["unlabelled"].views.values()
+            logits = self.passed(student, (x, weak, strong))
+            p = logits[1].detach().softmax(1)
+            label, sure = p.argmax(1), (p.amax(1) >= method.threshold).float()
 
+            def unlabelled(net_logits, weights, label=label):
+                return sum(w * -row.log_softmax(0)[c] for w, row, c in zip(weights, net_logits, label)) / len(label)  # noqa: B905
 
-def step_of(net: nn.Module, sgd: torch.optim.SGD, loss: Tensor) -> None:
-    sgd.zero_grad()
-    loss.backward()
-    sgd.step()
+            if with_f:
+                step(sgds["f"], fine_loss(copy, f, p, weak, x, y, unlabelled, method.virtual_rate))
+            weights = f(p)[:, 0].detach() if with_f else sure
+            with torch.no_grad():
+                before = F.cross_entropy(copy(x), y)
+            step(sgds["c"], unlabelled(copy(weak), weights))
+            with torch.no_grad():
+                d = before - F.cross_entropy(copy(x), y)
+            scale = 2.0 * min(1.0, number / 2)
+            loss = F.cross_entropy(logits[0], y)
+            if method.feedback == "paper":
+                loss = loss + scale * unlabelled(logits[2], weights + d)
+            else:
+                own = F.cross_entropy(logits[2], logits[2].argmax(1))
+                loss = loss + scale * unlabelled(logits[2], weights) + (-d) * own
+            step(sgds["s"], loss)
+        for name, sgd in sgds.items():
+            self.keep(client, sgd, name)
+        return weights_of(student)
 
 
 def fine_loss(copy, f, p, weak, x, y, unlabelled, rate) -> Tensor:
@@ -146,22 +116,20 @@ def _like(norm: nn.Module, channels: int) -> nn.Module:
     return nn.BatchNorm2d(channels) if isinstance(norm, nn.BatchNorm2d) else nn.GroupNorm(norm.num_groups, channels)  # type: ignore[arg-type]
 
 
+@functools.cache
+def by_plain_torch(way: str) -> Plain:
+    return Plain(of(way))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_two_rounds_by_plain_torch(way):
-    """By plain torch, too, every switch gives other weights."""
-    norm: Any = "bn" if "batch norm" in way else "gn"
-    expected = by_plain_torch(WAYS[way], norm)
-    module, _ = watched(experiment_of(WAYS[way], norm), 2)
-    student = module.models()["student"]
-    trained = {name: value for name, value in student.items() if value.is_floating_point()}
-    assert difference(trained, expected) < 1e-6
-    default = by_plain_torch(METHOD, norm)
-    assert (difference(trained, default) > 2e-6) == (way not in ("paper", "batch norm"))
+    default = "batch norm" if "batch norm" in way else "paper"
+    compared(of(way), by_plain_torch(way), by_plain_torch(default), least=2e-6)
 
 
 def test_the_regulator_stays_with_its_client():
     """It is trained in each job, from where the last one left it; neither it nor the copy is sent."""
-    module, watch = watched(experiment_of(METHOD), 2)
+    module, watch = watched(of("paper"), 2)
     for job, outcome in watch.clients(1):
         kept = module.state.clients[str(job.key.client)]
         assert outcome.private is not None and set(kept) == {"fine"}
@@ -172,7 +140,7 @@ def test_the_regulator_stays_with_its_client():
 def test_without_pseudo_labels_it_learns_labels_alone():
     alone = SupervisedFL(batch_size=12, weighting="uniform")
     first, second, other = (
-        watched(experiment_of(method), 2)[0].models()["student"]
+        watched(replace(of("paper"), method=method), 2)[0].models()["student"]
         for method in (replace(METHOD, unlabelled_weight=0.0), alone, METHOD)
     )
     assert difference(first, second) < 1e-6 < difference(other, second)

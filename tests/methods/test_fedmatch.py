@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 from torch import nn
 
-from benchmark.data.noise import gaussian_image
+from benchmark.data.fedmatch import gaussian_image
 from benchmark.federated.environment import prepare
 from benchmark.federated.local import load
 from benchmark.federated.trees import tree_bytes

@@ -10,10 +10,11 @@ import torch
 
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import method_class, read_method
-from benchmark.methods.protocol import Local, Method
+from benchmark.methods.protocol import Local, Method, State
+from benchmark.methods.shared import fit_each, mean_of
 from tests.conftest import ROOT, tiny_experiment
 from tests.federated.helpers import module_of
-from tests.methods.toys import ToConstant, Toy, work
+from tests.methods.toys import UNLABELLED, ToConstant
 
 OWN = "OwnLoss(threshold=self.threshold)"
 README = (ROOT / "benchmark" / "methods" / "README.md").read_text()
@@ -41,11 +42,13 @@ def test_the_method_in_the_readme_runs(tmp_path, monkeypatch, own_loss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wrong(Toy):
+class Wrong(Method):
     """A method of which one function, or one of its local work, returns something else than it should."""
 
     function: str
     returns: Any
+
+    needs = frozenset({"server"})
 
     def init(self, setup):
         return self.returns if self.function == "init" else super().init(setup)
@@ -55,10 +58,9 @@ class Wrong(Toy):
             return self.returns(state)
         if self.function == "fit":
             return state, {"jobs": float(len(list(world.fit(self.returns))))}
-        return super().round(state, world)
-
-    def jobs(self, student, world):
-        return [work(world, WrongWork(method=self), client, student=student) for client in world.cohort()]
+        update, data = WrongWork(method=self), {"unlabelled": UNLABELLED}
+        outcomes = fit_each(world, world.cohort(), update, {"student": state.server["student"]}, data)
+        return State(server={"student": mean_of(outcomes, otherwise=None)}), {}
 
     def models(self, state):
         return self.returns(state) if self.function == "models" else super().models(state)

@@ -1,6 +1,6 @@
-"""Kinds of local work: the same in two workers; sitting out, twice, only reading."""
+"""Kinds of local work: the same in two workers; a client twice; only reading."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -9,21 +9,11 @@ from benchmark.federated.engines import Engine, ReferenceEngine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
-from benchmark.methods.protocol import CENTRAL, SERVER, Job, Key, Limit, Local, Outcome, Tree
+from benchmark.methods.protocol import Job, Key, Limit, Local, Outcome, Tree
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import FastHere, difference
 from tests.methods.golden import TRACES
-from tests.methods.toys import UNLABELLED, Counting, ToConstant, Toy, equal_trees
-
-BASE = tiny_experiment()
-# Labels at the server and at every client: each toy finds what it needs.
-EXPERIMENT = replace(BASE, data=replace(BASE.data, label_setting="every_client", labels_per_client=1), method=Toy())
-
-
-@dataclass(frozen=True, kw_only=True)
-class SitsOut(ToConstant):
-    def start(self, received, private, reader):
-        return None
+from tests.methods.toys import UNLABELLED, Counting, ToConstant, equal_trees
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +30,7 @@ class Predicts(ToConstant):
 
 @pytest.fixture(scope="module")
 def environment() -> Environment:
-    return prepare(EXPERIMENT)
+    return prepare(tiny_experiment())
 
 
 def run(environment: Environment, engine: Engine, rounds: int = 2) -> FederatedModule:
@@ -50,19 +40,20 @@ def run(environment: Environment, engine: Engine, rounds: int = 2) -> FederatedM
     return module
 
 
-def alone(environment: Environment, *jobs: Job) -> list[Outcome]:
-    return list(ReferenceEngine(environment).fit(jobs, 1, {}))
-
-
-def job(environment, update, client=0, draw=0, data=None, limit=None, **changes):
-    return Job(
-        key=Key(client=client, draw=draw),
-        update=update,
-        receives={"student": weights_of(environment.network())},
-        data=data or {"unlabelled": UNLABELLED},
-        limit=limit or Limit(steps=2),
-        **changes,
-    )
+def alone(environment: Environment, update, *draws: int, kept: dict[str, Tree] | None = None) -> list[Outcome]:
+    """The outcomes of these jobs of client 0 in round 1."""
+    receives = {"student": weights_of(environment.network())}
+    jobs = [
+        Job(
+            key=Key(client=0, draw=draw),
+            update=update,
+            receives=receives,
+            data={"unlabelled": UNLABELLED},
+            limit=Limit(steps=2),
+        )
+        for draw in draws
+    ]
+    return list(ReferenceEngine(environment).fit(jobs, 1, {} if kept is None else kept))
 
 
 def kept_by(outcome: Outcome) -> Tree:
@@ -87,37 +78,17 @@ def test_every_shape_is_the_same_in_two_workers(name):
     assert here.metrics == there.metrics
 
 
-def test_a_client_sits_out(environment):
-    out, then = alone(environment, job(environment, SitsOut()), job(environment, ToConstant()))
-    assert out.sends == {} and out.steps == 0 and then.steps == 2
-
-
 def test_the_same_client_twice_draws_other_batches_and_sees_what_it_left(environment):
-    first, second = alone(environment, *(job(environment, ToConstant(), draw=d) for d in (0, 1)))
-    assert difference(first.sends["student"], second.sends["student"]) > 0
     kept: dict[str, Tree] = {}
-    counts = [job(environment, Counting(), draw=d) for d in (0, 1)]
-    again = list(ReferenceEngine(environment).fit(counts, 1, kept))
-    assert [kept_by(o)["times"] for o in again] == [1, 2] and kept["0"]["times"] == 2
-    assert difference(kept_by(again[0])["student"], kept_by(again[1])["student"]) > 0
+    first, second = alone(environment, Counting(), 0, 1, kept=kept)
+    assert [kept_by(o)["times"] for o in (first, second)] == [1, 2] and kept["0"]["times"] == 2
+    assert difference(kept_by(first)["student"], kept_by(second)["student"]) > 0
 
 
 def test_predict_looks_at_every_image_in_order(environment):
-    (actual,) = alone(environment, job(environment, Predicts()))
+    (actual,) = alone(environment, Predicts(), 0)
     part = environment.part(0, "unlabelled")
     network, data = environment.network().eval(), environment.data
     images = (part.images_NCHW[part.positions_N].float() / 255 - data.mean[0]) / data.std[0]
     with torch.no_grad():
         assert torch.allclose(kept_by(actual)["logits"], network(images), atol=1e-5)
-
-
-def test_epochs_are_passes_over_the_holder_s_images(environment):
-    streams = {"unlabelled": replace(UNLABELLED, drop_last=False)}
-    (actual,) = alone(environment, job(environment, ToConstant(), data=streams, limit=Limit(epochs=2)))
-    assert actual.steps == 2 * -(-len(environment.part(0, "unlabelled")) // 8)
-
-
-def test_one_holder_of_everything():
-    environment = prepare(tiny_experiment())
-    assert len(environment.part(CENTRAL, "unlabelled")) == sum(environment.sizes[k] for k in range(4))
-    assert len(environment.part(CENTRAL, "labelled")) == environment.sizes[SERVER] == 20

@@ -1,9 +1,8 @@
 """RSCFed and Fed-Consist: whole rounds against plain torch, subsets, aggregation."""
 
 import math
-from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 
 from benchmark.federated.environment import weights_of
 from benchmark.methods.fed_consist import FedConsist, MeanTeacherUpdate, Member
-from benchmark.methods.protocol import Job, Outcome, Training
+from benchmark.methods.protocol import Training
 from benchmark.methods.rscfed import RSCFed
 from tests.federated.helpers import difference
 from tests.methods.plain_torch import experiment_of, rounds_by_plain_torch
@@ -22,21 +21,6 @@ from tests.methods.watch import watched
 BY_LETTER: dict[str, Any] = {"unlabelled_weight": 1.0, "ema_warm_up": "paper", "teacher_start": "paper"}
 rscfed = partial(RSCFed, labelled_weight="per_subset", **BY_LETTER)
 fed_consist = partial(FedConsist, **BY_LETTER)
-
-
-def rounds_of(experiment, rounds=1):
-    """The module after these rounds, and the jobs and outcomes of each."""
-    module, watch = watched(experiment, rounds)
-    logs = [Log(*map(list, zip(*watch.seen[number], strict=True))) for number in range(1, rounds + 1)]
-    return module, logs
-
-
-class Log(NamedTuple):
-    jobs: list[Job]
-    outcomes: list[Outcome]
-
-
-# --- whole rounds, independently ---
 
 
 ALPHA, LAMBDA_U = 0.3, 5.0
@@ -50,37 +34,59 @@ def sharpened_error(student, teacher, views, number):
     return LAMBDA_U * (errors_ND**2).sum(1).mean()
 
 
-def weights_in(environment, states, share, beta):
-    """By images, or `share` of the labelled client, and of the others by images; with beta by Eq. 6 of these."""
+def weights_in(environment, states, method):
+    """Of all clients in one subset: their frequencies in Eq. 5, and in Eq. 6, which also has beta and the distances."""
     sizes, labelled, clients = environment.sizes, environment.labelled, range(environment.K)
+    times, rule = getattr(method, "labelled_times", 1.0), getattr(method, "labelled_weight", "per_subset")
     others = sum(sizes[k] for k in clients if not labelled[k])
-    plain = {k: sizes[k] / sum(sizes[k] for k in clients) for k in clients}
-    if share is not None:
-        plain = {k: share if labelled[k] else (1 - share) * sizes[k] / others for k in clients}
+    by_share = {k: 0.5 if labelled[k] else 0.5 * sizes[k] / others for k in clients}
+    power = {"by_size": (0, 0), "released_command": (0, 1), "released_code": (1, 2)}.get(rule)
+    if getattr(method, "labelled_share", 0.5) is None:
+        power = (0, 0)
+    first, second = (
+        by_share if power is None else {k: sizes[k] * times ** (labelled[k] and p) for k in clients}
+        for p in (power or (0, 0))
+    )
+    beta = getattr(method, "beta", 0.0)
+    if getattr(method, "beta_rule", "paper") == "released_code":
+        beta = method.beta_labelled
     flat = {k: torch.cat([w.double().flatten() for w in states[k].values()]) for k in clients}
-    average = sum(plain[k] * flat[k] for k in clients)
-    actual = {k: plain[k] * math.exp(-beta * float((flat[k] - average).norm()) / sizes[k]) for k in clients}
+    sections = [w.numel() for w in states[0].values()]
+    average = sum(first[k] * flat[k] for k in clients) / sum(first.values())
+    apart = {k: (flat[k] - average).split(sections) for k in clients}
+    norm = {
+        k: sum(float(part.norm()) for part in parts)
+        if getattr(method, "distance", "paper") == "released_code"
+        else float(torch.cat(parts).norm())
+        for k, parts in apart.items()
+    }
+    actual = {k: second[k] * math.exp(-beta * norm[k] / sizes[k]) for k in clients}
     return {k: weight / sum(actual.values()) for k, weight in actual.items()}
 
 
 SAME: dict[str, Any] = {"batch_size": 8, "alpha": ALPHA, "unlabelled_weight": LAMBDA_U}
+FAR: dict[str, Any] = {"M": 1, "subset": 4, "beta": 200.0, **SAME}
 
 
 @pytest.mark.parametrize(
-    "method, share, beta",
+    "method",
     [
-        (fed_consist(**SAME), 0.5, 0.0),
-        (fed_consist(labelled_share=None, **SAME), None, 0.0),
-        (rscfed(M=1, subset=4, beta=0.0, labelled_weight="per_round", **SAME), 0.5, 0.0),
-        (rscfed(M=1, subset=4, beta=200.0, labelled_weight="by_size", **SAME), None, 200.0),
-        (rscfed(M=2, subset=4, beta=200.0, drawn_twice="reused", **SAME), 0.5, 200.0),
+        fed_consist(**SAME),
+        fed_consist(labelled_share=None, **SAME),
+        rscfed(M=1, subset=4, beta=0.0, labelled_weight="per_round", **SAME),
+        rscfed(labelled_weight="by_size", **FAR),
+        rscfed(labelled_weight="by_size", distance="released_code", **FAR),
+        rscfed(labelled_weight="released_command", labelled_times=2.0, **FAR),
+        rscfed(labelled_weight="released_code", labelled_times=2.0, **FAR),
+        rscfed(beta_rule="released_code", beta_labelled=300.0, **FAR),
+        rscfed(drawn_twice="reused", **{**FAR, "M": 2}),
     ],
 )
-def test_four_rounds_by_plain_torch(method, share, beta):
+def test_four_rounds_by_plain_torch(method):
     """Subsets of all clients, students and teachers alike: four rounds of weighted FedAvg, or of Eqs. 5 to 7."""
     experiment = experiment_of(method)
-    module, _ = rounds_of(experiment, rounds=4)
-    weights = partial(weights_in, share=share, beta=beta)
+    module, _ = watched(experiment, 4)
+    weights = partial(weights_in, method=method)
     mean, teachers = rounds_by_plain_torch(experiment, 4, weights=weights, loss_of=sharpened_error, alpha=ALPHA)
     assert difference(module.models()["student"], mean) < 1e-6
     for client, kept in module.state.clients.items():
@@ -92,45 +98,36 @@ def test_four_rounds_by_plain_torch(method, share, beta):
     assert difference(mean, start) > 1e-2  # four rounds of something
 
 
-# --- subsets, and a client drawn twice ---
-
-
-def sent_in(log, module):
-    """(client's number, its images, whether it is labelled, a weight of its model) of each outcome."""
-    environment = module.environment
-    for o in log.outcomes:
-        k = o.key.client
-        yield environment.sizes[k], bool(environment.labelled[k]), o.sends["student"]["fc2.bias"].double()
-
-
 @pytest.mark.parametrize("beta", [0.0, 30.0])
 def test_labelled_clients_have_their_share_of_the_round(beta):
     """per_round, from the outcomes: Eq. 6 by size in each subset of three; then labelled draws scaled to .3 in sum, the
     others to .7."""
     method = rscfed(M=3, subset=3, batch_size=8, beta=beta, labelled_weight="per_round", labelled_share=0.3)
-    module, (log,) = rounds_of(experiment_of(method))
-    models, totals = list(sent_in(log, module)), {True: 0.0, False: 0.0}
+    module, watch = watched(experiment_of(method))
+    environment, total = module.environment, {True: 0.0, False: 0.0}
     sums: dict[bool, Any] = {True: 0.0, False: 0.0}
-    full = [o.sends["student"] for o in log.outcomes]
+    draws = [(job.key.client, outcome.sends["student"]) for job, outcome in watch.clients()]
     for first in (0, 3, 6):
-        n = [size for size, _, _ in models[first : first + 3]]
-        average = {name: sum(f * w[name] for f, w in zip(n, full[first:], strict=False)) / sum(n) for name in full[0]}
-        d = [math.sqrt(sum(float((w[k] - average[k]).square().sum()) for k in w)) for w in full[first : first + 3]]
+        subset = draws[first : first + 3]
+        n = [environment.sizes[k] for k, _ in subset]
+        average = {name: sum(f * w[name] for f, (_, w) in zip(n, subset, strict=True)) / sum(n) for name in draws[0][1]}
+        d = [math.sqrt(sum(float((w[name] - average[name]).square().sum()) for name in w)) for _, w in subset]
         e = [size * math.exp(-beta * distance / size) for size, distance in zip(n, d, strict=True)]
-        for (_, labelled, bias), weight in zip(models[first : first + 3], e, strict=True):
-            sums[labelled] = sums[labelled] + weight / sum(e) * bias
-            totals[labelled] += weight / sum(e)
-    expected = 0.3 * sums[True] / totals[True] + 0.7 * sums[False] / totals[False]
+        for (k, w), weight in zip(subset, e, strict=True):
+            labelled = bool(environment.labelled[k])
+            sums[labelled] = sums[labelled] + weight / sum(e) * w["fc2.bias"].double()
+            total[labelled] += weight / sum(e)
+    expected = 0.3 * sums[True] / total[True] + 0.7 * sums[False] / total[False]
     assert torch.allclose(module.models()["student"]["fc2.bias"].double(), expected, atol=1e-6)
     assert module.metrics["aggregation/labelled_share"] == 0.3
-    assert sum(labelled for _, labelled, _ in models) >= 2
+    assert sum(bool(environment.labelled[k]) for k, _ in draws) >= 2
 
 
 def test_a_labelled_client_of_few_images_keeps_its_share():
     """The server's 20 labels as one more client's, where others hold five to twenty times as many: Eq. 6 divides by
     N_i, so that its weight is 0 in float64 with beta = 1e6, and its share of the round is half all the same."""
     few, subset = (
-        rounds_of(experiment_of(rscfed(M=1, subset=5, batch_size=8, beta=1e6, labelled_weight=rule), "one_more_client"))
+        watched(experiment_of(rscfed(M=1, subset=5, batch_size=8, beta=1e6, labelled_weight=rule), "one_more_client"))
         for rule in ("per_round", "per_subset")
     )
     assert few[0].metrics["aggregation/labelled_share"] == 0.5
@@ -138,71 +135,15 @@ def test_a_labelled_client_of_few_images_keeps_its_share():
     assert all(torch.isfinite(value).all() for value in few[0].models()["student"].values())
 
 
-# Distance-reweighted aggregation, by hand on three clients with two weights each.
-#
-# The models lie on a line: t x (0.6, 0.8) with t = 0, 10, 30, so that one norm of a difference is |t - t'| and the sum
-# of the two tensors' norms 1.4 |t - t'|. Clients: A (t = 0, N = 100, labelled), B (t = 10, N = 50), C (t = 30, N = 50).
-
-
-LN2 = math.log(2)
-A, B, C = Member(size=100, labelled=True), Member(size=50, labelled=False), Member(size=50, labelled=False)
-
-
-def model(t):
-    return {"one.weight": torch.tensor([0.6 * t]), "two.weight": torch.tensor([[0.8 * t]])}
-
-
-MODELS = [model(0), model(10), model(30)]
-
-
-def check(actual, expected):
-    """Weights in these proportions, and the model that they give."""
-    theta, weights = actual
-    share = [value / sum(expected) for value in expected]
-    assert weights == pytest.approx(share, rel=1e-6)
-    t = 10 * share[1] + 30 * share[2]
-    assert theta["one.weight"].tolist() == pytest.approx([0.6 * t], rel=1e-5)
-    assert theta["two.weight"].tolist()[0] == pytest.approx([0.8 * t], rel=1e-5)
-
-
-# Eq. 5's frequencies put theta_avg at t; beta |t_i - t| / N_i is a whole number of ln 2, so that exp is a power of 2.
-# per_subset: 1/2, 1/4, 1/4 -> t = 10, distances 10, 0, 20; / N = .1, 0, .4; beta 10 ln 2: 1/2, 1, 1/16
-# released_code, times 2: 200, 50, 50 -> t = 20/3, distances 20/3, 10/3, 70/3; beta 15 ln 2: 1/2, 1/2, 1/128; then 400
-# released_command: 100, 50, 50 -> t = 10, as above; then 200.  by_size: the same without.
-BY_HAND = {
-    "per_subset": (10 * LN2, [0.5 / 2, 0.25, 0.25 / 16]),
-    "released_code": (15 * LN2, [400 / 2, 50 / 2, 50 / 128]),
-    "released_command": (10 * LN2, [200 / 2, 50, 50 / 16]),
-    "by_size": (10 * LN2, [100 / 2, 50, 50 / 16]),
-}
-
-
-@pytest.mark.parametrize("rule", BY_HAND)
-@pytest.mark.parametrize("distance, stretch", [("paper", 1.0), ("released_code", 1.4)])
-def test_three_clients(rule, distance, stretch):
-    """The sum of norms is 1.4 times the norm: beta / 1.4 gives the same powers of 2."""
-    beta, expected = BY_HAND[rule]
-    times: dict[str, Any] = {"labelled_times": 2.0} if rule.startswith("released") else {}
-    method = rscfed(labelled_weight=rule, beta=beta / stretch, distance=distance, **times)
-    check(method.consensus(MODELS, [A, B, C]), expected)
-
-
-def test_the_beta_rules():
-    """Both subsets by hand; only the released rule has two betas.
-
-    A, B, C with beta = 10 ln 2: as above. B and C with N = 50, 100: t = 70/3, distances 40/3 and 20/3, / N = 4/15 and
-    1/15; beta = 7.5 ln 2: 2^-2 and 2^-0.5, of 50 and 100.
-    """
-    C100 = replace(C, size=100)
-    unlabelled_alone = [50 / 4, 100 * 2**-0.5]
-    released = rscfed(beta=7.5 * LN2, beta_rule="released_code", beta_labelled=10 * LN2)
-    paper = rscfed(beta=7.5 * LN2)
-    check(released.consensus(MODELS, [A, B, C]), BY_HAND["per_subset"][1])
-    for method in (released, paper):
-        _, weights = method.consensus(MODELS[1:], [B, C100])
-        assert weights == pytest.approx([value / sum(unlabelled_alone) for value in unlabelled_alone], rel=1e-6)
-    # paper, A B C with 7.5 ln 2: 2^-.75, 1, 2^-3
-    check(paper.consensus(MODELS, [A, B, C]), [0.5 * 2**-0.75, 0.25, 0.25 / 8])
+def test_the_released_beta_of_a_subset_depends_on_its_clients():
+    """That of labelled ones for a subset that holds one, the other for a subset that holds none."""
+    models = [{"w": torch.tensor([t])} for t in (0.0, 10.0, 30.0)]
+    members = [Member(size=100, labelled=True), Member(size=50, labelled=False), Member(size=80, labelled=False)]
+    released = rscfed(beta=5.0, beta_rule="released_code", beta_labelled=7.0)
+    for first, beta, other in ((0, 7.0, 5.0), (1, 5.0, 7.0)):
+        subset = models[first:], members[first:]
+        _, weights = released.consensus(*subset)
+        assert weights == rscfed(beta=beta).consensus(*subset)[1] != rscfed(beta=other).consensus(*subset)[1]
 
 
 # The mean teacher of RSCFed and Fed-Consist by hand: sharpening, both losses, the moving average.

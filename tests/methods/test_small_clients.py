@@ -8,9 +8,9 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.federated.divergence import first_not_finite
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.trees import first_not_finite
 from tests.methods.golden import TRACES
 from tests.methods.watch import watched
 

@@ -11,19 +11,9 @@ import torch
 from torch import Tensor
 
 from benchmark.losses import supervised_loss
-from benchmark.methods.protocol import (
-    Job,
-    Key,
-    Local,
-    Method,
-    State,
-    Stream,
-    Weights,
-    World,
-)
-from benchmark.methods.shared import StudentUpdate, mean
+from benchmark.methods.protocol import Local, Stream
+from benchmark.methods.shared import StudentUpdate
 
-LABELLED = Stream(part="labelled", batch_size=4, views=("weak",))
 UNLABELLED = Stream(part="unlabelled", batch_size=8, views=("weak",))
 
 
@@ -47,32 +37,6 @@ def equal_trees(left: Any, right: Any) -> bool:
 
 def towards_zero(logits_ND: Tensor) -> Tensor:
     return supervised_loss(logits_ND, torch.zeros(len(logits_ND), dtype=torch.int64))
-
-
-def work(world: World, update, client: int, *, data=None, draw: int = 0, network=None, limit=None, **receives) -> Job:
-    return Job(
-        key=Key(client=client, draw=draw),
-        update=update,
-        receives=receives,
-        data=data or {"unlabelled": UNLABELLED},
-        limit=limit or world.limit,
-        network=network,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Toy(Method):
-    """One weight set, and FedAvg of what comes back."""
-
-    needs = frozenset({"server", "every_client"})
-
-    def round(self, state: State, world: World) -> tuple[State, dict[str, float]]:
-        outcomes = [outcome for outcome in world.fit(self.jobs(state.server["student"], world)) if not outcome.sat_out]
-        weights = mean([outcome.sends["student"] for outcome in outcomes])
-        return State(server={"student": weights}), {}
-
-    def jobs(self, student: Weights, world: World) -> list[Job]:
-        raise NotImplementedError
 
 
 # The same client twice in a round: the second job draws other batches and sees the private state that the first left.

@@ -1,16 +1,12 @@
-"""For the tests of methods: rounds that are watched, and a local step that owes nothing to the methods under test."""
+"""For the tests of methods: rounds that are watched."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
-import torch.nn.functional as F
-
 from benchmark.experiment import Experiment
-from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.protocol import Job, Key, Limit, Outcome, Stream, Weights
-from benchmark.methods.shared import StudentUpdate
+from benchmark.methods.protocol import Job, Outcome
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of
 
@@ -58,33 +54,3 @@ def watched(
     for round_number in range(1, rounds + 1):
         module.training_step(round_number, 0)
     return module, watch
-
-
-@dataclass(frozen=True, kw_only=True)
-class CrossEntropy(StudentUpdate):
-    """Plain cross-entropy on one view of the labelled images."""
-
-    view: str = "weak"
-
-    def loss(self, trainable, frozen, batch, draw):
-        labelled = batch["labelled"]
-        return F.cross_entropy(trainable["student"](labelled.views[self.view]), labelled.labels_N), {}
-
-
-def trained(
-    environment: Environment, starts: dict[int, Weights], round_number: int, *, view: str = "weak", batch_size: int = 8
-) -> dict[int, Weights]:
-    """{holder: weights} after T = 2 plain local steps of that round on the holder's labels, from `starts`."""
-    stream = Stream(part="labelled", batch_size=batch_size, views=(view,), drop_last=False)
-    jobs = [
-        Job(
-            key=Key(client=holder),
-            update=CrossEntropy(view=view),
-            receives={"student": start},
-            data={"labelled": stream},
-            limit=Limit(steps=2),
-        )
-        for holder, start in starts.items()
-    ]
-    outcomes = ReferenceEngine(environment).fit(jobs, round_number, {})
-    return {outcome.key.client: outcome.sends["student"] for outcome in outcomes}

@@ -61,35 +61,25 @@ def test_it_is_trained_from_the_folder_of_its_file(own_file, monkeypatch, capsys
     assert main(["run", "--json", "--engine", "reference", *words, *network]) == 0
     folder = Path(json.loads(capsys.readouterr().out)["folder"])
     assert json.loads((folder / "experiment.json").read_text())["model"]["network"] == "my_net:MyNet"
-
-
-def test_its_weights_depend_on_the_seed_alone_and_its_norm_is_the_experiment_s(own_file):
-    first, again, other = (
-        build(Model(network="my_net:MyNet", norm_groups=4), (1, 8, 8), 10, seed).state_dict() for seed in (7, 7, 8)
-    )
+    first, again = (build(Model(network="my_net:MyNet", norm_groups=4), (1, 8, 8), 10, 7).state_dict() for _ in "12")
     assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["conv.weight"], other["conv.weight"])
     assert "norm.weight" in first  # a group norm has one
 
 
 @pytest.mark.parametrize(
     ("network", "message"),
     [
+        ("my_net:MyNet", "norm_groups: 3 does not divide 8 channels; choose 1, 2, 4 or 8"),
         ("my_net:MyNt", "'my_net:MyNt' cannot be imported"),
         ("no_such_file:MyNet", "cannot be imported .*No module named 'no_such_file'"),
-        ("broken_net:MyNet", "cannot be imported .SyntaxError"),
+        ("broken_net:MyNet", "cannot be imported .invalid syntax"),
         ("my_net:function", "not a subclass of torch.nn.Module"),
         ("my_net:OtherArguments", r"made by \(image_shape, num_classes, norm\), but too many positional arguments"),
         ("my_net:TooFew", r"my_net:TooFew returns \(2, 9\) for 2 images of 10 classes"),
-        ("my_net:Breaks", "my_net:Breaks fails on images .1, 8, 8. .RuntimeError"),
+        ("my_net:Breaks", r"my_net:Breaks fails on images .1, 8, 8. .*mat1 and mat2"),
     ],
 )
 def test_what_is_wrong_with_it_is_one_line(own_file, network, message):
     with pytest.raises(ConfigError, match=message) as actual:
-        build(Model(network=network, norm_groups=4), (1, 8, 8), 10, seed=0)
+        build(Model(network=network, norm_groups=3 if network == "my_net:MyNet" else 4), (1, 8, 8), 10, seed=0)
     assert "\n" not in str(actual.value)
-
-
-def test_groups_that_do_not_divide_its_channels_are_named_when_it_is_built(own_file):
-    with pytest.raises(ConfigError, match="norm_groups: 32 does not divide 8 channels; choose 1, 2, 4 or 8"):
-        build(Model(network="my_net:MyNet"), (1, 8, 8), 10, seed=0)

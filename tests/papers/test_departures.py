@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmark.errors import ConfigError
-from benchmark.federated.divergence import first_not_finite
+from benchmark.federated.trees import first_not_finite
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.papers import catalogue, fedswitch, switches
 from benchmark.papers.catalogue import ITEMS, OURS, items

@@ -131,7 +131,7 @@ def bare_steps(local: LocalModule, held: Sequence[LocalBatch]) -> None:
         optimizer.step()
 
 
-def seconds_of(experiment: Experiment, folder: Path, data_root: Path | None = None) -> dict[str, float]:
+def seconds_of(experiment: Experiment, folder: Path) -> dict[str, float]:
     """CPU seconds of the run by what they went into: "bare steps", "around steps" and the names of TIMED; what no timed
     function did is "other"."""
     clock = Clock()
@@ -144,7 +144,7 @@ def seconds_of(experiment: Experiment, folder: Path, data_root: Path | None = No
         for name, functions in TIMED.items():
             for owner, function in functions:
                 patched.enter_context(patch.object(owner, function, clock.timed(name, getattr(owner, function))))
-        runs.run(experiment, folder, data_root=data_root)
+        runs.run(experiment, folder)
     seconds = dict(clock.seconds)
     total = time.process_time() - began - seconds.pop("beside")
     around = seconds.pop("steps") - train.bare + seconds.pop("jobs")
@@ -163,7 +163,6 @@ def shortened(item: str, profile: str, label: str, rounds: int) -> Experiment:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--data-root", type=Path)
     parser.add_argument("--json", type=Path, help="file for the result")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -171,7 +170,7 @@ def main() -> None:
     for name, (item, profile, cell) in RUNS.items():
         experiment = shortened(item, profile, cell, options.rounds)
         with TemporaryDirectory() as folder:
-            found[name] = seconds_of(experiment, Path(folder), options.data_root)
+            found[name] = seconds_of(experiment, Path(folder))
         total = sum(found[name].values())
         print(f"{name}: {total:.1f} CPU s, {options.rounds} rounds")
         for part, seconds in found[name].items():

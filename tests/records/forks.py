@@ -42,25 +42,22 @@ class Forks:
         *,
         engine: str = "reference",
         workers: int | None = None,
-        spawned: bool = False,
         faults: dict[str, Any] | None = None,
         lines: int = 0,
         delay: float = 0.0,
         signals: Sequence[int] = (),
         group: bool = False,
         successor: dict[str, Any] | None = None,
-        every_round: bool = True,
     ) -> dict[str, Any]:
-        """Run in a child, with a save after `every_round`, or at the default interval; its end.
+        """Run in a child, with a save after every round; its end.
 
         The `signals` are sent one after another when `lines` rounds are saved and `delay` seconds have passed; with
         `group`, to the whole process group. `faults` are functions of `tests.records.faults` and their argument.
         With a `successor` (options of `records.run`), the run stops itself (`faults.happens`); another child then
         does the same run to its end, and the first one is woken. "successor" in the answer is the other's end.
-        Workers are forked, too, unless they are to be `spawned` as in production, which takes seconds.
+        Workers are forked, too: starting them as in production takes seconds.
         The answer: "code" (as `subprocess` has it), "said" (standard error), "seconds" from the first signal to the
-        end, "left" (processes that were still there thirty seconds later: spawned ones may be importing torch before
-        they look for their parent).
+        end, "left" (processes that were still there thirty seconds later).
         """
         request = {
             "experiment": to_json(experiment),
@@ -72,8 +69,6 @@ class Forks:
             "signals": [int(number) for number in signals],
             "group": group,
             "successor": successor,
-            "spawned": spawned,
-            "every_round": every_round,
         }
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -149,10 +144,8 @@ def run_with(request: dict[str, Any]) -> int:
     from tests.records import faults
 
     experiment, results = from_json(request["experiment"]), Path(request["results"])
-    if request["every_round"]:
-        faults.save_every_round()
-    if not request["spawned"]:
-        faults.forked_workers()
+    faults.save_every_round()
+    faults.forked_workers()
     for name, argument in request["faults"].items():
         getattr(faults, name)(argument)
     engine = EngineOptions(engine=request["engine"]["engine"], workers=request["engine"]["workers"])

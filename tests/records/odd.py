@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmark.cli import launch, report
+from benchmark.cli import launch
 from benchmark.cli.main import main as fssl
 from benchmark.errors import FsslError
 from benchmark.experiment import Evaluation, Experiment, Federation
@@ -35,6 +35,7 @@ from benchmark.records.copies import copy_digest, pack, reference_path
 from benchmark.records.files import read_json, write_json
 from benchmark.records.record import FILES, PROGRESS, RESULT, ROUNDS, run_digest, run_folder
 from benchmark.records.run import run
+from benchmark.verdicts.families import families_at
 from benchmark.verdicts.rule import rule
 from sweeps.processes import attempt
 from tests.conftest import record_of, tiny_experiment
@@ -74,7 +75,6 @@ def sound_files(folder: Path) -> dict[str, Any]:
     files[ROUNDS] = [json.loads(line) for line in (folder / ROUNDS).read_text().splitlines()]
     claims = {"ssfl demo": {"main": [], "others": [item("demo").hash_of(CLAIM)]}}
     files["manifest.json"] |= {"claims": claims, "rule": rule(), "sources": {"mine:Mine": "0" * 64}}
-    files[RESULT]["fall"] = {"depth": 0.5, "round": 2, "accuracy": 0.2, "from": 0.7, "best": 1}
     return files
 
 
@@ -175,14 +175,14 @@ class Here:
 @contextlib.contextmanager
 def in_place() -> Iterator[None]:
     """The item is the only one, and what `work` trains is trained in this process."""
-    items = {"ssfl/odd": item}
+    families_at.cache_clear()
     with (
-        mock.patch.object(catalogue, "ITEMS", items),
-        mock.patch.object(report, "ITEMS", items),
-        mock.patch.object(report, "VARIANTS", {}),
+        mock.patch.dict(catalogue.ITEMS, {"ssfl/odd": item}, clear=True),
+        mock.patch.dict(catalogue.VARIANTS, clear=True),
         mock.patch.object(launch, "LocalWorkers", Here),
     ):
         yield
+    families_at.cache_clear()
 
 
 def said_by(command: str, results: Path) -> tuple[int | None, str, str]:

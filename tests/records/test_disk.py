@@ -6,7 +6,6 @@ Full disks: see `test_run_folder`.
 import errno
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -17,10 +16,11 @@ import pytest
 
 from benchmark.errors import CannotWrite, Stopped
 from benchmark.experiment import Experiment
+from benchmark.records.files import replacing, write_atomically
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from reports.site import build
-from tests.conftest import record_of, tiny_experiment
+from tests.conftest import tiny_experiment
 from tests.records.equality import differences
 from tests.records.test_run import Interrupt
 from tests.reports.fakes import table2
@@ -68,11 +68,8 @@ def cut(path: Path, size: int) -> None:
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "state flipped": lambda folder: flip(folder / "state.pt"),
     "state cut": lambda folder: cut(folder / "state.pt", 1000),
-    "state empty": lambda folder: cut(folder / "state.pt", 0),
     "no state": lambda folder: (folder / "state.pt").unlink(),
     "progress flipped": lambda folder: flip(folder / "progress.jsonl", 0.0),
-    "progress cut": lambda folder: cut(folder / "progress.jsonl", 100),
-    "no progress": lambda folder: (folder / "progress.jsonl").unlink(),
     "experiment cut": lambda folder: cut(folder / "experiment.json", 10),
 }
 
@@ -93,17 +90,6 @@ def test_a_run_goes_on_from_what_is_whole_with_the_numbers_of_an_unbroken_one(wh
     assert attempts[-1]["from_round"] == (0 if "state" in what else 2)
 
 
-def test_killed_between_the_rounds_and_the_result_of_another_machine(tmp_path, unbroken):
-    """`rounds.jsonl` stands, and what stands is what the result is made of: clocks are those of the first."""
-    folder = run_folder(tmp_path, EXPERIMENT)
-    with pytest.raises(Stopped):
-        run(EXPERIMENT, tmp_path, callbacks=[Interrupt(2)])
-    shutil.copy(run_folder(unbroken, EXPERIMENT) / "rounds.jsonl", folder)
-    result = run(EXPERIMENT, tmp_path)
-    assert differences(tmp_path, unbroken, EXPERIMENT) == [] and not record_of(folder).edited
-    assert result["wall_seconds"] == record_of(run_folder(unbroken, EXPERIMENT)).result["wall_seconds"]
-
-
 def test_a_file_system_without_links(tmp_path, unbroken, monkeypatch):
     def refused(*words: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
@@ -111,3 +97,13 @@ def test_a_file_system_without_links(tmp_path, unbroken, monkeypatch):
     monkeypatch.setattr(os, "link", refused)
     assert run(EXPERIMENT, tmp_path)["status"] == "done"
     assert differences(tmp_path, unbroken, EXPERIMENT) == []
+
+
+def test_two_that_write_one_file_at_once_each_write_it_whole(tmp_path):
+    """As two `report --commit-reference` do: the one that ends last has it, and nothing else is left."""
+    path = tmp_path / "copy"
+    with replacing(path) as slow:
+        slow.write(b"slow")
+        write_atomically(path, b"fast")
+        assert path.read_bytes() == b"fast"
+    assert path.read_bytes() == b"slow" and list(tmp_path.iterdir()) == [path]

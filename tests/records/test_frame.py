@@ -30,15 +30,6 @@ def test_a_run_is_a_row_a_round(tmp_path):
     assert set(table.status) == {"done"} and set(table.data) == {"digits"}
 
 
-def test_a_damaged_record_is_left_out_by_name(tmp_path, capsys):
-    for seed in (0, 1):
-        run(tiny_experiment().with_seed(seed), tmp_path)
-    damaged = next(tmp_path.glob("runs/*/seed=1/manifest.json"))
-    damaged.write_text("{")
-    assert set(benchmark.load(tmp_path).seed) == {0}
-    assert str(damaged) in capsys.readouterr().err
-
-
 def test_a_folder_without_records_is_named(tmp_path):
     with pytest.raises(DataError, match="no records here"):
         benchmark.load(tmp_path / "reslts")

@@ -10,8 +10,8 @@ from benchmark.errors import Stopped
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.papers.catalogue import items
 from benchmark.records.record import measurements, run_folder
-from benchmark.records.retrain import disagreement
 from benchmark.records.run import run
+from benchmark.records.verify import disagreement
 from tests.conftest import record_of, tiny_experiment
 from tests.records.equality import untimed
 from tests.records.test_run import Interrupt

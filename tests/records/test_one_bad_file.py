@@ -24,18 +24,16 @@ from benchmark.records.run import run
 from tests.conftest import tiny_experiment
 
 TINY = replace(tiny_experiment(), federation=Federation(K=4, C=4, T=1, rounds=2))
-SOUND, MISSING = 0, 10  # seeds
+SOUND, MISSING = 0, 8  # seeds
 # Seed, file, its content, what is said of it. Runs with a broken claim or state are not finished.
 BROKEN = [
     (1, "claim", b"\xff\xfe", "is damaged"),
     (2, "claim", b"", "is damaged"),
     (3, "result.json", b"null", "not a JSON object"),
-    (4, "result.json", b"[]", "not a JSON object"),
-    (5, "result.json", b"{}", "status is None"),
-    (6, "state.pt", b"PK", "is damaged"),
-    (7, "experiment.json", b"name_error:Mine", "not a method of this suite"),
-    (8, "experiment.json", b"syntax_error:Mine", "not a method of this suite"),
-    (9, "experiment.json", b"leaves:Mine", "not a method of this suite"),
+    (4, "state.pt", b"PK", "is damaged"),
+    (5, "experiment.json", b"name_error:Mine", "not a method of this suite"),
+    (6, "experiment.json", b"syntax_error:Mine", "not a method of this suite"),
+    (7, "experiment.json", b"leaves:Mine", "not a method of this suite"),
 ]
 FILES = {"name_error": "nothing_of_this_name", "syntax_error": "def (", "leaves": "import sys; sys.exit(3)"}
 
@@ -98,13 +96,6 @@ def test_verify_names_each_once(results):
     assert len(lines) == len(BROKEN) + 1 and not any(f"seed={SOUND}" in line for line in lines)
 
 
-def test_status_shows_the_others(results):
-    code, lines = lines_of("status", "ssfl/tab2", "--profile", "demo", "--results", results)
-    assert code == 0 and lines[0].startswith("11 runs: 4 done, ")
-    assert all(any(f"seed={seed}/result.json" in line for line in lines) for seed in (3, 4, 5))
-    assert lines_of("status", "--results", results)[0] == 0
-
-
 @pytest.fixture
 def another_user(results):
     """Who may read the results, but not the run of seed 0 or the cell beside its own."""
@@ -152,19 +143,22 @@ def test_a_run_that_a_disk_does_not_give_is_named(results, monkeypatch, number):
     assert f"seed=0: [Errno {number}]" in (site / "index.html").read_text()
 
 
-def test_report_shows_the_others(results):
+def test_status_and_report_show_the_others(results):
+    code, lines = lines_of("status", "ssfl/tab2", "--profile", "demo", "--results", results)
+    assert code == 0 and lines[0].startswith("9 runs: 4 done, ")
+    assert lines_of("status", "--results", results)[0] == 0
     site = results.parent / "site"
-    code, lines = lines_of("report", "--profile", "demo", "--results", results, "--site", site)
-    assert code == 0 and (site / "index.html").exists(), lines
+    code, said = lines_of("report", "--profile", "demo", "--results", results, "--site", site)
+    assert code == 0 and (site / "index.html").exists(), said
     pages = "".join(path.read_text() for path in site.rglob("*.html"))
-    assert all(f"seed={seed}/result.json" in pages for seed in (3, 4, 5))
+    assert "seed=3/result.json" in pages and any("seed=3/result.json" in line for line in lines)
 
 
 def test_wandb_rebuild_mirrors_the_others(results, monkeypatch):
     monkeypatch.setattr("benchmark.records.wandb_mirror.WandbMirror", Mirror)
     code, lines = lines_of("wandb-rebuild", "--offline", "--results", results)
     assert code == 66 and lines[-1] == "4 of 7 runs mirrored"
-    for seed in (3, 4, 5, 7, 8, 9):
+    for seed in (3, 5, 6, 7):
         assert sum(f"seed={seed}" in line or f"seed {seed}" in line for line in lines) == 1
 
 
@@ -179,13 +173,13 @@ class Mirror:
 
 
 def test_work_goes_on_with_the_others(results):
-    """Three cannot be begun before somebody looks at them; three begin anew, and one begins."""
+    """One cannot be begun before somebody looks at it; three begin anew, and one begins."""
     code, lines = lines_of("work", "ssfl/tab2", "--profile", "demo", "--jobs", "1", "--results", results)
     assert code == 66, lines
     folders = {seed: run_folder(results, TINY.with_seed(seed)) for seed in range(MISSING + 1)}
-    for seed in (1, 2, 6, MISSING):
+    for seed in (1, 2, 4, MISSING):
         assert json.loads((folders[seed] / "result.json").read_text())["status"] == "done"
-    assert all(any(f"seed={seed}/result.json" in line for line in lines) for seed in (3, 4, 5)), lines
+    assert any("seed=3/result.json" in line for line in lines), lines
 
 
 def test_a_record_runs_no_file_that_the_user_has_not_named(results, capsys):

@@ -41,13 +41,6 @@ def test_changed_and_new_files_of_the_code_count_and_others_do_not(checkout):
     assert changes() is not None
 
 
-def test_outside_a_checkout_the_version_is_unknown(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "ROOT", tmp_path)
-    provenance.commit.cache_clear()
-    assert provenance.commit() == {"commit": "unknown", "changes": None}
-    provenance.commit.cache_clear()
-
-
 def test_bits_are_expected_of_an_equal_engine_and_machine_whatever_the_workers():
     one = {"engine": {"name": "pool", "threads": 1, "workers": 2}, "hardware": {"processor": "p", "cores": 2}}
     assert provenance.equal_bits_expected(one, {**one, "engine": {**one["engine"], "workers": 4}})

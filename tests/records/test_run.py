@@ -4,15 +4,12 @@ import json
 import os
 import shutil
 import signal
-from dataclasses import replace
 from functools import partial
 
 import pytest
 import pytorch_lightning as pl
-import torch
 
-from benchmark.errors import Diverged, RunningElsewhere, Stopped
-from benchmark.federated.engines import EngineOptions
+from benchmark.errors import RunningElsewhere, Stopped
 from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.recorder import Recorder
@@ -54,15 +51,6 @@ def test_a_run_that_goes_on_keeps_what_it_was_begun_under(tiny, tmp_path):
     assert {name: new[name] for name in later} == later
 
 
-def test_a_run_that_goes_on_keeps_its_number_of_threads(tiny, tmp_path):
-    with pytest.raises(Stopped):
-        run(tiny, tmp_path, callbacks=[Interrupt(1)], engine=EngineOptions(threads=2))
-    run(tiny, tmp_path)
-    manifest = json.loads((run_folder(tmp_path, tiny) / "manifest.json").read_text())
-    assert manifest["engine"]["threads"] == torch.get_num_threads() == 2
-    torch.set_num_threads(1)
-
-
 def test_an_unfinished_run_of_an_older_version_begins_anew_once(tiny, tmp_path, unbroken, capsys):
     """With its lease silent; all that it left is gone after it."""
     folder = run_folder(tmp_path, tiny)
@@ -92,18 +80,6 @@ def test_a_finished_record_stays_and_what_an_unfinished_run_needs_does_not(tiny,
     assert differences(tmp_path, unbroken.parents[2], tiny) == []
 
 
-def test_a_running_folder_holds_these_files(tiny, tmp_path):
-    seen = []
-
-    class Looks(pl.Callback):
-        def on_train_batch_start(self, trainer, pl_module, *args):
-            if pl_module.rounds_done == 1:
-                seen.extend(sorted(path.name for path in run_folder(tmp_path, tiny).iterdir()))
-
-    run(tiny, tmp_path, callbacks=[Looks()])
-    assert seen == ["claim", "experiment.json", "manifest.json", "progress.jsonl", "state.pt"]
-
-
 @pytest.mark.parametrize("before", [False, True])
 def test_a_folder_that_is_removed_under_its_process_ends_it_with_75(tiny, tmp_path, before):
     """Also where it saves no more before the end, and where another process has begun the run again."""
@@ -121,22 +97,6 @@ def test_a_folder_that_is_removed_under_its_process_ends_it_with_75(tiny, tmp_pa
         run(tiny, tmp_path, callbacks=[Removes()])
     assert error.value.exit_code == 75
     assert [path.name for path in folder.glob("*")] == ["claim"] * before
-
-
-def test_a_finished_run_is_not_trained_again(tiny, unbroken):
-    before = (unbroken / "rounds.jsonl").stat().st_mtime_ns
-    run(tiny, unbroken.parents[2])
-    assert (unbroken / "rounds.jsonl").stat().st_mtime_ns == before
-
-
-def test_divergence_is_a_result(tiny, tmp_path):
-    """A learning rate of 1e30 overflows float32 in the first rounds."""
-    wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
-    with pytest.raises(Diverged, match="is not finite"):
-        run(wild, tmp_path)
-    record = record_of(run_folder(tmp_path, wild))
-    assert record.status == "diverged" and "not finite" in record.result["error"]
-    assert run(wild, tmp_path)["status"] == "diverged"  # and is not retried
 
 
 def test_the_recorder_never_writes_nan(tiny, tmp_path):

@@ -1,6 +1,7 @@
 """A made-up arena: methods of different costs, a bound, a diverged run, one that waits."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmark.papers.item import Cell, Choice, Item
@@ -23,7 +24,10 @@ def run_of(cell: Cell, seed: int, lines: Sequence[Mapping[str, float]], **more: 
     last: dict[str, float] = {}
     for measured in lines:
         last |= measured
-    return make_record(cell, seed, last, rounds=rounds, **more)
+    record = make_record(cell, seed, last, rounds=rounds, **more)
+    ways = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
+    cost = {name: sum(line.get(metric, 0.0) for line in lines) for name, metric in ways.items()}
+    return replace(record, result={**record.result, "cost": cost})
 
 
 def arena_cell(method: str, value: object, key: int, varies: str = "hyperparameters", **more: str) -> Cell:

@@ -5,14 +5,11 @@ from typing import Any
 
 import pytest
 
-from benchmark.cli.main import ROOT
-from benchmark.cli.report import on_disk
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Elsewhere, Item
 from benchmark.verdicts.judge import Estimate, Judged
 from benchmark.verdicts.results import Records
 from reports.claims import ClaimRow, claim_values, rows_of, scope_text
-from reports.exports import item_result
 from reports.reported import Reported, connect
 from tests.reports.fakes import accuracies, make_record, pair
 
@@ -68,10 +65,9 @@ def test_pilots_of_another_item_stand_beside_the_verdict(
     judged = decided(verdict)
     judged = replace(judged, claim=replace(judged.claim, form=form))
     here, there = Reported(pair(), {}), elsewhere(*ends)
-    row = ClaimRow(reported=here, judged=judged)
-    assert row.against == []
+    assert ClaimRow(reported=here, judged=judged).against == []
     connect([here, there])
-    (line,) = row.against
+    (line,) = ClaimRow(reported=here, judged=judged).against
     assert line == f"Pilots at K = 470, C = 10 and 30 on 8x8 digits (toy/tab2: a - b) {says}."
 
 
@@ -92,29 +88,22 @@ def test_pilots_of_the_same_cells_are_told_where_they_disagree() -> None:
     assert ClaimRow(reported=here, judged=agreeing).against == []
 
 
-def test_all_seeds_and_collapse_have_lines_of_their_own() -> None:
+def test_all_seeds_and_collapse_have_lines_of_their_own_and_stand_in_the_json() -> None:
     """7 of 9: Clopper and Pearson give 39.99 to 97.19 %; 0 of 9: 0 to 33.63 %."""
     here = Reported(pair(), {})
     over_all = Estimate(value=-0.01, n=12, interval=(-0.04, 0.02), is_range=True)
-    judged = decided("contradicted", over_all=over_all, collapsed={"a": 0, "b": 7}, runs_fall=True)
+    judged = decided("contradicted", over_all=over_all, collapsed={"a": 0, "b": 7}, runs_fall=True, looks=1)
     assert ClaimRow(reported=here, judged=judged).context == [
         "Over all 12 confirming seeds: -1.00 points [-4.00, +2.00] (least and largest difference).",
         "Collapsed: a 0 of 9, 0 to 34 %, b 7 of 9, 40 to 97 %.",
         "Runs fall: 7 of 9.",
     ]
-    none = replace(judged, over_all=None, collapsed={"a": 0, "b": 0}, runs_fall=False)
-    assert ClaimRow(reported=here, judged=none).context == ["Collapsed: no run of a, b (0 of 9, 0 to 34 % each)."]
-
-
-def test_json_has_setting_look_all_seeds_and_collapse() -> None:
-    over_all = Estimate(value=-0.01, n=12, interval=(-0.04, 0.02))
-    judged = decided("contradicted", over_all=over_all, collapsed={"a": 0, "b": 7}, looks=1)
-    values = claim_values(ClaimRow(reported=Reported(pair(), {}), judged=judged))
+    values = claim_values(ClaimRow(reported=here, judged=judged))
     assert values["scope"] == "at K = 10, C = 10 on 8x8 digits" and values["look"] == 1
     assert values["over_all_seeds"] == {"estimate": -0.01, "interval": [-0.04, 0.02], "n": 12}
     assert values["collapsed"] == {"a": [0, 9], "b": [7, 9]}
-    (claim,) = item_result(pair(), {})["claims"]
-    assert (claim["look"], claim["over_all_seeds"], claim["collapsed"]) == (None, None, {})
+    none = replace(judged, over_all=None, collapsed={"a": 0, "b": 0}, runs_fall=False)
+    assert ClaimRow(reported=here, judged=none).context == ["Collapsed: no run of a, b (0 of 9, 0 to 34 % each)."]
 
 
 def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
@@ -137,12 +126,3 @@ def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
     ]
     assert row.so_far == lines
     assert replace(row, reported=Reported(item, {})).so_far == []
-
-
-def test_fedavg_with_a_large_cohort_is_told_with_the_pilots_that_say_otherwise() -> None:
-    """By the committed records, at seeds 0, 1, 2: +26.2, +9.9 and +28.1 points at K = 470, typically +22.7."""
-    every = connect([Reported(*pair) for pair in on_disk(["ssfl/tab2", "ssfl/tabj1"], ["laptop"], ROOT / "results")])
-    (row,) = [row for row in rows_of(every[0]) if row.claim.name == "FedAvg loses with a large cohort"]
-    (line,) = row.against
-    assert row.verdict == "contradicted" and "say the other way: +22.65 points (n = 3)" in line
-    assert line.startswith("Pilots at K = 470, C = 10 and 30 on MNIST")

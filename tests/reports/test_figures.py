@@ -11,8 +11,8 @@ import pytest
 from benchmark.papers.item import Drawing, Item
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.statistics import summary
-from reports.figures import Picture, as_json
-from reports.item_figures import caption_of, figure_csv, item_picture
+from reports.figures import Picture
+from reports.item_figures import caption_of, item_picture
 from reports.reported import Reported
 from reports.results import series_of
 from reports.style import DARK, LOOKS, PALETTE, looks
@@ -39,12 +39,11 @@ def test_what_is_drawn_equals_the_records(drawn: Picture, laptop_table: tuple[It
     panel = drawn.data[0]
     line = next(one for one in panel["lines"] if one["name"] == "Grouping")
     assert [point[0] for point in line["points"]] == list(band.index)
-    means = [point[1] for point in line["points"]]
-    assert means == pytest.approx((100 * band["mean"]).tolist(), rel=1e-4)
-    assert [point[3] for point in line["points"]] == pytest.approx((100 * band["high"]).tolist(), rel=1e-4)
+    assert [point[1] for point in line["points"]] == pytest.approx(band["mean"].tolist(), rel=1e-4)
+    assert [point[3] for point in line["points"]] == pytest.approx(band["high"].tolist(), rel=1e-4)
     ax = drawn.figure.axes[0]
     plotted = next(one for one in ax.get_lines() if one.get_label() == "Grouping")
-    assert plotted.get_ydata() == pytest.approx((100 * band["mean"]).to_numpy())
+    assert plotted.get_ydata() == pytest.approx(band["mean"].to_numpy())
     seeds = [one["name"] for one in panel["lines"] if one["name"].startswith("Grouping")]
     assert seeds == ["Grouping", "Grouping, seed 0", "Grouping, seed 1", "Grouping, seed 2"]
 
@@ -58,16 +57,15 @@ def test_svg_follows_the_page_and_the_reader(drawn: Picture) -> None:
     assert len(json.loads(data)) == len(drawn.data)
     assert "prefers-color-scheme:dark" in file and DARK[0] in file and "<script" not in file
     assert file == drawn.svg() and drawn.pdf() == drawn.pdf() and drawn.pdf().startswith(b"%PDF")
-    assert drawn.png().startswith(b"\x89PNG")
 
 
 def test_names_and_data_cannot_leave_their_place() -> None:
-    assert "</script>" not in as_json(["</script><script>alert(1)</script>"])
-    cells = [make_cell(f"{n}", {"method": n}, i) for i, n in enumerate(("<b>$x$</b>", "B"), start=1)]
+    cells = [make_cell(f"{n}", {"method": n}, i) for i, n in enumerate(("<b>$x$</b></script>", "B"), start=1)]
     records = {c.cell_key: {0: make_record(c, 0, {"test/accuracy": 0.5})} for c in cells}
     item = Item(name="toy/tab1", title="T", profile="demo", cells=tuple(cells))
     picture = item_picture(Reported(item, records))
-    assert picture is not None and "<b>" not in picture.inline("x") and "&lt;b&gt;$x$" in picture.inline("x")
+    assert picture is not None and "&lt;b&gt;$x$" in picture.inline("x")
+    assert "<b>" not in picture.inline("x") and picture.inline("x").count("</script>") == 1
 
 
 def factor_item() -> tuple[Item, Records]:
@@ -108,7 +106,6 @@ def test_a_drawing_chooses_metrics_panels_and_truth() -> None:
     assert list(np.asarray(truth[0].get_ydata())) == [0.2, 0.2]
     assert caption_of(item).endswith("Dotted, in a line's colour: KL of true labels from uniform, mean over seeds.")
     assert "Dotted, in" not in caption_of(replace(item, drawing=None))
-    assert set(figure_csv(Reported(item, records))["label"]) == {c.label for c in cells}
 
 
 def test_methods_keep_their_look_and_no_two_share_a_line() -> None:
@@ -119,21 +116,17 @@ def test_methods_keep_their_look_and_no_two_share_a_line() -> None:
 
 @pytest.mark.parametrize("palette", [PALETTE, DARK])
 def test_arena_methods_are_told_apart_with_any_colour_vision(palette: tuple[str, ...]) -> None:
-    """CIE76 distances under normal vision, deuteranopia and protanopia (Machado et al., 2009): all above 12; under
-    tritanopia above 10, or another marker or dash tells them apart."""
+    """CIE76 distances under normal vision, deuteranopia and protanopia (Machado et al., 2009): all above 12."""
     seen = {name: [_lab(palette[LOOKS[name].colour], m) for m in VISION] for name in ARENA}
     for a, b in itertools.combinations(ARENA, 2):
         distances = [np.linalg.norm(x - y) for x, y in zip(seen[a], seen[b], strict=True)]
-        assert min(distances[:3]) > 12, (a, b, distances)
-        marked = (LOOKS[a].marker, LOOKS[a].dash) != (LOOKS[b].marker, LOOKS[b].dash)
-        assert distances[3] > 10 or marked, (a, b, distances)
+        assert min(distances) > 12, (a, b, distances)
 
 
 VISION = (
     np.eye(3),
     np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
     np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
-    np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
 )
 XYZ = np.array(
     [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]

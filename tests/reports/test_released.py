@@ -73,16 +73,12 @@ def test_confirming_seeds_say_present_reversed_or_inert() -> None:
 
 
 @pytest.mark.usefixtures("toy_parts")
-def test_a_pilot_shows_its_difference_and_no_verdict() -> None:
+def test_pilots_and_seeds_that_began_under_no_claim_show_a_difference_and_no_verdict() -> None:
     """.83 against .80, once; a part that has no run stays."""
-    shown = rows(toy(list(DIFFERENCES)), runs(toy(list(DIFFERENCES)), {"present": [0.03]}, first=0))
+    item = toy(list(DIFFERENCES))
+    shown = rows(item, runs(item, {"present": [0.03]}, first=0))
     assert shown["present"][1:] == ["not judged", "+3.00", "one pilot laptop", "83.00", "80.00"]
     assert shown["inert"] == ["as printed", "not run", *["–"] * 4]
-
-
-@pytest.mark.usefixtures("toy_parts")
-def test_seeds_that_began_under_no_claim_confirm_nothing() -> None:
-    item = toy(list(DIFFERENCES))
     shown = rows(item, runs(item, DIFFERENCES, first=100))
     assert all((row[1], row[3]) == ("not judged", "24 seeds laptop") for row in shown.values())
 

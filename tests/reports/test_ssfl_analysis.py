@@ -18,8 +18,6 @@ from benchmark.papers.item import Cell, Item
 from reports.reported import Reported
 from reports.ssfl_analysis import (
     cells_of,
-    collapsed_text,
-    correlation_text,
     correlations,
     gains_over,
     gains_text,
@@ -77,59 +75,40 @@ def runs(one: Cell, accuracies: list[float], diversity: float) -> dict:
     return {s: make_record(one, s, {"test/accuracy": value}, rounds=rounds) for s, value in enumerate(accuracies)}
 
 
-def row(way: str, setting: str, weight: float, diversity: float, accuracy: float, data: str = "mnist") -> dict:
-    return {
-        "cell": f"{setting} {way}", "averaging": way, "setting": setting, "data": data, "labelled": False,
-        "collapsed": False, "server_weight": weight, "seed": 0, "accuracy": accuracy, DIVERSITY: diversity,
-        EXACT: np.nan,
-    }  # fmt: skip
-
-
-def ways(accuracies: dict[str, dict[int, float]], weight: float = 1 / 6) -> pd.DataFrame:
-    """Runs by seed of each way in one setting: grouping is more diverse by .2 than its control."""
-    weights, diversities = {"FedAvg": 1 / 11, "Control": weight, "Grouping": 1 / 6}, {"Grouping": 0.7}
-    return pd.DataFrame(
-        {**row(way, "a", weights[way], diversities.get(way, 0.5), value), "seed": seed}
-        for way, values in accuracies.items()
-        for seed, value in values.items()
-    )
+def row(way: str, setting: str, weight: float, diversity: float, accuracy: float, **more: Any) -> dict:
+    start = {"cell": f"{setting} {way}", "averaging": way, "setting": setting, "server_weight": weight, "data": "mnist"}
+    rest = {"accuracy": accuracy, DIVERSITY: diversity, EXACT: np.nan, "labelled": False, "collapsed": False, "seed": 0}
+    return {**start, **rest, **more}
 
 
 def test_gains_by_hand() -> None:
-    """FedAvg .5 .6 .7; control + .10 .12 .14; grouping + .20 .22 .24."""
-    values = {
-        "FedAvg": {0: 0.5, 1: 0.6, 2: 0.7},
-        "Control": {0: 0.60, 1: 0.72, 2: 0.84},
-        "Grouping": {0: 0.70, 1: 0.82, 2: 0.94},
-    }
-    gains = gains_over(ways(values))
+    """FedAvg .5 .6 .7; control + .10 .12 .14; grouping + .20 .22 .24, and more diverse by .2."""
+    ends = {"FedAvg": (0.5, 0.6, 0.7), "Control": (0.60, 0.72, 0.84), "Grouping": (0.70, 0.82, 0.94)}
+    ways = {"FedAvg": (1 / 11, 0.5), "Control": (1 / 6, 0.5), "Grouping": (1 / 6, 0.7)}
+    every = [(way, seed, end) for way in ends for seed, end in enumerate(ends[way])]
+    runs = pd.DataFrame(row(way, "a", *ways[way], end, seed=seed) for way, seed, end in every)
+    gains = gains_over(runs)
     assert len(gains) == 1
     gain = gains.iloc[0]
     assert gain[["whole", "by_weight", "rest", "diversity"]].tolist() == pytest.approx([0.22, 0.12, 0.1, 0.2])
     assert (gain["cell"], gain["control"], gain["n"]) == ("a Grouping", "a Control", 3)
     expected = "In 1 such pair grouping has the lower diversity of local updates in 0, the higher accuracy in 1"
     assert gains_text(gains).endswith(f"{expected}, and both in 0.")
-    assert gains_over(ways({**values, "Control": {7: 0.5}})).empty  # no seed in common
-    assert gains_over(ways(values, weight=1 / 4)).empty  # a control of another weight
+    control = runs["averaging"] == "Control"
+    for changed in ({"seed": runs["seed"] + 7}, {"server_weight": 1 / 4}):  # no seed in common; another weight
+        assert gains_over(runs.assign(**{n: runs[n].mask(control, new) for n, new in changed.items()})).empty
 
 
 def test_data_sets_are_ranked_apart() -> None:
     """MNIST's cells are all better and more diverse than CIFAR-10's; inside each the order is reversed: rho is -1."""
     cells = [
-        row("FedAvg", f"{data}{i}", 0.1, start + i, 0.1 * start - 0.01 * i, data)
+        row("FedAvg", f"{data}{i}", 0.1, start + i, 0.1 * start - 0.01 * i, data=data)
         for data, start in (("mnist", 9.0), ("cifar10", 1.0))
         for i in range(5)
     ]
     known = correlations(cells_of(pd.DataFrame(cells)), DIVERSITY)
     assert known["plain"] == pytest.approx(-1.0) and known["held"] == pytest.approx(-1.0)
     assert np.isnan(known["weight"]) and (known["cells"], known["settings"]) == (10, 10)
-
-
-def test_sentences_say_where_nothing_is_known() -> None:
-    nothing = correlations(cells_of(runs_of([])), DIVERSITY)
-    none = gains_over(runs_of([]))
-    assert gains_text(none).startswith("No setting")
-    assert correlation_text(DIVERSITY, nothing) == collapsed_text(runs_of([])) == ""
 
 
 def test_the_page_from_records() -> None:
@@ -156,4 +135,4 @@ def test_the_page_from_records() -> None:
     (section,) = found["sections"]
     assert "Over 8 settings" in section["sentences"][0] and "Left out: 1 cell" in section["sentences"][-1]
     assert [len(table.rows) for table in section["tables"]] == [2, 8, 27]
-    assert page([Reported(item([], "ssfl/tab1"), {})]) is None
+    assert page([Reported(item([], "ssfl/tab1"), {})]) is None and gains_text(gains_over(runs_of([])))[:2] == "No"

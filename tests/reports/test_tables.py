@@ -1,4 +1,4 @@
-"""The table model in its five formats, on a table whose numbers are known by hand; hostile names stay text in each."""
+"""The table model in its five formats, on a table whose numbers are known by hand; and what each has to escape."""
 
 import csv
 import io
@@ -13,13 +13,11 @@ from benchmark.verdicts.results import Records
 from reports.claims import claims_table, rows_of
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
-from reports.paper_table import item_tables, ladder_table
+from reports.paper_table import item_tables
 from reports.reported import Reported
-from reports.tables import csv_of, files_of, latex_of, markdown_of
+from reports.tables import csv_of, latex_of, markdown_of
 from reports.terminal import print_item
 from tests.reports.fakes import accuracies, begun_under, make_cell, make_record, pair, printed
-
-HOSTILE = ("<script>alert(1)</script>", "=cmd()", "a_b & 50% $x", "| a | b |\nnext", "[x](http://y)", "+a1", "@SUM(1)")
 
 
 def two_methods(profile: str = "laptop") -> tuple[Item, Records]:
@@ -73,7 +71,7 @@ def test_the_end_of_the_output_has_the_verdicts() -> None:
     ]
 
 
-def test_five_formats_say_the_same_by_hand() -> None:
+def test_all_formats_say_the_same_by_hand() -> None:
     """A: mean .91, std .01. B: mean .81, std .01. CSV has fractions throughout, also what the paper prints."""
     item, records = two_methods()
     (table,) = item_tables(Reported(item, records))
@@ -85,7 +83,7 @@ def test_five_formats_say_the_same_by_hand() -> None:
     latex = latex_of(table)
     assert r"C = 2 & 91.00 ±1.00 n=3 & 81.00 ±1.00 n=3 & 80.50 \\" in latex and "% a note" in latex
     assert latex.count("&") == 3 * 3 and r"\begin{tabular}{lrrr}" in latex
-    rows = {row["label"]: row for row in csv.DictReader(io.StringIO(csv_of(table)))}
+    rows = {row["label"]: row for row in csv.DictReader(io.StringIO(csv_of(table.data).decode()))}
     first = rows["A/2"]
     assert (first["unit"], first["published"], first["n"], first["status"]) == ("fraction", "0.805", "3", "done")
     assert float(first["mean"]) == pytest.approx(0.91) and float(first["std"]) == pytest.approx(0.01)
@@ -97,18 +95,13 @@ def test_five_formats_say_the_same_by_hand() -> None:
     assert "…" not in text and max(map(len, text.splitlines())) <= 100
     assert text.rstrip().endswith("report: reports/site/x.html")
     assert "91.00 +-1.00" in terminal(item, records, encoding="ascii")
-
-
-def test_json_by_hand() -> None:
-    item, records = two_methods()
-    found = item_result(item, records, report="x.html")
-    cells = {cell["label"]: cell for cell in found["cells"]}
+    result = item_result(item, records, report="x.html")
+    cells = {cell["label"]: cell for cell in result["cells"]}
     assert cells["A/2"]["published"] == 80.5 and cells["A/2"]["mean"] == pytest.approx(0.91)
     assert (cells["A/4"]["mean"], cells["A/4"]["n"], cells["A/4"]["status"]) == (None, 0, "missing")
     assert (cells["B/4"]["n"], cells["B/4"]["n_wanted"], cells["B/4"]["status"]) == (1, 3, "partial")
-    assert (found["item"], found["profile"], found["metric"], found["report"]) == (
-        "toy/tab1", "laptop", "test/accuracy", "x.html",
-    )  # fmt: skip
+    start = {"item": "toy/tab1", "profile": "laptop", "metric": "test/accuracy", "report": "x.html"}
+    assert start.items() <= result.items()
 
 
 def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
@@ -124,14 +117,13 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
     sentence = "selection: best round on the test set, as the paper did (A/2)"
     assert sentence in table.notes and "95.00" in markdown_of(table) and sentence in latex_of(table)
     assert sentence in " ".join(terminal(item, records).split()) and sentence in item_result(item, records)["notes"]
-    assert [row["selection"][:9] for row in csv.DictReader(io.StringIO(csv_of(table)))] == ["selection", "", "", ""]
+    assert [row["label"] for row in table.data if row["selection"]] == ["A/2"]
 
 
 def test_the_ladder_and_diverged_runs(laptop_table: tuple[Item, Records]) -> None:
     item, records = laptop_table
-    ladder = ladder_table(Reported(item, records))
-    assert ladder is not None and [row.entries[0].text for row in ladder.rows][0] == "Server only"
-    (table,) = item_tables(Reported(item, records))
+    table, ladder = item_tables(Reported(item, records))
+    assert [entry.line for entry in ladder.rows[0].entries][0::3] == ["Server only", "90.00 ±0.00 n=3"]
     assert "n=2/3, 1 diverged" in markdown_of(table)
     text = terminal(item, records)
     assert "small, C = 10" in text and "…" not in text
@@ -147,7 +139,7 @@ def test_claims_by_hand() -> None:
         "| not judged yet | +10.00 points | 3 | – | toy/tab1 at K = 10, C = 10 on 8x8 digits | demo | accuracy |"
         in markdown_of(table)
     )
-    row = next(csv.DictReader(io.StringIO(csv_of(table))))
+    row = next(csv.DictReader(io.StringIO(csv_of(table.data).decode())))
     assert (row["unit"], row["contrast"], row["verdict"]) == ("fraction", "a - b", "not judged yet")
     assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01
     confirmed = {
@@ -156,25 +148,6 @@ def test_claims_by_hand() -> None:
     }
     text = markdown_of(claims_table(rows_of(Reported(item, begun_under(item, confirmed)))))
     assert "| holds | +10.00 points \\[+10.00, +10.00\\] least and largest difference | 9 | 0 of 9 |" in text
-
-
-def hostile() -> tuple[Item, Records]:
-    cells = tuple(make_cell(text, {"method": text, "data": text}, 800 + i) for i, text in enumerate(HOSTILE))
-    records = {cell.cell_key: {0: make_record(cell, 0, {"test/accuracy": 0.5})} for cell in cells}
-    return Item(name="toy/hostile", title=HOSTILE[0], profile="demo", cells=cells, notes=HOSTILE), records
-
-
-def test_hostile_names_stay_text() -> None:
-    """No cell of a Markdown table is broken or becomes a tag or link; LaTeX has no bare special; CSV no formula."""
-    (table,) = item_tables(Reported(*hostile()), widest=2)
-    files = {name: content.decode() for name, content in files_of([table]).items()}
-    rows = [line for line in files["table.md"].splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + len(HOSTILE) and "<script" not in files["table.md"] and "[x](http" not in files["table.md"]
-    body = [line for line in files["table.tex"].splitlines() if line.endswith(r"\\")]
-    assert len(body) == 1 + len(HOSTILE) and r"a\_b \& 50\% \$x" in files["table.tex"]
-    for row in csv.reader(io.StringIO(files["table.csv"])):
-        assert not [field for field in row if field[:1] in ("=", "+", "@") or field.startswith("-")], row
-    assert "\x1b" not in terminal(*hostile())
 
 
 def test_escapes_one_by_one() -> None:

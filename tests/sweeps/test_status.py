@@ -51,30 +51,6 @@ def test_each_state_a_run_can_be_in(tiny, tmp_path):
     assert on_disk(tmp_path, profile="paper") == [] and len(on_disk(tmp_path, profile=tiny.profile)) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("result.json", {"rounds": None}),
-        ("result.json", {"rounds": "many"}),
-        ("result.json", {"last": []}),
-        ("result.json", {"last": {"test/accuracy": [1]}}),
-        ("result.json", {"last": {"test/accuracy": int("9" * 400)}}),
-        ("experiment.json", {"federation": {"rounds": 0}}),
-        ("experiment.json", {"federation": []}),
-        ("manifest.json", {"attempts": 3}),
-    ],
-)
-def test_a_record_with_odd_fields_is_one_line_of_trouble(name, change, tiny, tmp_path, capsys):
-    for seed in (0, 1):
-        run(tiny.with_seed(seed), tmp_path)
-    path = run_folder(tmp_path, tiny) / name
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert [status.state for status in on_disk(tmp_path)] == ["damaged", "done"]
-    assert main(["status", "--results", str(tmp_path)]) == 0
-    *_, line = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"{path.parent}")
-
-
 def _file(folder, experiment):
     (folder / "experiment.json").write_text(json.dumps(to_json(experiment)))
     return str(folder / "experiment.json")

@@ -113,8 +113,8 @@ def test_what_is_no_grid_is_refused_in_one_line(words, said, capsys):
         ("project: fssl", "projekt: fssl", "did you mean 'project'"),
         ("- benchmark.cli.main", "- os", "command: is not that of this suite"),
         ("parameters:", "parameter:", "did you mean 'parameters'?"),
-        ("project: fssl", "project: !!python/object/apply:os.system [id]", "is not plain YAML"),
-        ("project: fssl", "project: [", "is not plain YAML"),
+        ("project: fssl", "project: !!python/object/apply:os.system [id]", "is not whole"),
+        ("project: fssl", "project: [", "is not whole"),
     ],
 )
 def test_every_trap_of_the_format_is_named(old, new, said, tmp_path):
