@@ -112,8 +112,9 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
         check_once(names)
         given.update(names)
         merge(plain, {_full(key, value): value for key, value in part.items() if key != "from"})
-    if not trusted:
-        _check_known(plain)
+    if not trusted:  # no class of the user's own is imported
+        check_known(plain["method"]["kind"])
+        check_known(plain["model"]["network"])
     follow(plain, given)
     return from_json(plain)
 
@@ -121,9 +122,3 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
 def _full(key: str, value: Any) -> str:
     """The field's name: `data = "mnist"` is data.name."""
     return WORDS.get(key, key) if isinstance(value, str) else key
-
-
-def _check_known(plain: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a class of the user's own that is not imported."""
-    for name in (plain["method"]["kind"], plain["model"]["network"]):
-        check_known(name)

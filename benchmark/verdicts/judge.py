@@ -332,9 +332,11 @@ def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
     if seen.unjudged:
         return Judged(claim=seen.claim, verdict="not judged yet", reason=seen.unjudged, evidence=seen)
     if seen.confirming:
-        judged = _judged_at_looks(seen, decision, error)
+        judged = _judged_at_looks(seen, decision)
     elif seen.pilots:
-        judged = _pilots_only(seen)
+        shown = min((seen.differences_at(seen.pilots, n) for n in range(len(seen.differences))), key=typical)
+        reason = f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)"
+        judged = Judged(claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(shown))
     else:
         judged = Judged(claim=seen.claim, verdict="not run", reason="no seed has all the cells of this claim yet")
     reason = "; ".join((*seen.caveats, judged.reason))
@@ -346,7 +348,7 @@ def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
     return replace(judged, reason=reason, diverged=seen.diverged, error=error, could_decide=could_decide, evidence=seen)
 
 
-def _judged_at_looks(seen: Evidence, decision: Reading, error: float) -> Judged:
+def _judged_at_looks(seen: Evidence, decision: Reading) -> Judged:
     every = seen.confirming
     seeds = every[: LOOKS[decision.looks - 1]] if decision.looks else every
     at_look = _estimate(seen.differences_at(seeds, decision.contrast), decision.interval)
@@ -375,13 +377,6 @@ def _judged_at_looks(seen: Evidence, decision: Reading, error: float) -> Judged:
         runs_fall=runs_fall(seen, decision.contrast, seeds),
         waits_for=decision.waits_for,
     )
-
-
-def _pilots_only(seen: Evidence) -> Judged:
-    """The difference on pilot seeds, not judged."""
-    values = min((seen.differences_at(seen.pilots, contrast) for contrast in range(len(seen.differences))), key=typical)
-    reason = f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)"
-    return Judged(claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(values))
 
 
 def _estimate(differences: Sequence[float], within: Interval | None = None) -> Estimate:

@@ -27,13 +27,8 @@ def walsh_averages(differences: Sequence[float]) -> NDArray[np.float64]:
 @functools.lru_cache(maxsize=4096)  # a claim is judged at several errors
 def _walsh_averages(differences: tuple[float, ...]) -> NDArray[np.float64]:
     values = np.asarray(differences, dtype=np.float64)
-    rows, columns = _pairs(len(values))
+    rows, columns = np.triu_indices(len(values))
     return np.sort(np.round((values[rows] + values[columns]) / 2, DIGITS))
-
-
-@functools.cache
-def _pairs(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return np.triu_indices(n)
 
 
 def typical(differences: Sequence[float]) -> float:
