@@ -68,6 +68,7 @@ class Launcher:
 
     def __init__(self, runs: list[Experiment], results: Path, log: Path, work: Callable[..., None] | None) -> None:
         self.log = log
+        log.touch()  # it may be killed before it can
         self.pid = os.fork()
         if self.pid:
             return
