@@ -53,7 +53,7 @@ def is_trained(entry: Shown) -> bool:
 
 
 def grid(item: Item, entries: Sequence[Shown]) -> Grid | None:
-    """None where there is no entry, or two fall on one place."""
+    """The entries by row and column. None where there are none, or where two would have the same row and column."""
     keys = item.rows or dict.fromkeys(key for e in entries for key in e.setting if key not in item.columns)
     settings = [{key: entry.setting[key] for key in keys if key in entry.setting} for entry in entries]
     shared = set.intersection(*(set(setting.items()) for setting in settings)) if settings else set()

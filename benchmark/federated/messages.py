@@ -9,7 +9,7 @@ import mmap
 import os
 import pickle
 from multiprocessing.reduction import DupFd
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,27 +19,21 @@ from benchmark.federated.start import CPU
 ALIGNED = 64  # bytes, as torch's own tensors are
 
 
-class Mailbox:
-    """Memory for the tensors of one message at a time, as large as the largest so far. It may be given to a process
-    that is being started, and one of the two writes.
+class MessageMemory:
+    """Memory that two processes share, for the tensors of one message.
 
-    It is a file in memory (Linux), since a container's /dev/shm has 64 MB.
+    One process writes messages, each over the one before, and the other reads them. It grows with the largest message,
+    and may be handed to a process that is being started. It is a file in memory (Linux): a container's /dev/shm has
+    64 MB.
     """
 
-    def __init__(self) -> None:
-        self._file = os.fdopen(os.memfd_create("message"), "rb", buffering=0)
+    def __init__(self, file: int | None = None) -> None:
+        self._file = os.fdopen(os.memfd_create("message") if file is None else file, "rb", buffering=0)
         self._bytes_N = torch.empty(0, dtype=torch.uint8)
         self._used = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Mailbox._opened, (DupFd(self._file.fileno()),)
-
-    @classmethod
-    def _opened(cls, file: Any) -> Self:
-        mailbox = cls.__new__(cls)
-        mailbox._file = os.fdopen(file.detach(), "rb", buffering=0)
-        mailbox._bytes_N, mailbox._used = torch.empty(0, dtype=torch.uint8), 0
-        return mailbox
+        return _of_duplicate, (DupFd(self._file.fileno()),)
 
     def packed(self, message: Any) -> bytes:
         """The message for `opened`, its tensors on the host. What was packed before is lost."""
@@ -48,11 +42,11 @@ class Mailbox:
         return file.getvalue()
 
     def opened(self, packed: bytes, *, copies: bool) -> Any:
-        """The message. `copies`: its tensors outlast the mailbox's next message."""
+        """The message. With `copies` its tensors stay as they are when the next message is written."""
         return _Opener(io.BytesIO(packed), self, copies).load()
 
     def put(self, tensor: Tensor) -> tuple[Any, ...]:
-        """Write the tensor behind the others, memory as it is: channels last stays channels last. How to `take` it."""
+        """Write the tensor behind the others, in its own memory order. Returns the arguments of `take`."""
         dense = tensor.detach().to(CPU)
         if dense.untyped_storage().nbytes() != dense.nbytes:  # a part of another tensor
             dense = dense.clone()
@@ -66,7 +60,7 @@ class Mailbox:
         return first, end, dense.dtype, tuple(dense.shape), dense.stride()
 
     def take(self, first: int, end: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-        """The tensor as it was put, in the mailbox's own memory."""
+        """The tensor as it was put; it shares this memory."""
         if end > len(self._bytes_N):
             self._map()
         return self._bytes_N[first:end].view(dtype).as_strided(shape, stride)
@@ -75,20 +69,25 @@ class Mailbox:
         self._bytes_N = torch.frombuffer(mmap.mmap(self._file.fileno(), 0), dtype=torch.uint8)
 
 
+def _of_duplicate(file: Any) -> MessageMemory:
+    """The same memory in the process that was started; `file` is what DupFd gave."""
+    return MessageMemory(file.detach())
+
+
 class _Packer(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, mailbox: Mailbox) -> None:
+    def __init__(self, file: io.BytesIO, memory: MessageMemory) -> None:
         super().__init__(file, protocol=5)
-        self._mailbox = mailbox
+        self._memory = memory
 
     def persistent_id(self, value: Any) -> Any:
-        return self._mailbox.put(value) if type(value) is Tensor else None
+        return self._memory.put(value) if type(value) is Tensor else None
 
 
 class _Opener(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, mailbox: Mailbox, copies: bool) -> None:
+    def __init__(self, file: io.BytesIO, memory: MessageMemory, copies: bool) -> None:
         super().__init__(file)
-        self._mailbox, self._copies = mailbox, copies
+        self._memory, self._copies = memory, copies
 
     def persistent_load(self, where: Any) -> Tensor:
-        tensor = self._mailbox.take(*where)
+        tensor = self._memory.take(*where)
         return tensor.clone() if self._copies else tensor

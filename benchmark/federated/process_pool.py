@@ -24,7 +24,7 @@ from benchmark.federated.devices import card_name, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
 from benchmark.federated.machine import keep_freed_memory
-from benchmark.federated.messages import Mailbox
+from benchmark.federated.messages import MessageMemory
 from benchmark.federated.start import CPU, hear, starting, usable_cores
 from benchmark.federated.stopping import check
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
@@ -33,7 +33,7 @@ UNDER_WAY = 3  # jobs a worker that have begun and are not handed out: bounds th
 LOOK = 0.5  # seconds after which a wait for outcomes looks whether the process was asked to stop
 
 
-Content = Environment | tuple[Mailbox, bytes]  # what a worker begins with: as it is, or packed
+Content = Environment | tuple[MessageMemory, bytes]  # what a worker begins with: as it is, or packed
 
 
 class WorkerEnded(FsslError):
@@ -167,7 +167,7 @@ class Worker:
 
     def __init__(self, context: Any, content: Content, device: torch.device) -> None:
         self.connection, theirs = Pipe()
-        self._jobs, self._answers = Mailbox(), Mailbox()
+        self._jobs, self._answers = MessageMemory(), MessageMemory()
         given = (theirs, self._jobs, self._answers, content, device)
         self.process = context.Process(target=work, args=given, daemon=True)
         self.process.start()
@@ -223,15 +223,15 @@ class Worker:
 def shared(environment: Environment) -> Content:
     """The environment for worker processes, with its images and labels in memory that all share, moved in place.
 
-    Where /dev/shm does not take them all (a container has 64 MB by default) they are copied once, to a mailbox.
+    Where /dev/shm does not take them all (a container has 64 MB by default) they are copied once, to a file in memory.
     """
     try:
         for value in vars(environment.data).values():
             if isinstance(value, Tensor):
                 value.share_memory_()
     except RuntimeError:
-        mailbox = Mailbox()
-        return mailbox, mailbox.packed(environment)
+        memory = MessageMemory()
+        return memory, memory.packed(environment)
     return environment
 
 
@@ -239,7 +239,7 @@ def shared(environment: Environment) -> Content:
 
 
 def work(
-    parent: connection.Connection, jobs: Mailbox, answers: Mailbox, content: Content, device: torch.device
+    parent: connection.Connection, jobs: MessageMemory, answers: MessageMemory, content: Content, device: torch.device
 ) -> None:
     """A worker's main function: jobs one after another, until its parent ends."""
     hear()

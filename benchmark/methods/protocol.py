@@ -303,7 +303,8 @@ class World:
         limit: Limit | None = None,
         **fields: Any,
     ) -> Job:
-        """Local work at this holder, of a round's length where there is no other limit. `fields`: others of `Job`."""
+        """A job of local work at this holder. Without a `limit` it is as long as the round says; `fields` are further
+        ones of `Job`."""
         key, limit = Key(client=holder, draw=draw), self.limit if limit is None else limit
         return Job(key=key, update=update, receives=receives, data=data or {}, limit=limit, **fields)
 

@@ -96,7 +96,7 @@ def momentum_step(
 ) -> tuple[fl.Weights, fl.Weights | None]:
     """v <- beta v + (w - target), w <- w - v for every trained parameter. Running statistics are the target's.
     SemiFL's global momentum: SGD with rate 1 on w - mean of the clients (modules.py:39-60). beta = 0 gives `target`
-    (up to rounding). Returns the new weights and v, in float64; the former ones where there is no target."""
+    (up to rounding). Returns the new weights and v, in float64. Without a target both come back unchanged."""
     if target is None:
         return weights, velocity
     moved, kept = {}, {}

@@ -186,7 +186,10 @@ def equal_rounds(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Retrained:
-    """What came of it: `trouble` where something differs; `skipped`, the reason, where nothing could be compared."""
+    """The outcome of training a record again.
+
+    `trouble`: what differs; None where nothing does. `skipped`: why nothing could be compared; None where it was.
+    """
 
     exact: bool = False  # compared bit by bit; else to six digits
     trouble: str | None = None

@@ -1,8 +1,8 @@
-"""A mailbox gives the tensors that were put, with their layout, also in another process."""
+"""Tensors of a message keep values, types and memory order, also in another process."""
 
 import torch
 
-from benchmark.federated.messages import Mailbox
+from benchmark.federated.messages import MessageMemory
 from benchmark.federated.start import starting
 
 TENSORS = {
@@ -21,14 +21,14 @@ def same(found: dict[str, torch.Tensor]) -> bool:
     ) and found["channels last"].is_contiguous(memory_format=torch.channels_last)
 
 
-def answers(there: Mailbox, packed: bytes, back: Mailbox, pipe) -> None:
-    """In another process: what it was sent, put into the other mailbox."""
+def answers(there: MessageMemory, packed: bytes, back: MessageMemory, pipe) -> None:
+    """In another process: what it was sent, put into the other memory."""
     message = there.opened(packed, copies=False)
     pipe.send_bytes(back.packed(message))
 
 
 def test_tensors_keep_values_types_and_layout_between_processes():
-    there, back = Mailbox(), Mailbox()
+    there, back = MessageMemory(), MessageMemory()
     with starting() as context:
         ours, theirs = context.Pipe()
         process = context.Process(target=answers, args=(there, there.packed({"of": TENSORS, "n": 3}), back, theirs))
@@ -40,12 +40,12 @@ def test_tensors_keep_values_types_and_layout_between_processes():
 
 
 def test_only_copies_outlast_the_next_message_and_a_larger_message_makes_the_memory_larger():
-    mailbox = Mailbox()
-    first = mailbox.packed(TENSORS)
-    copied, shown = mailbox.opened(first, copies=True), mailbox.opened(first, copies=False)
+    memory = MessageMemory()
+    first = memory.packed(TENSORS)
+    copied, shown = memory.opened(first, copies=True), memory.opened(first, copies=False)
     assert same(copied) and same(shown)
-    mailbox.packed([torch.zeros(9)])
+    memory.packed([torch.zeros(9)])
     assert same(copied) and not same(shown)
     large = torch.randn(100_000)
-    (found,) = mailbox.opened(mailbox.packed([large]), copies=False)
+    (found,) = memory.opened(memory.packed([large]), copies=False)
     assert torch.equal(found, large) and same(copied)

@@ -66,7 +66,7 @@ ONE: dict[str, Any] = {"threshold": 0.14, "optimizer": SLOW}
 # tau is within the spread of confidences in both rounds, so that some labels are kept and others are not.
 TWO: dict[str, Any] = {"threshold": 0.14, "optimizer": SLOWER}
 DB: dict[str, Any] = {"threshold": 0.115, "optimizer": SLOWER}
-# Round 2 has helpers. lambda_s and lambda_l2 are 10: so the rate is a tenth, and there is no momentum.
+# FedMatch has helpers from round 2 on. lambda_s and lambda_l2 of 10 need a small rate, and no momentum.
 MATCH: dict[str, Any] = {"helper_interval": 2, "optimizer": replace(SLOWER, momentum=0.0, nesterov=False)}
 
 TRACES = {
