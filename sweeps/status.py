@@ -144,10 +144,10 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
     look_again()
     runs: dict[Path, RunStatus] = {}
     troubles: list[str] = []
-    folders = [folder for cell in sorted(results.glob("runs/*")) for folder in runs_in(cell, troubles)]
-    for folder in (
-        folder for folder in folders if _seed_named(folder).isdecimal()
-    ):  # others are named by `fssl verify`
+    cells = sorted(results.glob("runs/*"))
+    # `fssl verify` names what else lies there.
+    folders = [one for cell in cells for one in runs_in(cell, troubles) if _seed_named(one).isdecimal()]
+    for folder in folders:
         key = folder.parent.name
         try:
             record = read_run(folder)

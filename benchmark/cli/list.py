@@ -55,7 +55,7 @@ def act(options: argparse.Namespace) -> int:
             }
             for name, method in METHODS.items()
         ],
-        "data": lambda: data_sets(),
+        "data": data_sets,
         "networks": lambda: [{"network": name, "what": _summary(network)} for name, network in NETWORKS.items()],
     }
     chosen = {kind: lists[kind]() for kind in KINDS if options.kind in (None, kind)}

@@ -96,7 +96,7 @@ def _nothing_kept(experiment: Experiment, last: Mapping[str, Any]) -> str:
     if not names or last.get("pseudo/kept"):
         return ""
     hint = f"more rounds or a lower --{names[0]} may keep some"
-    return f"\nkept no pseudo-label at threshold {attrgetter(names[0])(experiment)}; {hint}"
+    return f"\nthe last round kept no pseudo-label at threshold {attrgetter(names[0])(experiment)}; {hint}"
 
 
 def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder: Path) -> None:
