@@ -141,3 +141,21 @@ def learning(cell: Cell, seed: int, end: float) -> RunRecord:
             line |= {"test/accuracy": (end + seed / 1000) * t / 12, "test/loss": 2.2 - t / 8}
         rounds.append(line)
     return make_record(cell, seed, {k: v for k, v in rounds[-1].items() if k != "round"}, rounds=rounds)
+
+
+def lean(profile: str = "laptop", **changes: Any) -> tuple[Item, Records]:
+    """Two methods at two cohort sizes, without rounds to draw. A/4 has one seed of three, B/4 none; B/2 has a diverged
+    third seed."""
+    cells = [
+        make_cell(f"{m}/{C}", {"method": m, "C": C}, 300 + 10 * C + ord(m), published=printed({"A": 83.07}.get(m)))
+        for C in (2, 4)
+        for m in "AB"
+    ]
+    start = accuracies([(cells[0], [0.6, 0.7, 0.8]), (cells[1], [0.85, 0.9]), (cells[2], [0.5])])
+    records = {key: {seed: replace(run, rounds=()) for seed, run in runs.items()} for key, runs in start.items()}
+    records[cells[1].cell_key][2] = make_record(cells[1], 2, {}, status="diverged", rounds=[])
+    claim = replace(pair().claims[0], contrast={"B/2": 1.0, "A/2": -1.0})
+    item = Item(
+        name="toy/tab1", title="Toy table", profile=profile, cells=tuple(cells), claims=(claim,), seeds=3, notes=("N.",)
+    )
+    return replace(item, **changes), records
