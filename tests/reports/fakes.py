@@ -1,6 +1,6 @@
 """Hand-made items and records for the reports' tests: no run is needed to test how runs are shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,12 +49,16 @@ def make_record(
     )
 
 
-def accuracies(cells: Mapping[Cell, list[float]] | list[tuple[Cell, list[float]]]) -> Records:
-    """Finished runs with these last test accuracies, seeds 0, 1, ... in order."""
-    pairs = cells.items() if isinstance(cells, Mapping) else cells
+def accuracies(cells: Iterable[tuple[Cell, Sequence[float | None]]], first: int = 0) -> dict[str, dict[int, RunRecord]]:
+    """Finished runs with these last test accuracies, from that seed on; None: a run that diverged."""
     return {
-        cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed, value in enumerate(values)}
-        for cell, values in pairs
+        cell.cell_key: {
+            seed: make_record(cell, seed, {}, status="diverged")
+            if value is None
+            else make_record(cell, seed, {"test/accuracy": value})
+            for seed, value in enumerate(values, first)
+        }
+        for cell, values in cells
     }
 
 

@@ -36,15 +36,10 @@ def pilots() -> tuple[Item, Records]:
 
 
 def confirmed(seeds: int = 9, gain: float = 0.1) -> tuple[Item, Records]:
-    """Each seed s gives a: .8 + gain + s / 10,000, b: .8."""
+    """The s-th seed gives a: .8 + gain + s / 10,000, b: .8."""
     item = pair()
-    ends = {"a": lambda seed: 0.8 + gain + (seed - 100) / 1e4, "b": lambda seed: 0.8}
-    records = {
-        cell.cell_key: {
-            s: make_record(cell, s, {"test/accuracy": ends[cell.label](s)}) for s in range(100, 100 + seeds)
-        }
-        for cell in item.cells
-    }
+    a, b = item.cells
+    records = accuracies([(a, [0.8 + gain + s / 1e4 for s in range(seeds)]), (b, [0.8] * seeds)], first=100)
     return item, begun_under(item, records)
 
 
@@ -186,10 +181,7 @@ def test_a_claim_is_drawn_with_every_seed_and_the_interval_that_is_told() -> Non
     cells = (a, replace(b, experiment=replace(a.experiment, precision="bf16")), alone)  # as many rounds: one bound
     item = replace(item, cells=cells)
     ends = ([0.3] * 3 + [0.6 + s / 1e3 for s in range(6)], [0.5] * 9, [0.4] * 9)
-    records = {
-        cell.cell_key: {s: make_record(cell, s, {ACCURACY: end}) for s, end in enumerate(values, start=100)}
-        for cell, values in zip(cells, ends, strict=True)
-    }
+    records = accuracies(list(zip(cells, ends, strict=True)), first=100)
     (judged,) = Reported(item, begun_under(item, records)).judged
     (picture,) = claims_pictures([judged])
     assert judged.runs_fall and judged.estimate is not None and judged.interval is not None
@@ -309,8 +301,7 @@ def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
     c = replace(a, label="c", experiment=replace(a.experiment, precision="bf16"))
     item = pair(form="every", contrast={}, contrasts=({"a": 1.0, "b": -1.0}, {"a": 1.0, "c": -1.0}))
     item = replace(item, cells=(a, b, c))
-    records: Records = {x.cell_key: {100: make_record(x, 100, {ACCURACY: end})} for x, end in ((a, 0.9), (b, 0.8))}
-    (row,) = rows_of(Reported(item, records))
+    (row,) = rows_of(Reported(item, accuracies([(a, [0.9]), (b, [0.8])], first=100)))
     assert (row.judged.verdict, row.verdict) == ("not run", "not judged yet")
     assert row.so_far == [
         "Cells without confirming runs: c.",

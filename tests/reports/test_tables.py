@@ -45,23 +45,20 @@ def terminal(item: Item, records: Records, width: int = 100, encoding: str = "ut
 
 
 def test_the_end_of_the_output_has_the_verdicts() -> None:
-    """A gains 20 points: at nine seeds; as pilots, which judge nothing; as a main claim that five leave open."""
+    """A gains 10 points: at nine seeds; as pilots, which judge nothing; as a main claim that five leave open."""
 
     def end_of(item: Item, first: int, seeds: int) -> list[str]:
-        records = {
-            cell.cell_key: {
-                s: make_record(cell, s, {ACCURACY: end + s / 1e3 * (end == 0.8)}) for s in range(first, first + seeds)
-            }
-            for cell, end in zip(item.cells, (0.8, 0.7), strict=True)
-        }
+        a, b = item.cells
+        ends = [(a, [0.8 + s / 1e3 for s in range(seeds)]), (b, [0.7] * seeds)]
+        records = accuracies(ends, first)
         main = [item.hash_of(claim) for claim in item.claims if claim.main]
         return terminal(item, begun_under(item, records, main)).splitlines()[:-1]
 
     name, open_ = pair().claims[0].name, "1 of 1 claim not decided; the one open claim can be decided at 9 seeds"
     assert end_of(pair(), 0, 9)[-1] == open_
-    decided = ["decided claims:", f"  holds: {name} (+20.40 points, 9 seeds)", "0 of 1 claim not decided"]
+    decided = ["decided claims:", f"  holds: {name} (+10.40 points, 9 seeds)", "0 of 1 claim not decided"]
     assert end_of(pair(), 100, 9)[-3:] == decided
-    undecided = f"  undecided: {name} (+20.20 points, 5 seeds; --seeds 9 can decide it)"
+    undecided = f"  undecided: {name} (+10.20 points, 5 seeds; --seeds 9 can decide it)"
     assert end_of(pair(main=True), 100, 5)[-3:] == ["main claims:", undecided, open_]
 
 
@@ -136,10 +133,7 @@ def test_claims_by_hand() -> None:
     row = next(csv.DictReader(io.StringIO(csv_of(table.data).decode())))
     assert (row["unit"], row["contrast"], row["verdict"]) == ("fraction", "a - b", "not judged yet")
     assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01
-    confirmed = {
-        cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed in range(100, 109)}
-        for cell, value in zip(item.cells, (0.9, 0.8), strict=True)
-    }
+    confirmed = accuracies([(item.cells[0], [0.9] * 9), (item.cells[1], [0.8] * 9)], first=100)
     text = markdown_of(claims_table(rows_of(Reported(item, begun_under(item, confirmed)))))
     assert "| holds | +10.00 points \\[+10.00, +10.00\\] least and largest difference | 9 | 0 of 9 |" in text
 
