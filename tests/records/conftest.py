@@ -1,4 +1,4 @@
-"""One forking process for all tests that kill runs, and a disk that can be full."""
+"""A disk that can be full."""
 
 import os
 import subprocess
@@ -6,15 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.records.forks import Forks
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
-    process = Forks()
-    yield process
-    process.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.conftest import ROOT, tiny_experiment
 
 
 def test_a_run_is_a_row_a_round(tmp_path):
-    """Against the files: both rounds of both seeds, with the numbers of rounds.jsonl."""
+    """Against the files: the rounds of both seeds, with the numbers of rounds.jsonl."""
     for seed in (0, 1):
         run(tiny_experiment().with_seed(seed), tmp_path)
     table = benchmark.load(tmp_path)

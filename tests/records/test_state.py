@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmark.errors import ConfigError, DataError, DiskFull
 from benchmark.methods.protocol import State
@@ -50,7 +48,7 @@ def test_what_is_saved_is_read(tmp_path):
     assert load(tmp_path / "nowhere", RUN) is None
 
 
-@pytest.mark.parametrize("room", [0, 64, 4096, 20_000, 41_000, 41_400])
+@pytest.mark.parametrize("room", [0, 64, 20_000, 41_400])
 def test_a_disk_that_is_full_at_any_byte_leaves_the_state_before(tmp_path, monkeypatch, room):
     """torch hides the disk's error behind one of its own."""
     large = only({"w": torch.rand(10_000)}, {})
@@ -74,13 +72,10 @@ def test_a_disk_that_is_full_at_any_byte_leaves_the_state_before(tmp_path, monke
     assert loaded is not None and agree(vars(loaded.state), vars(state_after(1).state))
 
 
-def test_a_state_of_another_run_is_refused_with_both_named(tmp_path):
+def test_a_state_of_another_run_or_a_newer_format_is_refused_with_both_named(tmp_path):
     save(tmp_path, state_after(1), "x/seed=5")
     with pytest.raises(ConfigError, match=f"belongs to run x/seed=5, not to {RUN}"):
         load(tmp_path, RUN)
-
-
-def test_a_newer_format_is_refused_with_both_numbers(tmp_path):
     torch.save({"format": FORMAT + 6, "run": RUN}, tmp_path / NAME)
     with pytest.raises(ConfigError, match=f"has format {FORMAT + 6}, this version reads {FORMAT}"):
         load(tmp_path, RUN)
@@ -93,23 +88,20 @@ def test_hostile_files_run_no_code(tmp_path):
         def __reduce__(self):
             return (os.system, (f"touch {tmp_path / 'canary'}",))
 
-    for data in (in_torch_s_format(Evil()), in_torch_s_format({"run": Evil()}), pickle.dumps(Evil())):
+    torch.save(Evil(), alone := io.BytesIO())
+    torch.save({"run": Evil()}, within := io.BytesIO())
+    for data in (alone.getvalue(), within.getvalue(), pickle.dumps(Evil())):
         (tmp_path / NAME).write_bytes(data)
         with pytest.raises(DataError, match="is damaged"):
             load(tmp_path, RUN)
     assert not (tmp_path / "canary").exists()
 
 
-def in_torch_s_format(content: object) -> bytes:
-    torch.save(content, buffer := io.BytesIO())
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize("content", [{}, [1], torch.ones(1), {"format": FORMAT}, {"format": FORMAT, "run": RUN}])
-def test_what_only_looks_like_a_state_is_damaged(tmp_path, content):
-    torch.save(content, tmp_path / NAME)
-    with pytest.raises(DataError, match="is damaged"):
-        load(tmp_path, RUN)
+def test_what_only_looks_like_a_state_is_damaged(tmp_path):
+    for content in ({}, [1], torch.ones(1), {"format": FORMAT}, {"format": FORMAT, "run": RUN}):
+        torch.save(content, tmp_path / NAME)
+        with pytest.raises(DataError, match="is damaged"):
+            load(tmp_path, RUN)
 
 
 def test_a_flipped_bit_is_noticed_wherever_a_number_lies(tmp_path):
@@ -123,16 +115,13 @@ def test_a_flipped_bit_is_noticed_wherever_a_number_lies(tmp_path):
             load(tmp_path, RUN)
 
 
-@given(st.lists(st.integers(0, 3000), min_size=1, max_size=30))
-def test_the_size_is_that_of_the_tensors_and_little_more(tmp_path_factory, sizes):
+def test_the_size_is_that_of_the_tensors_and_little_more(tmp_path):
     """300 bytes a tensor and 8 kB at most; a view of a large storage counts as what it shows."""
-    folder = tmp_path_factory.mktemp("sizes")
-    large = torch.zeros(100_000)
+    large, sizes = torch.zeros(100_000), [0, 1, 3, 50, 700, 3000] * 5
     server = {f"tensor.{number}.weight": large[:size] for number, size in enumerate(sizes)}
-    save(folder, only(server, {"0": {"momentum": {"w": torch.zeros(5, 5)}}}), RUN)
-    size = (folder / NAME).stat().st_size
+    save(tmp_path, only(server, {"0": {"momentum": {"w": torch.zeros(5, 5)}}}), RUN)
     tensors = 4 * (sum(sizes) + 25)
-    assert tensors <= size <= tensors + 300 * (len(sizes) + 1) + 8000
+    assert tensors <= (tmp_path / NAME).stat().st_size <= tensors + 300 * (len(sizes) + 1) + 8000
 
 
 # Saves and loads a state of argv[2] clients, 44 MB each, in the folder argv[1]; says how many MB the peak grew by.
@@ -155,9 +144,9 @@ print(peak() - before)
 
 
 def test_saving_and_going_on_need_no_second_copy_in_memory(tmp_path):
-    words = [sys.executable, "-c", HEAVY, str(tmp_path), "8"]
+    words = [sys.executable, "-c", HEAVY, str(tmp_path), "4"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert max(map(int, done.stdout.split())) < 100  # of 352 MB
+    assert max(map(int, done.stdout.split())) < 80  # of 176 MB
 
 
 def test_saves_are_further_apart_where_one_takes_long(tmp_path, monkeypatch):
