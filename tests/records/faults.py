@@ -4,9 +4,10 @@ import io
 import itertools
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -71,6 +72,18 @@ def fill(file: Path) -> None:
             with suppress(OSError):
                 while filler.write(b"\0" * size):
                     pass
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
+    """Whether the folder is a file system of its own, in memory, which only root can mount."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", folder], check=True)
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:

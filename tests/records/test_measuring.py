@@ -38,20 +38,16 @@ def often(tmp_path_factory):
     return results
 
 
-def test_a_finished_run_is_finished_whatever_is_to_be_measured(tmp_path):
-    first = run(measuring(3), tmp_path)
-    before = (run_folder(tmp_path, measuring(3)) / "rounds.jsonl").read_bytes()
-    assert run(measuring(1, 2), tmp_path) == first
-    assert (run_folder(tmp_path, measuring(3)) / "rounds.jsonl").read_bytes() == before
-
-
 def test_the_command_says_what_a_finished_run_was_measured_with(tmp_path, capsys):
     words = [f"--results={tmp_path}", "--wandb=off", "--federation.rounds=1", "--federation.K=4", "--federation.C=2"]
     words += ["--federation.T=1", "--json", "--evaluation.every"]
+    results = []
     for every, says in (("10", ""), ("7", "is measured with every 10, not 7")):
         assert main(["run", *words, every]) == 0
-        said = capsys.readouterr().err
-        assert says in said and ("measured" in said) == bool(says)
+        said = capsys.readouterr()
+        assert says in said.err and ("measured" in said.err) == bool(says)
+        results.append(said.out)
+    assert results[0] == results[1]  # and is not trained again
 
 
 def test_an_unfinished_run_that_is_to_measure_otherwise_begins_anew(often, tmp_path, capsys):

@@ -4,6 +4,7 @@ nothing is lost but the rounds since the last save."""
 import itertools
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,11 +13,12 @@ from signal import SIGCONT, SIGKILL
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 
-from benchmark.errors import Stopped
 from benchmark.experiment import Evaluation, Federation
 from benchmark.federated.engines import EngineOptions
 from benchmark.methods.catalogue import METHODS, method_name
+from benchmark.records import recorder
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.records.verify import record_faults
@@ -25,7 +27,6 @@ from tests.methods.golden import TRACES
 from tests.records.equality import differences, saved
 from tests.records.faults import FAULTS, PLACES
 from tests.records.forks import Child
-from tests.records.test_run import Interrupt
 
 ROUNDS, AT = 3, 2  # a run's rounds, and the one in which something happens
 TINY = tiny_experiment()
@@ -122,14 +123,28 @@ def test_it_goes_on_with_other_workers_and_each_attempt_has_its_code_packages_an
 FIRST = {method_name(TRACES[name].method): TRACES[name] for name in reversed(TRACES)}  # each method's first trace
 
 
+class Copy(pl.Callback):
+    """Copies the run's folder, without its claim, when a round begins: as a process leaves it that is killed then."""
+
+    def __init__(self, folder: Path, place: Path) -> None:
+        self._folder, self._place = folder, place
+
+    def on_train_batch_start(self, trainer, pl_module, *args):
+        if pl_module.rounds_done == 2:
+            shutil.copytree(self._folder, self._place, ignore=shutil.ignore_patterns("claim"))
+
+
 @pytest.mark.parametrize(
     ("name", "engine"), [*((name, "reference") for name in METHODS), ("flfl", "pool"), ("cbafed", "pool")]
 )
-def test_every_method_goes_on_from_its_saved_state(tmp_path, name, engine):
+def test_every_method_goes_on_from_its_saved_state(tmp_path, monkeypatch, name, engine):
+    monkeypatch.setattr(recorder, "SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr(recorder, "MOST_OF_A_RUN", float("inf"))
     experiment = replace(FIRST[name], federation=replace(FIRST[name].federation, rounds=3))
     options = EngineOptions(engine=engine, workers=1 if engine == "pool" else None)
-    run(experiment, tmp_path / "whole", engine=options)
-    with pytest.raises(Stopped):
-        run(experiment, tmp_path / "broken", callbacks=[Interrupt(2)], engine=options)
-    run(experiment, tmp_path / "broken", engine=options)
-    assert differences(tmp_path / "broken", tmp_path / "whole", experiment) == []
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    copy = Copy(run_folder(whole, experiment), run_folder(broken, experiment))
+    run(experiment, whole, callbacks=[copy], engine=options)
+    run(experiment, broken, engine=options)
+    assert differences(broken, whole, experiment) == []
+    assert record_of(run_folder(broken, experiment)).manifest["attempts"][-1]["from_round"] == 2

@@ -4,11 +4,11 @@ import errno
 import io
 import os
 import pickle
-import subprocess
-import sys
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ import pytest
 import torch
 
 from benchmark.errors import ConfigError, DataError, DiskFull
+from benchmark.federated.start import starting
 from benchmark.methods.protocol import State
 from benchmark.records import files, recorder
 from benchmark.records.claim import claimed
 from benchmark.records.state import FORMAT, NAME, RunState, load, save
-from tests.conftest import ROOT, tiny_experiment
+from tests.conftest import tiny_experiment
 from tests.records.equality import agree
 
 RUN = "x/seed=0"
@@ -124,29 +125,26 @@ def test_the_size_is_that_of_the_tensors_and_little_more(tmp_path):
     assert tensors <= (tmp_path / NAME).stat().st_size <= tensors + 300 * (len(sizes) + 1) + 8000
 
 
-# Saves and loads a state of argv[2] clients, 44 MB each, in the folder argv[1]; says how many MB the peak grew by.
-HEAVY = """
-import resource, sys
-from pathlib import Path
-import torch
-from benchmark.methods.protocol import State
-from benchmark.records.state import RunState, load, save
-clients = {str(n): {"v": {str(k): torch.ones(1024, 1024) for k in range(11)}} for n in range(int(sys.argv[2]))}
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-before = peak()
-state = State(server={}, clients=clients)
-save(Path(sys.argv[1]), RunState(state=state, lines=("{}\\n",), measured={}, exchange={}), "x")
-print(peak() - before)
-del clients, state
-load(Path(sys.argv[1]), "x")
-print(peak() - before)
-"""
+def peaks_of_saving_and_loading(folder: Path, answer: Connection) -> None:
+    """In a process of its own: the MB by which its peak grows over a state of 176 MB."""
+
+    def peak() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+    run_state = only({}, {str(n): {str(k): torch.ones(1024, 1024) for k in range(11)} for n in range(4)})
+    before = peak()
+    save(folder, run_state, RUN)
+    saved = peak()
+    del run_state
+    load(folder, RUN)
+    answer.send((saved - before, peak() - before))
 
 
 def test_saving_and_going_on_need_no_second_copy_in_memory(tmp_path):
-    words = [sys.executable, "-c", HEAVY, str(tmp_path), "4"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert max(map(int, done.stdout.split())) < 80  # of 176 MB
+    with starting() as context:
+        ours, theirs = context.Pipe()
+        context.Process(target=peaks_of_saving_and_loading, args=(tmp_path, theirs)).start()
+    assert max(ours.recv()) < 80
 
 
 def test_saves_are_further_apart_where_one_takes_long(tmp_path, monkeypatch):

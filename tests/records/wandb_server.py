@@ -25,6 +25,7 @@ class Faults:
 
     duplicate: bool = False  # every cell is handed out twice
     heartbeat_errors: int = 0  # so many heartbeats get status 500
+    deleted: bool = False  # heartbeats get status 404
     drops: int = 0  # so many requests of file streams are cut off
     freeze: float = 0.0  # seconds that each file stream request takes
     outage: tuple[float, float] | None = None  # from the first uploaded line on: seconds of status 500, of silence
@@ -279,6 +280,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _graphql(self, request: dict[str, Any]) -> tuple[int, Any]:
         found = re.search(r"(?:query|mutation)\s+(\w+)", request["query"])
         operation, faults = found.group(1) if found else "", self.of.faults
+        if operation == "Heartbeat" and faults.deleted:
+            return 404, {"errors": [{"message": "sweep not found"}]}
         if operation == "Heartbeat" and faults.heartbeat_errors > 0:
             faults.heartbeat_errors -= 1
             return 500, {"errors": [{"message": "injected"}]}

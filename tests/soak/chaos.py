@@ -14,16 +14,16 @@ apart, or does not add up, a process ends with a traceback, or, where nothing ca
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -70,29 +70,24 @@ class Launcher:
     def __init__(self, runs: list[Experiment], results: Path, log: Path, work: Callable[..., None] | None) -> None:
         self.log = log
         log.touch()  # it may be killed before it can
-        self.pid = os.fork()
-        if self.pid:
-            return
-        code = 1
-        try:
-            os.setsid()
-            with open(log, "w") as file:
-                os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
-            if work is not None:
-                vars(processes)["_work"] = work
-            launch(processes.LocalWorkers(1, results), runs, results)
-            code = 0
-        except FsslError as error:
-            print(f"fssl: {error}", flush=True)
-            code = error.exit_code
-        finally:
-            os._exit(code)
+        context = multiprocessing.get_context("fork")
+        self.process = context.Process(target=_launch, args=(runs, results, log, work))
+        self.process.start()
+        self.pid: int = self.process.pid or 0
 
-    def ended(self) -> int | None:
-        """Its exit code, as `subprocess` has it."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if pid else None
+
+def _launch(runs: list[Experiment], results: Path, log: Path, work: Callable[..., None] | None) -> None:
+    os.setsid()
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    if work is not None:
+        vars(processes)["_work"] = work
+    try:
+        launch(processes.LocalWorkers(1, results), runs, results)
+    except FsslError as error:
+        print(f"fssl: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 class Chaos:
@@ -133,7 +128,7 @@ class Chaos:
             os.killpg(launcher.pid, signal.SIGKILL)
 
     def _look(self, place: int, launcher: Launcher) -> None:
-        code = launcher.ended()
+        code = launcher.process.exitcode
         if code is None:
             return
         said = launcher.log.read_text()
@@ -182,18 +177,6 @@ def _wake(pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-@contextlib.contextmanager
-def disk(folder: Path) -> Iterator[bool]:
-    """Whether the folder is a small file system of its own, in memory."""
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)]
-    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            subprocess.run(["umount", "-l", folder], check=True)
-
-
 def chaos(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The figures; "wrong" lists what should not be."""
     runs, began, attempts = experiments(options.runs), time.monotonic(), 0
@@ -201,11 +184,11 @@ def chaos(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for place in (results, logs):
         place.mkdir()
     peaceful = Launcher(runs, whole, folder / "peaceful.log", None)
-    with disk(results) as mounted:
+    with faults.small_disk(results, DISK_MB) as mounted:
         options.full_disks = options.full_disks if mounted else 0
         chaos = Chaos(results, runs, logs, options)
         chaos.run()
-        os.waitpid(peaceful.pid, 0)
+        peaceful.process.join()
         for run in runs:
             place = run_folder(results, run)
             record = read_run(place) if is_recorded(results, run) else None
