@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from benchmark.cli.own_runs import with_own
 from benchmark.experiment import to_json
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item, Printed
-from benchmark.records.collect import read_records
+from benchmark.records import collect
+from benchmark.records.collect import read_once, read_records
 from benchmark.records.record import Records
 from benchmark.records.run import run
 from sweeps.plan import plan
@@ -44,6 +46,19 @@ def places(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": small_item})
         monkeypatch.setattr(module, "VARIANTS", {}, raising=False)
     return ["--results", str(tmp_path), "--site", str(tmp_path / "site")]
+
+
+def test_a_record_that_several_items_show_is_read_once(monkeypatch):
+    """A folder of ten thousand runs took three times its memory."""
+    read, paths = collect.read_copy, []
+    monkeypatch.setattr(collect, "read_copy", lambda path: (paths.append(path), read(path))[1])
+    reading = partial(read_records, with_runs=False)
+    first = report.on_disk(["ssfl/tab2", "ssfl/figd3"], ["laptop"], ROOT / "results", reading)
+    assert len(paths) > len(set(paths)) > 0  # they share cells
+    every = sorted(set(paths))
+    paths.clear()
+    assert report.on_disk(["ssfl/tab2", "ssfl/figd3"], ["laptop"], ROOT / "results", read_once(reading)) == first
+    assert sorted(paths) == every
 
 
 def test_reproduce_trains_once_and_prints_the_same_table(places, capsys, tmp_path):

@@ -16,7 +16,7 @@ from benchmark.streams import numpy_stream, torch_stream
 from tests.federated.helpers import module_of
 from tests.methods.golden import FOLDER, TRACES, trace
 from tests.methods.watch import Watch
-from tests.models.written_out import tiny_forward
+from tests.models.written_out import TINY, forward
 
 
 @pytest.mark.parametrize("name", TRACES)
@@ -91,7 +91,7 @@ def test_the_first_loss_on_labels_written_out(name):
         else [job.receives["sigma"], job.receives["psi"]]
     )
     weights = {tensor: sum(w[tensor].double() for w in sets) for tensor in sets[0]}
-    logits_ND = tiny_forward(weights, views[view].double(), experiment.model.norm).numpy()
+    logits_ND = forward(TINY, weights, views[view].double(), norm=4 if experiment.model.norm == "gn" else 0).numpy()
     if name == "heterofl":  # classes that the client lacks
         logits_ND[:, list(set(range(10)) - set(job.update.classes_M.tolist()))] = 0.0
     expected = -log_softmax(logits_ND, axis=1)[np.arange(len(at)), data.train_labels_N[at].numpy()].mean()

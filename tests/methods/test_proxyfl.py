@@ -1,6 +1,5 @@
 """ProxyFL: whole rounds by plain torch, its contrast image by image, the server's tuning by autograd."""
 
-import functools
 from dataclasses import replace
 from typing import Any, cast
 
@@ -118,16 +117,9 @@ def by_autograd(mean_DF: Tensor, clients: list[Tensor], method: ProxyFL, order: 
     return W_DF.detach().float()
 
 
-@functools.cache
-def by_plain_torch(way: str) -> Plain:
-    return Plain(of(way))
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_two_rounds_by_plain_torch(way):
-    plain = by_plain_torch(way)
-    default = by_plain_torch("batch norm" if "batch norm" in way else "released")
-    module = compared(of(way), plain, default, least=2e-6)
+    module, plain = compared(Plain, of(way), of("batch norm" if "batch norm" in way else "released"), least=2e-6)
     assert torch.allclose(module.state.server["shares"], plain.share_D, atol=1e-6)
     assert 0.05 < module.metrics["pseudo/kept"] < 0.95
 

@@ -1,6 +1,5 @@
 """SAGE and its baselines: whole rounds by plain torch, image by image, and what jobs hand on to each other."""
 
-import functools
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -106,17 +105,11 @@ def of(way: str) -> Any:
     return partly_labelled(WAYS[way], "bn" if "batch norm" in way else "gn")
 
 
-@functools.cache
-def by_plain_torch(way: str) -> Plain:
-    return Plain(of(way))
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_two_rounds_by_plain_torch(way):
     """Each switch at each value."""
     default = "SAGE, batch norm" if "batch norm" in way else type(WAYS[way]).__name__
-    plain = by_plain_torch(way)
-    module = compared(of(way), plain, by_plain_torch(default))
+    module, plain = compared(Plain, of(way), of(default))
     assert plain.labelled == (12 if "list" in way else len(module.environment.held.labelled[plain.last_client]))
     if way == "SAGE":
         assert all(plain.counts[case] > 5 for case in ((True, False, True), (True, True, False), (False, False, True)))
