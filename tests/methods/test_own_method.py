@@ -92,7 +92,6 @@ OF_START = "return None or Local(trainable={'student': weights})"
     ("function", "returns", "message"),
     [
         ("init", {"student": 1}, ":Wrong, init: returned {'student': int}; return State(server={...})"),
-        ("round", lambda state: state, f":Wrong, round 1: returned State; {OF_ROUND}"),
         ("round", lambda state: (state, None), f":Wrong, round 1: returned State and NoneType; {OF_ROUND}"),
         ("round", lambda state: (state, {"loss": "low"}), f":Wrong, round 1: returned str as 'loss'; {OF_ROUND}"),
         ("models", lambda state: {}, f":Wrong, models: returned {{}}; {OF_MODELS}"),
@@ -105,7 +104,6 @@ OF_START = "return None or Local(trainable={'student': weights})"
         ("fit", [1], "world.fit was given list; give it a list of Job(...)"),
         ("start", {"student": {}}, f":WrongWork, start: returned {{'student': dict}}; {OF_START}"),
         ("start", Local(trainable={"fc.bias": 1}), f":WrongWork, start: returned Local; {OF_START}"),  # type: ignore[dict-item]
-        ("loss", lambda loss: loss, f":WrongWork, loss: returned Tensor[]; {OF_LOSS}"),
         ("loss", lambda loss: (loss.repeat(2), {}), f":WrongWork, loss: returned Tensor[2] and {{}}; {OF_LOSS}"),
         ("loss", lambda loss: (loss, {"l": 1.0}), f":WrongWork, loss: returned float as 'l'; {OF_LOSS}"),
         ("finish", None, ":WrongWork, finish: returned NoneType; return what is sent by name, such as {'student': "),
