@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
 from benchmark.errors import ConfigError
 from benchmark.federated.environment import prepare
@@ -12,6 +13,7 @@ from benchmark.methods.fedmatch import FedMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.heterofl import HeteroFL
 from benchmark.methods.lg_fedavg import LGFedAvg
+from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import CRL, FedAvg, Grouping, SelfTraining, Supervised
@@ -34,6 +36,15 @@ def test_impossible_values_are_refused(make, message):
     with pytest.raises(ConfigError) as caught:
         make()
     assert message in str(caught.value)
+
+
+class OwnNet(nn.Module):
+    def __init__(self, image_shape, num_classes, norm):
+        super().__init__()
+        self.fc = nn.Linear(64, num_classes)
+
+    def forward(self, images_NCHW):
+        return self.fc(images_NCHW.flatten(1))
 
 
 def crl(**changes):
@@ -59,6 +70,7 @@ def crl(**changes):
         (LGFedAvg(private_layers=1), "everywhere", {"norm": "bn"}, "model.norm: 'bn'"),
         (HeteroFL(widths=(0.0625,)), "everywhere", {}, "leaves parts of channels or groups"),
         (HeteroFL(widths=(0.0625,)), "everywhere", {"norm": "bn"}, "choose sbn"),
+        (ProxyFL(), "share", {"network": f"{__name__}:OwnNet"}, "OwnNet has no features; make it a benchmark.models"),
         (ServerOnly(images="everyones"), "server", {}, "choose data.label_setting everywhere"),
         (RSCFed(subset=5), "some_clients", {}, "choose 1 to 4"),
         (RSCFed(subset=3), "server", {}, "one_more_client"),
