@@ -22,6 +22,7 @@ from benchmark.optim.sgd import Constant
 from benchmark.records.provenance import hardware
 from benchmark.records.record import run_folder, run_if_whole
 from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, CountingEngine
+from sweeps.status import RunStatus
 
 MILD = 1e-3  # a learning rate with which nothing diverges
 RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, saves, weights on disk, as measured
@@ -65,12 +66,14 @@ def cost_of(run: Experiment, results: Path, device: str = CPU) -> Cost:
     return replace(whole, seconds=fmean(finished)) if finished else whole
 
 
-def seconds_of_first(run: Experiment, rounds: int) -> float:
-    """CPU seconds of the run's first so many rounds, for progress and the time left; 0 where it cannot be counted."""
+def weighed(status: RunStatus, run: Experiment) -> RunStatus:
+    """The run's status with planned CPU seconds as its work; without work where it cannot be counted."""
     try:
-        return count(run).of_first(rounds).seconds
+        cost = count(run)
     except Exception:  # whatever a user's own method raises: the run's own process tells of it
-        return 0.0
+        return replace(status, work=0.0, share_done=0.0)
+    whole = cost.of_first(status.rounds).seconds
+    return replace(status, work=whole, share_done=cost.of_first(status.round).seconds / whole)
 
 
 def measured(folder: Path) -> Mapping[str, Any] | None:

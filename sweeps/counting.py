@@ -118,9 +118,10 @@ def _stand_in_set(name: str, pooled_test: int) -> DataSet:
 # --- the engine ---------------------------------------------------------------------------------------------------
 
 
-# By kind of job, network, shape of the data and device, since many cells share them: what a job of this kind leaves,
-# and the cost of one local step, with the bytes that the whole job sends.
-_steps: dict[Hashable, tuple[Outcome, Cost]] = {}
+# By kind of job, network and shape of the data, since many cells share them: what a job of this kind leaves, and what a
+# local step costs for each of its images, with the bytes that the whole job sends.
+_least: dict[Hashable, tuple[Outcome, Cost]] = {}
+_steps: dict[Hashable, Cost] = {}  # by augmentation and device, too: the cost of one local step
 
 
 class CountingEngine:
@@ -185,11 +186,15 @@ class CountingEngine:
             sends = finished(job.update, local)
             return Outcome(key=job.key, sends=sends, private=local.private), cost + Cost(bytes_up=tree_bytes(sends))
         run, data = self._environment.experiment, self._environment.data
-        of_run = (run.model, data.image_shape, data.num_classes, run.data.augmentation, run.precision, self._device)
+        of_run = (run.model, data.image_shape, data.num_classes, run.precision)
         kind = (kind_of(job, local), alike(run.optimizer), *of_run)
-        if kind not in _steps:
-            _steps[kind] = self._trained_step(job, private, number)
-        outcome, step = _steps[kind]
+        if kind not in _least:
+            _least[kind] = self._least_step(job, private, number)
+        outcome, of_image = _least[kind]
+        timed = (kind, run.data.augmentation, self._device)
+        if timed not in _steps:
+            _steps[timed] = self._step(job, private, number, of_image)
+        step = _steps[timed]
         steps = steps_of(job, sources_of(job, self._environment, number, local.selected))
         cost += replace(step * steps, bytes_up=step.bytes_up)
         if exact := run.evaluation.gradient_diversity_every:
@@ -197,14 +202,32 @@ class CountingEngine:
             cost += Cost(seconds=step.seconds * self._environment.sizes.get(job.key.client, 0) / batch / exact)
         return replace(outcome, key=job.key), cost
 
-    def _trained_step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Cost]:
-        """The job after one local step with confident pseudo-labels; FLOPs and seconds are those of a whole step.
+    def _least_step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Cost]:
+        """What one local step with confident pseudo-labels leaves, and its cost for each of its images.
 
-        FLOPs are counted on as few images as the step takes: they are proportional.
+        It is of one image, since FLOPs are proportional; of two, where a batch norm refuses one.
         """
-        (initial, forward), phases = network_of(self._environment, job.network), len(job.update.phases)
-        outcome, few, counted = self._least_step(job, private, number)
-        flops = counted * images_a_step(job) / images_a_step(few) / phases
+        smallest = min(stream.batch_size for stream in job.data.values())
+
+        def counted(images: int) -> tuple[Outcome, float]:
+            few = part_of(job, images / smallest)
+            with FlopCounter() as counter:  # of the plain step: torch has no formula for some kernels of the fast one
+                return self._plain.run(few, number, private), counter.flops / images_a_step(few)
+
+        try:
+            outcome, flops = counted(1)
+        except Exception:  # whatever a network raises that cannot take one image
+            outcome, flops = counted(2)
+        initial = network_of(self._environment, job.network)[0]
+        sends, private = (moved(tree, torch.device(CPU)) for tree in (outcome.sends, outcome.private))
+        notes = (AT_LEAST,) if getattr(job.update, "sends_changes", False) else ()
+        cost = Cost(local_steps=1, flops=flops, bytes_up=tree_bytes(sends), notes=notes)
+        return replace(outcome, sends=thin(sends, initial), private=private and thin(private, initial)), cost
+
+    def _step(self, job: Job, private: Tree | None, number: int, of_image: Cost) -> Cost:
+        """A whole local step with confident pseudo-labels."""
+        forward, phases = network_of(self._environment, job.network)[1], len(job.update.phases)
+        flops = of_image.flops * images_a_step(job) / phases
         few = part_of(job, IMAGES / max(stream.batch_size for stream in job.data.values()))
         share = images_a_step(job) / images_a_step(few) / phases
         on_cpu, precision = self._device.type == CPU, self._environment.experiment.precision
@@ -214,29 +237,7 @@ class CountingEngine:
             first = self._seconds(few, private, number)  # makes its network and takes its memory
             steps = max(1, min(TIMED_STEPS, round(TIMED_SECONDS / first))) if on_cpu else TIMED_STEPS
             seconds = self._seconds(replace(few, limit=Limit(steps=steps)), private, number) / steps * share
-        sends, private = (moved(tree, torch.device(CPU)) for tree in (outcome.sends, outcome.private))
-        cost = Cost(
-            local_steps=1,
-            flops=flops,
-            bytes_up=tree_bytes(sends),
-            seconds=seconds,
-            notes=(AT_LEAST,) if getattr(job.update, "sends_changes", False) else (),
-        )
-        return replace(outcome, sends=thin(sends, initial), private=private and thin(private, initial)), cost
-
-    def _least_step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Job, float]:
-        """What a local step on one image leaves, that step, and its FLOPs. On two, where a batch norm refuses one."""
-        smallest = min(stream.batch_size for stream in job.data.values())
-
-        def counted(images: int) -> tuple[Outcome, Job, float]:
-            few = part_of(job, images / smallest)
-            with FlopCounter() as counter:  # of the plain step: torch has no formula for some kernels of the fast one
-                return self._plain.run(few, number, private), few, counter.flops
-
-        try:
-            return counted(1)
-        except Exception:  # whatever a network raises that cannot take one image
-            return counted(2)
+        return replace(of_image, flops=flops, seconds=seconds)
 
     def _seconds(self, job: Job, private: Tree | None, number: int) -> float:
         began = clock(self._device)

@@ -1,7 +1,7 @@
 """Grids of factors: lists of values, and every combination of them as an experiment."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any, TypeAlias
@@ -45,29 +45,21 @@ def grid_of_item(item: Item, seeds: Sequence[int] | None = None) -> dict[str, li
     }
 
 
-def size(grid: Grid) -> int:
-    return prod(len(values) for values in grid.values())
-
-
-def combinations(grid: Grid) -> Iterator[dict[str, Any]]:
-    for values in product(*grid.values()):
-        yield dict(zip(grid, values, strict=True))
-
-
 def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:
     """Every run of the grid, each once. Raises ConfigError for an empty grid, one of more than MOST_RUNS runs (unless
     `many` are wanted), and the first combination that is not an experiment."""
-    count = size(grid)
+    count = prod(map(len, grid.values()))
     if not count:
         raise ConfigError("the grid is empty: a factor has no values; give each at least one")
     if count > MOST_RUNS and not many:
         raise ConfigError(f"the grid has {count:,} runs; --yes takes more than {MOST_RUNS:,}")
     runs: dict[Experiment, None] = {}
-    for values in combinations(grid):
+    for values in product(*grid.values()):
+        factors = dict(zip(grid, values, strict=True))
         try:
-            runs[experiment_of(values)] = None
+            runs[experiment_of(factors)] = None
         except ConfigError as error:
-            named = " ".join(f"{name}={value}" for name, value in values.items())
+            named = " ".join(f"{name}={value}" for name, value in factors.items())
             raise ConfigError(f"{named}: {error}") from None
     return list(runs)
 

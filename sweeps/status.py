@@ -1,7 +1,6 @@
 """How far runs are, as their folders show it: to any shell on any machine that sees them."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -49,11 +48,6 @@ class RunStatus:
     def work_left(self) -> float:
         return 0.0 if self.state in FINISHED else self.work * (1 - self.share_done)
 
-    def weighed(self, seconds_of_first: Callable[[int], float]) -> "RunStatus":
-        """The same with planned CPU seconds as its work. `seconds_of_first`: those of its first so many rounds."""
-        whole = seconds_of_first(self.rounds)
-        return replace(self, work=whole, share_done=seconds_of_first(self.round) / whole if whole else 0.0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
@@ -77,7 +71,7 @@ class Summary:
 def status_of(folder: Path, *, name: str, rounds: int, record: RunRecord | None = None) -> RunStatus:
     """The run in `folder`, which need not exist (`record.run_folder`); `rounds` as its experiment has them.
 
-    `record`: where it was read before; it may be a committed copy. All rounds count as equal work: `RunStatus.weighed`.
+    `record`: where it was read before; it may be a committed copy. All rounds count as equal work: `cost.weighed`.
     """
     key, seed, work = folder.parent.name, int(_seed_named(folder)), float(rounds)
     status = RunStatus(cell_key=key, seed=seed, name=name, state="missing", rounds=rounds, work=work)
@@ -175,9 +169,3 @@ def summary(runs: Sequence[RunStatus]) -> Summary:
         left = seconds / worked * sum(run.work_left for run in runs) / counts["running"]
     done = sum(run.rounds if run.state == "done" else run.round for run in runs)
     return Summary(counts=counts, rounds_done=done, rounds=sum(run.rounds for run in runs), seconds_left=left)
-
-
-def to_json(runs: Sequence[RunStatus]) -> str:
-    """One JSON object: the summary, and every run."""
-    total = summary(runs)
-    return json.dumps({**vars(total), "runs": [vars(run) for run in runs]})

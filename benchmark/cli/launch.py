@@ -1,7 +1,4 @@
-"""How the commands `reproduce` and `work` train runs: their options, and one launch.
-
-What trains is imported where it is needed: importing torch takes seconds.
-"""
+"""How the commands `reproduce` and `work` train runs: their options, and one launch."""
 
 import argparse
 import contextlib
@@ -13,9 +10,12 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from benchmark.cli.main import number
+from benchmark.cli.progress import Display, LaunchProgress
 from benchmark.cli.scope import add_devices
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
+from benchmark.federated.devices import auto_devices, devices_named
+from benchmark.federated.start import CPU, usable_cores
 from sweeps.launcher import Workers, launch
 from sweeps.plan import Plan
 from sweeps.processes import LocalWorkers
@@ -40,8 +40,10 @@ def add_launch(command: argparse.ArgumentParser) -> None:
         help="of a Ray cluster: HOST:PORT, or auto for the one that this machine belongs to (default: $RAY_ADDRESS, "
         "else a cluster on this machine for the time of the command)",
     )
-    command.add_argument("--cpus-per-run", type=float, help="of a node of the Ray cluster (default: 1)")
-    command.add_argument("--gpus-per-run", type=float, help="such as 0.25: four runs share a GPU (default: 0)")
+    command.add_argument("--cpus-per-run", type=number(0.01, kind=float), help="of a Ray cluster's node (default: 1)")
+    command.add_argument(
+        "--gpus-per-run", type=number(0, kind=float), help="such as 0.25: four runs share a GPU (default: 0)"
+    )
 
 
 def check_launch(options: argparse.Namespace) -> None:
@@ -50,20 +52,14 @@ def check_launch(options: argparse.Namespace) -> None:
     for name in other_launchers[options.launcher]:
         if getattr(options, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')}: not with --launcher {options.launcher}")
-    if options.cpus_per_run is not None and options.cpus_per_run <= 0:
-        raise ConfigError(f"--cpus-per-run: {options.cpus_per_run:g}; more than 0 is needed, such as 1")
     gpus = options.gpus_per_run or 0.0
-    if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
+    if gpus > 1 and gpus != int(gpus):
         raise ConfigError(f"--gpus-per-run: {gpus:g}; give a share of one, such as 0.5, or a whole number")
-    from benchmark.federated.devices import devices_named
-
     options.devices = devices_named(options.devices)
 
 
 def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace) -> None:
     """Train these runs of the plan, with their progress on standard error. Raises FsslError as `launch` does."""
-    from benchmark.cli.progress import Display, LaunchProgress
-
     console = Console(stderr=True)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     names = [f"{item.name} ({item.profile})" for item in planned.items] or ["sweep"]
@@ -89,9 +85,6 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
 def workers_for(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iterator[Workers]:
     """Workers for these runs: processes of this machine, or a Ray cluster."""
     if options.launcher == "local":
-        from benchmark.federated.devices import auto_devices
-        from benchmark.federated.start import CPU, usable_cores
-
         devices = options.devices or auto_devices(runs)
         at_a_time = usable_cores() if options.jobs is None and devices == (CPU,) else (options.jobs or 1) * len(devices)
         size = min(at_a_time, len(runs))

@@ -118,28 +118,23 @@ def parser(verb: str | None = None) -> Parser:
     return top
 
 
-def folder(text: str) -> Path:
-    """The type of an option that names a folder or file; in `--results=~/x` no shell has replaced the `~`."""
-    return expanded(text)
-
-
 def add_places(command: argparse.ArgumentParser) -> None:
     """Where data and results are: the same for every command that needs them."""
     command.add_argument(
         "--results",
-        type=folder,
+        type=expanded,  # in `--results=~/x` no shell has replaced the `~`
         default=os.environ.get("FSSL_RESULTS") or str(DEFAULT_RESULTS),
         help="folder of records (default: $FSSL_RESULTS, then results/)",
     )
     command.add_argument(
-        "--data-root", type=folder, default=None, help="folder of data sets (default: $FSSL_DATA, then the cache)"
+        "--data-root", type=expanded, default=None, help="folder of data sets (default: $FSSL_DATA, then the cache)"
     )
 
 
 def add_site(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--site",
-        type=folder,
+        type=expanded,
         help="where the report is built (default: reports/site; with another folder of records, site in that folder)",
     )
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -12,10 +11,9 @@ from rich.text import Text
 
 from benchmark.experiment import Experiment
 from benchmark.records.record import run_folder
-from sweeps.launcher import Launch
+from sweeps.launcher import SECONDS_BETWEEN_LOOKS, Launch
 from sweeps.status import RunStatus, status_of, summary
 
-SECONDS_BETWEEN_LOOKS = 2.0  # at folders
 SECONDS_BETWEEN_LINES = 15.0  # at least, and a tenth of the time so far
 
 
@@ -87,8 +85,7 @@ class LaunchProgress:
         return list(self._statuses.values())
 
     def _look(self, run: Experiment) -> RunStatus:
-        from sweeps.cost import seconds_of_first  # loads what trains, once the runs are at work
+        from sweeps.cost import weighed  # loads what trains, once the runs are at work
 
-        folder, rounds = run_folder(self._results, run), run.federation.rounds
         name = self._names.get(run.cell_key, run.cell_key)
-        return status_of(folder, name=name, rounds=rounds).weighed(partial(seconds_of_first, run))
+        return weighed(status_of(run_folder(self._results, run), name=name, rounds=run.federation.rounds), run)

@@ -37,7 +37,7 @@ from sweeps.status import in_words
 from sweeps.sweep_file import read
 
 TABLE_WIDTH = 100  # columns
-BUILT_FROM = ".built-from"  # the file beside a page that names what it was built from
+BUILT_FROM = ".built-from"  # the site's file that names what it was built from last
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -223,35 +223,31 @@ def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
 
 
 def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Path, site: Path) -> None:
-    """Build the site with these items' pages, unless records, seeds and code are those of the last time."""
-    pages, state = [site / item_page(item) for item, _ in shown], f"{seeds} {state_of(results)}"
-    marks = [page.with_name(BUILT_FROM) for page in pages]
-    if all(file.is_file() for file in (*pages, *marks)) and all(mark.read_text() == state for mark in marks):
+    """Build the site with these items' pages, unless items, records, seeds and code are those of the last time."""
+    names = {(item.name, item.profile) for item, _ in shown}
+    mark, state = site / BUILT_FROM, f"{sorted(names)} {seeds} {state_of(results)}"
+    if mark.is_file() and mark.read_text() == state:
         return
     from benchmark.cli.report import on_disk
     from reports.site import build
 
-    names = {(item.name, item.profile) for item, _ in shown}
     troubles: list[str] = []
     read = partial(read_records, troubles=troubles)
     recorded = with_own(results, [*shown, *on_disk((*ITEMS, *VARIANTS), PROFILES, results, read)], read, troubles)
     others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in names]
     build([*shown, *others], site, only=names, troubles=told(troubles, results), submitted=results / SUBMITTED)
-    for mark in marks:
-        mark.write_text(state)
+    mark.write_text(state)
 
 
 def state_of(results: Path) -> str:
     """A hash that changes where a record is written, goes on or is removed, or where code or a printed number does."""
     runs = ("runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
     records = ("own/*", f"{SUBMITTED}/*", "reference", "reference/*", *runs)
-    code = (
-        *("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md"),
-        *("results/published/*/*.toml", "results/reference", "results/reference/*"),
-    )
-    paths = {path for at, names in ((results, records), (ROOT, code)) for name in names for path in at.glob(name)}
+    code = ("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md")
+    published = ("results/published/*/*", "results/reference", "results/reference/*")
+    pairs = ((results, records), (ROOT, code + published))
     stamps = []
-    for path in sorted(paths):
+    for path in sorted({path for at, names in pairs for name in names for path in at.glob(name)}):
         with contextlib.suppress(OSError):  # another process has removed it since
             status = path.stat()
             stamps.append((f"{path}", status.st_mtime_ns, status.st_size))

@@ -2,14 +2,13 @@
 
 import time
 from dataclasses import replace
-from functools import partial
 
 import pytorch_lightning as pl
 
 from benchmark.cli.progress import Display
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
-from sweeps.cost import seconds_of_first
+from sweeps.cost import weighed
 from sweeps.status import RunStatus
 
 
@@ -17,11 +16,9 @@ class RunProgress(pl.Callback):
     """Shows each finished round."""
 
     def __init__(self, experiment: Experiment, display: Display) -> None:
-        self._display = display
-        rounds = experiment.federation.rounds
-        name, key, seed = "training", experiment.cell_key, experiment.seed
-        self._status = RunStatus(cell_key=key, seed=seed, name=name, state="running", rounds=rounds, attempt=1)
-        self._planned = partial(seconds_of_first, experiment)
+        self._experiment, self._display = experiment, display
+        key, seed, rounds = experiment.cell_key, experiment.seed, experiment.federation.rounds
+        self._status = RunStatus(cell_key=key, seed=seed, name="training", state="running", rounds=rounds, attempt=1)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -36,4 +33,4 @@ class RunProgress(pl.Callback):
             accuracy=metrics.get("test/accuracy", metrics.get("validation/accuracy", self._status.accuracy)),
             seconds_per_round=(time.monotonic() - self._began) / (done - self._first),
         )
-        self._display.show(lambda: [self._status.weighed(self._planned)])
+        self._display.show(lambda: [weighed(self._status, self._experiment)])

@@ -1,24 +1,19 @@
-"""Options that name runs: items, profile, seeds. Several commands share them.
-
-Imports nothing that trains.
-"""
+"""Options that name runs: items, profile, seeds. Several commands share them."""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from benchmark.cli.main import number
 from benchmark.errors import ConfigError
-
-if TYPE_CHECKING:  # importing them takes a second
-    from benchmark.papers.item import Item
-    from sweeps.plan import Seeds
+from benchmark.papers.catalogue import items
+from benchmark.papers.item import Item
+from sweeps.plan import Seeds
 
 
 def add_scope(
-    command: argparse.ArgumentParser, items: str = "+", what: str = "ssfl/tab2, a paper (ssfl), or all"
+    command: argparse.ArgumentParser, number_of_items: str = "+", what: str = "ssfl/tab2, a paper (ssfl), or all"
 ) -> None:
-    """Which runs. `items`: how many names are allowed ("+": at least one, "*": any number)."""
-    command.add_argument("items", nargs=items, metavar="ITEM", help=what)
+    """Which runs. `number_of_items`: "+" for at least one, "*" for any number."""
+    command.add_argument("items", nargs=number_of_items, metavar="ITEM", help=what)
     command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
     add_seeds(command, "the profile's number of pilots")
     command.add_argument(
@@ -39,10 +34,8 @@ def add_scope(
     )
 
 
-def chosen_items(options: argparse.Namespace) -> "list[Item]":
+def chosen_items(options: argparse.Namespace) -> list[Item]:
     """The items that the options name. Raises ConfigError, also where --main leaves none."""
-    from benchmark.papers.catalogue import items
-
     quoted = getattr(options, "also_quoted", False)
     chosen = items(options.items, options.profile, options.also, also_quoted=quoted, rule=options.rule)
     if options.main:
@@ -99,7 +92,5 @@ def uses_reference(options: argparse.Namespace) -> bool:
     return options.profile != "demo" if options.with_reference is None else bool(options.with_reference)
 
 
-def seeds_of(options: argparse.Namespace) -> "Seeds":
-    from sweeps.plan import Seeds
-
+def seeds_of(options: argparse.Namespace) -> Seeds:
     return Seeds(pilots=options.pilots, confirming=options.seeds)

@@ -1,18 +1,20 @@
 """`fssl status`: how far everything is, from another shell or another machine."""
 
 import argparse
+import json
 import time
 from functools import partial
 
 from rich.console import Console
 
 from benchmark.cli.main import add_places
-from benchmark.cli.progress import SECONDS_BETWEEN_LOOKS, Display, view
+from benchmark.cli.progress import Display, view
 from benchmark.cli.scope import add_reference, add_scope, chosen_items, seeds_of, uses_reference
 from benchmark.records.identity import at_hand
 from benchmark.records.record import run_folder
+from sweeps.launcher import SECONDS_BETWEEN_LOOKS
 from sweeps.plan import plan
-from sweeps.status import FINISHED, RunStatus, on_disk, status_of, to_json, where_apart
+from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, where_apart
 
 WIDTH = 100  # columns where there is no terminal
 
@@ -22,7 +24,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "Reads the folder of results and changes nothing. Without ITEMs: every run that was ever begun here. A dead "
         "run's process is gone: the next worker takes it over and goes on from its last save."
     )
-    add_scope(command, items="*")
+    add_scope(command, "*")
     add_reference(command)
     command.add_argument("--watch", action="store_true", help="until all is done: live on a terminal, else by lines")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
@@ -43,7 +45,7 @@ def act(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:  # who stops looking stops nothing
             return 0
     if options.json:
-        print(to_json(runs))
+        print(json.dumps({**vars(summary(runs)), "runs": list(map(vars, runs))}))
         return 0
     (console if console.is_terminal else Console(width=WIDTH)).print(view(runs))
     for trouble in dict.fromkeys(run.trouble for run in runs if run.trouble is not None):
@@ -66,8 +68,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
         name, rounds = names.get(run.cell_key, "trial"), run.federation.rounds
         statuses.append(where_apart(status_of(folder, name=name, rounds=rounds, record=finished), folder, at_hand(run)))
     if any(status.state == "running" for status in statuses):
-        from sweeps.cost import seconds_of_first  # loads what trains: only where there is a time left
+        from sweeps.cost import weighed  # loads what trains: only where there is a time left
 
-        pairs = zip(statuses, planned.runs, strict=True)
-        statuses = [status.weighed(partial(seconds_of_first, run)) for status, run in pairs]
+        statuses = list(map(weighed, statuses, planned.runs))
     return statuses

@@ -1,6 +1,7 @@
 """The command line: what it prints, its exit codes, and that a wrong word leaves nothing behind."""
 
 import json
+import shlex
 
 import pytest
 
@@ -24,43 +25,55 @@ def fssl(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["run", "--partition.R=2"], 65, "R"),
-        (["run", "--federation.C=99"], 65, "choose C from 1 to 10"),
-        (["run", "--method=ssfl", "--method.averaging=grouping", "--method.averaging.S=11"], 65, "choose S from"),
-        (["run", "--data.N_s=55"], 65, "N_s"),
-        (["run", "--data.name=minst"], 65, "mnist"),
-        (["run", "--data.name=svhn"], 66, "svhn"),
-        (["run", "--config", "nothing.yaml"], 65, "nothing.yaml"),
-        (["run", "--cell", "ssfl/tab2:FedAvg/ful"], 65, "FedAvg/full"),
-        (["run", "--federation.alpha=1"], 65, "unknown key federation.alpha = 1; did you mean 'partition.alpha' or"),
-        (["run", "--threads", "0"], 65, "--threads: 0; choose 1 or more"),
-        (["run", "--engine", "cpu"], 65, "unknown engine 'cpu'; choose auto, reference, pool"),
-        (["run", "--engine", "ray"], 65, "'ray' is withdrawn; choose pool on one machine"),
-        (["run", "--engine", "reference", "--devices", "cpu,cpu"], 65, "has one; choose --engine pool"),
-        (["run", "--engine", "pool", "--devices", "cuda:99"], 65, "--devices: no device 'cuda:99' in 'cuda:99'; "),
-        (["run", "--devices", "cpu", "--precision", "tf32"], 65, "precision: 'tf32', which cpu does not have"),
-        (["run", "--engine", "pool", "--workers", "0"], 65, "--workers: 0; choose 1 or more"),
-        (["run", "--sweep", "sweep.json", "--cell", "x"], 65, "leave out --cell, --profile and --config"),
-        (["run", "--profile", "laptop"], 65, "--profile: is that of --cell"),
-        (["data", "partition", "--data", "digits", "--K", "3"], 65, "did you mean '--federation.K'?"),
-        (["sweep", "--grid", "R=0", "--write", "x"], 65, "--write: a grid is one sweep and is printed"),
-        (["report", "--out", "x", "--commit-reference"], 65, "--commit-reference: not allowed with argument --out"),
-        (["run", "--federation.T"], 65, "--federation.T has no value; type --federation.T=VALUE"),
-        (["reproduce", "sfl"], 65, "unknown item 'sfl'; did you mean 'ssfl'?"),
-        (["reproduce", "ssfl/tab2", "--profile", "lap"], 65, "laptop"),
-        (["reproduce", "ssfl/tab2", "--seeds", "0"], 65, "--seeds"),
-        (["reproduce", "ssfl/tab2", "--seeds", "many"], 65, "many"),
-        (["plan"], 65, "ITEM"),
-        (["fly"], 65, "fly"),
-        ([], 65, "COMMAND"),
+        ("run --partition.R=2", 65, "R"),
+        ("run --federation.C=99", 65, "choose C from 1 to 10"),
+        ("run --method=ssfl --method.averaging=grouping --method.averaging.S=11", 65, "choose S from"),
+        ("run --data.N_s=55", 65, "N_s"),
+        ("run --data.name=minst", 65, "mnist"),
+        ("run --data.name=svhn", 66, "svhn"),
+        ("run --config nothing.yaml", 65, "nothing.yaml"),
+        ("run --cell ssfl/tab2:FedAvg/ful", 65, "FedAvg/full"),
+        ("run --federation.alpha=1", 65, "unknown key federation.alpha = 1; did you mean 'partition.alpha' or"),
+        ("run --threads 0", 65, "--threads: 0; choose 1 or more"),
+        ("run --engine cpu", 65, "unknown engine 'cpu'; choose auto, reference, pool"),
+        ("run --engine ray", 65, "'ray' is withdrawn; choose pool on one machine"),
+        ("run --engine reference --devices cpu,cpu", 65, "has one; choose --engine pool"),
+        ("run --engine pool --devices cuda:99", 65, "--devices: no device 'cuda:99' in 'cuda:99'; "),
+        ("run --devices cpu --precision tf32", 65, "precision: 'tf32', which cpu does not have"),
+        ("run --engine pool --workers 0", 65, "--workers: 0; choose 1 or more"),
+        ("run --sweep sweep.json --cell x", 65, "leave out --cell, --profile and --config"),
+        ("run --profile laptop", 65, "--profile: is that of --cell"),
+        ("data partition --data digits --K 3", 65, "did you mean '--federation.K'?"),
+        ("sweep --grid R=0 --write x", 65, "--write: a grid is one sweep and is printed"),
+        ("report --out x --commit-reference", 65, "--commit-reference: not allowed with argument --out"),
+        ("run --federation.T", 65, "--federation.T has no value; type --federation.T=VALUE"),
+        ("reproduce sfl", 65, "unknown item 'sfl'; did you mean 'ssfl'?"),
+        ("reproduce ssfl/tab2 --profile lap", 65, "laptop"),
+        ("reproduce ssfl/tab2 --seeds 0", 65, "--seeds"),
+        ("reproduce ssfl/tab2 --seeds many", 65, "many"),
+        ("work none.yaml", 65, "cannot be read"),
+        ("work ssfl/tab2 a.yaml", 65, "names all its runs"),
+        ("work ssfl/tab3000", 65, "ssfl/tab3"),
+        ("work ssfl/tab2 --devices cuda:99", 65, "--devices: no device 'cuda:99' in 'cuda:99'; "),
+        ("work ssfl/tab2 --devices 0,99", 65, "' in '0,99'"),
+        ('work ssfl/tab2 --devices ""', 65, "'' in ''"),
+        ("work ssfl/tab2 --address auto", 65, "--address: not with --launcher local"),
+        ("work ssfl/tab2 --launcher ray --devices cpu", 65, "--devices: not with --launcher ray"),
+        ("work ssfl/tab2 --launcher ray --cpus-per-run 0", 65, "--cpus-per-run: 0; at least 0.01 is needed"),
+        ("work ssfl/tab2 --launcher ray --gpus-per-run 1.5", 65, "--gpus-per-run: 1.5; give a share of one"),
+        ("work ssfl/tab2 --launcher slurm", 65, "unknown launcher 'slurm'; choose local or ray"),
+        ("plan", 65, "ITEM"),
+        ("fly", 65, "fly"),
+        ("", 65, "COMMAND"),
     ],
 )
 def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, says):
     monkeypatch.setenv("FSSL_DATA", str(tmp_path / "no data"))
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("benchmark.data.sources.DOWNLOAD_TIMEOUT", 0.1)
-    places = ["--results", tmp_path / "results"] if words and words[0] in ("run", "reproduce", "plan") else []
-    exit_code, out, err = fssl(capsys, *words, *places)
+    command, places = words.partition(" ")[0], ["--results", tmp_path / "results"]
+    with_places = places if command in ("run", "reproduce", "plan", "work") else []
+    exit_code, out, err = fssl(capsys, *shlex.split(words), *with_places)
     assert exit_code == code and says in err and out == ""
     assert err.count("\n") == 1 and err.startswith("fssl: ")
     assert not (tmp_path / "results").exists()
@@ -78,6 +91,8 @@ def test_results_that_are_not_there_are_not_read(capsys, tmp_path, command):
 @pytest.mark.parametrize("words", ["plan fedswitch/tab1", "list networks", "report fedswitch/tab1 --profile demo"])
 def test_no_results_yet_are_a_normal_state(capsys, tmp_path, monkeypatch, words):
     monkeypatch.setattr("benchmark.records.copies.COMMITTED", tmp_path)
+    monkeypatch.setattr("benchmark.cli.report.ITEMS", ("fedswitch/tab1",))
+    monkeypatch.setattr("benchmark.cli.report.VARIANTS", ())
     code, out, err = fssl(capsys, *words.split(), "--results", tmp_path / "later")
     assert code == 0 and out and "later is not there yet: no run of it counts" in err
 

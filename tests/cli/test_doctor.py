@@ -34,43 +34,46 @@ def test_a_machine_without_fault(capsys, tmp_path):
     assert results == f"ok  results: {tmp_path} can be written" and not list(tmp_path.iterdir())
 
 
+def hidden_by(package: str, source: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """`fssl doctor` in a process of its own, where another package of this name comes first."""
+    (folder / package).mkdir()
+    (folder / package / "__init__.py").write_text(source)
+    command = [sys.executable, "-m", "benchmark.cli.main", "doctor", "--results", str(folder / "results")]
+    places = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    return subprocess.run(command, env=places, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
 def test_a_torchvision_that_does_not_load_is_named(tmp_path):
-    """In a process of its own, where Lightning cannot be imported either: one line, no traceback."""
-    (tmp_path / "torchvision").mkdir()
-    (tmp_path / "torchvision" / "__init__.py").write_text("raise RuntimeError('operator nms does not exist')")
-    command = [sys.executable, "-m", "benchmark.cli.main", "doctor", "--results", str(tmp_path / "results")]
-    places = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    ended = subprocess.run(command, env=places, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    """Lightning cannot be imported there either: one line, no traceback."""
+    ended = hidden_by("torchvision", "raise RuntimeError('operator nms does not exist')", tmp_path)
     assert ended.returncode == 1 and ended.stderr == ""
     (line,) = ended.stdout.splitlines()
     assert line.startswith("!!  versions: Python ") and f"torch {metadata.version('torch')}" in line
     assert line.endswith("do not match (operator nms does not exist); `make setup` installs both")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that works")
-@pytest.mark.parametrize(
-    ("has", "says"),
-    [
-        ({"amx_bf16": True, "avx512_bf16": True}, "bf16 by AMX: "),
-        ({"amx_bf16": False, "avx512_bf16": True}, "bf16 by AVX-512: "),
-        ({}, "no AMX or AVX-512 for bf16: stay with fp32"),
-    ],
-)
-def test_units_for_bfloat16_are_named(monkeypatch, has, says):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
-    monkeypatch.setattr(torch.version, "cuda", None)  # built for CPUs alone: a driver beside it is no fault
-    monkeypatch.setattr(doctor, "NVIDIA", Path(__file__))
-    assert f" cores; {says}" in doctor.device(argparse.Namespace())
+def test_another_package_named_sweeps_is_the_one_line(tmp_path):
+    """W&B has one. Every command ends with 65 and says what to type."""
+    ended, other = hidden_by("sweeps", "", tmp_path), tmp_path / "sweeps" / "__init__.py"
+    assert (ended.returncode, ended.stdout) == (65, "")
+    assert ended.stderr == f"fssl: {other} hides our sweeps: `pip uninstall sweeps`\n"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that works")
-def test_a_driver_that_torch_cannot_use(capsys, tmp_path, monkeypatch):
+def test_units_for_bfloat16_and_a_driver_that_torch_cannot_use(tmp_path, monkeypatch):
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  390.157\nGCC version: 9\n")
     monkeypatch.setattr(doctor, "NVIDIA", tmp_path / "version")
+    monkeypatch.setattr(torch.version, "cuda", None)  # built for CPUs alone: a driver beside it is no fault
+    for units, says in (
+        (["amx_bf16", "avx512_bf16"], "bf16 by AMX: "),
+        (["avx512_bf16"], "bf16 by AVX-512: "),
+        ([], "no AMX or AVX-512 for bf16: stay with fp32"),
+    ):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: dict.fromkeys(units, True))
+        assert f" cores; {says}" in doctor.device(argparse.Namespace())
     monkeypatch.setattr(torch.version, "cuda", "13.2")
-    assert main(["doctor", "--results", str(tmp_path)]) == 1
-    line = capsys.readouterr().out.splitlines()[1]
-    assert line.startswith("!!  device: ") and line.endswith("Module  390.157); install a newer driver")
+    with pytest.raises(FsslError, match=r"Module  390.157\); install a newer driver"):
+        doctor.device(argparse.Namespace())
 
 
 @pytest.mark.parametrize(
@@ -100,16 +103,3 @@ def test_results_that_cannot_be_written(tmp_path, place):
     assert str(tmp_path / place) in str(raised.value)
     later = argparse.Namespace(results=Path(tmp_path, "made", "later"))
     assert "can be written" in doctor.results(later) and not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize("verb", ["doctor", "list"])
-def test_another_package_named_sweeps_is_the_one_line(tmp_path, verb):
-    """W&B has one. Every command ends with 65 and says what to type."""
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "__init__.py").touch()
-    places = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-m", "benchmark.cli.main", verb]
-    ended = subprocess.run(command, env=places, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    other = tmp_path / "sweeps" / "__init__.py"
-    assert (ended.returncode, ended.stdout) == (65, "")
-    assert ended.stderr == f"fssl: {other} hides our sweeps: `pip uninstall sweeps`\n"

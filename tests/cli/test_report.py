@@ -11,6 +11,7 @@ import pytest
 from benchmark.cli import report, reproduce
 from benchmark.cli.main import main
 from benchmark.cli.own_runs import with_own
+from benchmark.errors import CannotWrite
 from benchmark.experiment import to_json
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item, Printed
@@ -46,7 +47,7 @@ def places(tmp_path, monkeypatch):
     for module in (catalogue, report, reproduce):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": small_item})
         monkeypatch.setattr(module, "VARIANTS", {}, raising=False)
-    return ["--results", str(tmp_path), "--site", str(tmp_path / "site")]
+    return ["--results", str(tmp_path)]
 
 
 def test_a_record_that_several_items_show_is_read_once(monkeypatch):
@@ -62,19 +63,28 @@ def test_a_record_that_several_items_show_is_read_once(monkeypatch):
     assert sorted(call.args[0] for call in read.call_args_list) == sorted(set(paths))
 
 
-def test_reproduce_trains_once_and_prints_the_same_table(places, capsys, tmp_path):
-    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", *places]) == 0
+def test_reproduce_trains_once_and_prints_the_same_table_before_it_builds_pages(places, capsys, tmp_path, monkeypatch):
+    """After hours of training, a site that cannot be written costs the pages alone. They lie with the records."""
+
+    def fail(*arguments: object) -> None:
+        raise CannotWrite("no room for the site")
+
+    words, page = ["reproduce", "ssfl/tab2", "--profile", "demo", *places], "site/ssfl/tab2/demo/index.html"
+    with monkeypatch.context() as patch:
+        patch.setattr(reproduce, "build_pages", fail)
+        assert main(words) == 73
     first = capsys.readouterr()
-    assert "4 runs to train" in first.err and "n=2" in first.out and str(tmp_path / "site") in first.out
-    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", *places]) == 0
+    assert "4 runs to train" in first.err and "no room" in first.err and "n=2" in first.out
+    assert main(words) == 0
     second = capsys.readouterr()
     assert second.out == first.out and second.err == ""
+    assert (tmp_path / page).is_file() and str(tmp_path / "site") in second.out
 
 
 def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path, monkeypatch):
     """A cell has one key under every profile: what was trained for the demo (seed 2) is not committed. Also: single
     items as files, and the README's table."""
-    elsewhere = ["--results", str(tmp_path / "elsewhere"), "--site", str(tmp_path / "site")]
+    elsewhere = ["--results", str(tmp_path / "elsewhere")]
     for profile, seed in (("laptop", 0), ("laptop", 1), ("demo", 2)):
         for cell in small_item(profile).cells:
             run(cell.experiment.with_seed(seed), tmp_path / "elsewhere")
@@ -123,8 +133,8 @@ def test_a_data_set_that_is_not_there_leaves_the_others_to_be_trained(places, ca
         absent = replace(other.experiment, data=replace(other.experiment.data, name="folder:/no/such/folder"))
         return replace(item, cells=(digits, replace(other, experiment=absent)), claims=())
 
-    for module in (catalogue, report, reproduce):
-        monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": two_data_sets})
+    monkeypatch.setattr(catalogue, "ITEMS", {"ssfl/tab2": two_data_sets})
+    monkeypatch.setattr(reproduce, "build_pages", lambda *_: None)
     for trained in ("2 runs to train", ""):
         assert main(["reproduce", "ssfl/tab2", "--profile", "demo", "--json", *places]) == 66
         out, err = capsys.readouterr()

@@ -5,35 +5,28 @@ import pwd
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-PLACES = (*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), Path("/usr/local/pgsql/bin"))
+PLACES = (*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), "/usr/local/pgsql/bin", os.environ["PATH"])
 PASSWORD = "correct horse"  # with a character that a URL has to escape
 
 
 def programs() -> Path:
     """The folder of initdb and pg_ctl; skips the test where there is none."""
-    found = [place for place in PLACES if (place / "initdb").exists() and (place / "pg_ctl").exists()]
-    on_path = shutil.which("initdb")
-    if not found and on_path is None:
+    initdb = shutil.which("initdb", path=os.pathsep.join(map(str, PLACES)))
+    if initdb is None:
         pytest.skip("no PostgreSQL here: `apt-get install postgresql` brings initdb and pg_ctl")
-    return found[0] if found else Path(str(on_path)).parent
+    return Path(initdb).parent
 
 
 def unprivileged() -> tuple[int, int] | None:
     """PostgreSQL refuses to run as root: another user's and group's number; None where this is no root."""
     if os.geteuid() != 0:
         return None
-    for name in ("postgres", "nobody"):
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return entry.pw_uid, entry.pw_gid
-    pytest.skip("PostgreSQL does not run as root, and there is no other user here")
+    users = {entry.pw_name: (entry.pw_uid, entry.pw_gid) for entry in pwd.getpwall()}
+    return users.get("postgres") or users["nobody"]
 
 
 class Postgres:
@@ -44,9 +37,8 @@ class Postgres:
         folder.mkdir(mode=0o755)
         secret = folder / "password"
         secret.write_text(PASSWORD)
-        if self._as:
-            for path in (folder, secret):
-                os.chown(path, *self._as)
+        for path in (folder, secret) if self._as else ():
+            shutil.chown(path, *self._as)
         self._run("initdb", "-D", str(folder / "data"), "-U", "ann", "--auth=scram-sha-256", "--no-sync", "-E", "UTF8",
                   "--locale=C", f"--pwfile={secret}")  # fmt: skip
         with socket.socket() as free:
@@ -71,12 +63,3 @@ class Postgres:
         user, group = self._as or (None, None)
         command = [str(self._bin / program), *words]
         subprocess.run(command, cwd="/", check=True, stdout=subprocess.DEVNULL, user=user, group=group)
-
-
-def running(folder: Path) -> Iterator[Postgres]:
-    """For a fixture: a server that is stopped in the end."""
-    server = Postgres(folder)
-    try:
-        yield server
-    finally:
-        server.stop()

@@ -1,6 +1,5 @@
 """W&B's own agent, unmodified, under `fssl agent`, against the server of `wandb_server`: records and exit codes."""
 
-import contextlib
 import json
 import threading
 import time
@@ -35,7 +34,13 @@ def test_a_sweep_is_run_to_its_end_whatever_the_server_does(tmp_path):
         assert empty.returncode == 1 and "2 runs are missing" in empty.stderr, empty.stderr
         made = called([*WANDB, "sweep", str(path)], env)
         assert made.returncode == 0 and f"wandb agent {SWEEP}" in made.stderr, made.stderr
-        threading.Thread(target=delete_once_begun, args=(server, "run1"), daemon=True).start()
+
+        def delete_once_begun() -> None:
+            while "run1" not in server.runs or not server.runs["run1"].lines:
+                time.sleep(0.02)
+            server.faults.deleted = True
+
+        threading.Thread(target=delete_once_begun, daemon=True).start()
         done = called(words, env, SECONDS)
         assert server.faults.deleted
         assert done.returncode == 0 and "2 of 2 runs have their record" in done.stdout, done.stderr
@@ -52,13 +57,6 @@ def test_a_sweep_is_run_to_its_end_whatever_the_server_does(tmp_path):
             assert (run.group, run.exit_code) == ("grid", 0) and "digits" in run.tags and "demo" in run.tags
             assert run.name == f"T={run.config['T']['value']} method=grouping, seed 0"
         assert set(server.unknown) <= {"OrganizationCoreWeaveOrganizationID"}  # the client asks, and does without
-
-
-def delete_once_begun(server: Server, name: str) -> None:
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end and not (name in server.runs and server.runs[name].lines):
-        time.sleep(0.02)
-    server.faults.deleted = True
 
 
 @pytest.mark.slow
@@ -106,39 +104,28 @@ def test_a_sweep_that_is_not_the_files_is_refused_before_anything_runs(tmp_path)
 
 def test_each_agent_of_several_sees_one_device(monkeypatch):
     """The numbers are those of the devices that the command itself sees."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    visible = [seen.get("CUDA_VISIBLE_DEVICES") for seen in _devices_seen(("cuda:0", "cuda:2"))]
-    assert visible == ["0", "2"] and _devices_seen(None) == [{}]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert [*map(dict.popitem, _devices_seen(("cuda:1", "cuda:0")))] == [
-        ("CUDA_VISIBLE_DEVICES", "7"),
-        ("CUDA_VISIBLE_DEVICES", "4"),
-    ]
-    assert _devices_seen(("cpu", "cpu")) == 2 * [{"CUDA_VISIBLE_DEVICES": ""}]
+    name = "CUDA_VISIBLE_DEVICES"
+    monkeypatch.delenv(name, raising=False)
+    assert _devices_seen(("cuda:0", "cuda:2")) == [{name: "0"}, {name: "2"}] and _devices_seen(None) == [{}]
+    monkeypatch.setenv(name, "4,7")
+    assert _devices_seen(("cuda:1", "cuda:0")) == [{name: "7"}, {name: "4"}]
+    assert _devices_seen(("cpu", "cpu")) == [{name: ""}, {name: ""}]
 
 
-@pytest.mark.parametrize(
-    ("state", "outcome"),
-    [
-        ("done", 0),
-        ("diverged", Diverged.exit_code),
-        ("missing", Missing("1 runs are missing")),
-        ("stopped", Stopped("1 runs are left")),
-        ("held", RunningElsewhere("1 runs are left; other workers train them")),
-    ],
-)
-def test_the_exit_code_is_that_of_the_records(state, outcome, tiny, tmp_path):
+def test_the_exit_code_is_that_of_the_records(tiny, tmp_path):
     runs, folder = [tiny, tiny.with_seed(1)], run_folder(tmp_path, tiny.with_seed(1))
+
+    def code(*, stopped: bool = False) -> int:
+        return _exit_code(plan_of_runs(runs, tmp_path), tmp_path, stopped)
+
     run(tiny, tmp_path)
-    if state in ("done", "diverged"):
-        run(runs[1], tmp_path)
-        result = json.loads((folder / "result.json").read_text())
-        (folder / "result.json").write_text(json.dumps({**result, "status": state}))
-    if isinstance(outcome, int):
-        assert _exit_code(plan_of_runs(runs, tmp_path), tmp_path, stopped=False) == outcome
-        return
-    with contextlib.ExitStack() as stack:
-        if state == "held":
-            stack.enter_context(claimed(folder))
-        with pytest.raises(type(outcome), match=str(outcome)):
-            _exit_code(plan_of_runs(runs, tmp_path), tmp_path, stopped=state == "stopped")
+    with pytest.raises(Missing, match="1 runs are missing"):
+        code()
+    with pytest.raises(Stopped, match="1 runs are left"):
+        code(stopped=True)
+    with claimed(folder), pytest.raises(RunningElsewhere, match="1 runs are left; other workers train them"):
+        code()
+    run(runs[1], tmp_path)
+    assert code() == 0
+    (folder / "result.json").write_text(json.dumps({**read_json(folder / "result.json"), "status": "diverged"}))
+    assert code() == Diverged.exit_code

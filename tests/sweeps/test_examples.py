@@ -5,8 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
-from pathlib import Path
 from signal import SIGTERM
 
 import pytest
@@ -16,7 +14,7 @@ from benchmark.records.record import run_folder
 from sweeps.grid import checked
 from sweeps.sweep_file import read, written
 from tests.conftest import ROOT
-from tests.sweeps.gates import begun
+from tests.sweeps.gates import wait_for_a_round
 
 SCRIPT = ROOT / "sweeps" / "slurm.sh"
 README = (ROOT / "sweeps" / "README.md").read_text()
@@ -45,7 +43,7 @@ def test_the_commands_are_understood(words):
 
 
 def test_what_the_script_is_submitted_with_is_understood():
-    """What follows the script's name goes to `fssl work`, in the README and in the script's own comment."""
+    """It goes to `fssl work`, in the README and in the script's own comment."""
     asked = re.findall(r"sbatch .*?sweeps/slurm\.sh ([^#\n]*)", README + SCRIPT.read_text())
     assert len(asked) == 4
     for words in asked:
@@ -61,10 +59,8 @@ def test_sigterm_to_the_script_stops_the_worker_with_76_and_queues_the_job_again
     bin_folder = tmp_path / ".venv" / "bin"
     bin_folder.mkdir(parents=True)
     (bin_folder / "activate").write_text(f'PATH="{bin_folder}:$PATH"\n')
-    for name, does in (
-        ("fssl", f'exec {sys.executable} -m benchmark.cli.main "$@"'),
-        ("scontrol", f'echo "$@" > {called}'),
-    ):
+    fssl, scontrol = f'exec {sys.executable} -m benchmark.cli.main "$@"', f'echo "$@" > {called}'
+    for name, does in (("fssl", fssl), ("scontrol", scontrol)):
         (bin_folder / name).write_text(f"#!/bin/bash\n{does}\n")
         (bin_folder / name).chmod(0o755)
     slurm = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "42", "SLURM_CPUS_PER_TASK": "1"}
@@ -76,10 +72,3 @@ def test_sigterm_to_the_script_stops_the_worker_with_76_and_queues_the_job_again
     assert job.returncode == 76 and "fssl: stopped" in said, said
     assert called.read_text() == "requeue 42\n"
     assert list(tmp_path.glob("results/runs/*/*/state.pt"))
-
-
-def wait_for_a_round(folder: Path, job: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 400
-    while not begun(folder):
-        assert time.monotonic() < deadline and job.poll() is None
-        time.sleep(0.05)

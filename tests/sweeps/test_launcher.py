@@ -35,7 +35,7 @@ from sweeps.status import status_of
 from sweeps.sweep_file import read as read_sweep
 from sweeps.sweep_file import written
 from tests.conftest import ROOT, alive, record_of, tiny_experiment
-from tests.sweeps.gates import Gated, begun
+from tests.sweeps.gates import Gated, wait_for_a_round
 
 
 def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
@@ -173,8 +173,6 @@ def test_each_process_keeps_its_device_and_one_that_dies_leaves_it_to_the_next(t
     finally:
         (tmp_path / "GATE.2").touch()
         workers.close()
-    engines = [record_of(run_folder(tmp_path, experiment)).manifest["engine"]["name"] for experiment in (one, other)]
-    assert engines == ["pool", "pool"]  # of one, on whatever device
 
 
 def test_a_run_of_another_process_is_waited_for(tiny, tmp_path):
@@ -199,13 +197,10 @@ def test_a_run_ends_with_its_launcher_and_is_saved(tmp_path):
     path.write_text(written({"T": [8], "profile": ["demo"], "seed": [0]}, name="small", made_by="a test"))
     folder = run_folder(results, checked(read_sweep(path))[0])
     words = ["work", str(path), "--jobs", "1", "--results", str(results)]
-    with subprocess.Popen([sys.executable, "-m", "benchmark.cli.main", *words], cwd=ROOT) as process:
-        deadline = time.monotonic() + 200
-        while not begun(folder):
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.05)
+    with subprocess.Popen([sys.executable, "-m", "benchmark.cli.main", *words], cwd=ROOT, text=True) as process:
+        wait_for_a_round(folder, process)
         process.kill()
-    worker = (read(folder) or {}).get("pid")
+    worker, deadline = (read(folder) or {}).get("pid"), time.monotonic() + 200
     while worker is not None and alive(worker):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -4,9 +4,8 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
@@ -29,47 +28,35 @@ from sweeps.ray_launcher import STORE, RayWorkers, fit_in, joined, train
 from sweeps.sweep_file import read, written
 from tests.conftest import ROOT, alive, record_of, tiny_experiment
 from tests.records.equality import differences
-from tests.sweeps.gates import Gated, begun
+from tests.sweeps.gates import Gated, begun, wait_for_a_round
 
 pytest.importorskip("ray", reason="make setup-dev")
 
 
-@dataclass(kw_only=True)
-class Cluster:
-    of_ray: Any
-    nodes: list[Any]
-
-    @property
-    def address(self) -> str:
-        return str(self.of_ray.address)
-
-    def remove_node_of(self, pid: int) -> None:
-        """End the node that started this process, as if its machine had lost its power."""
-        raylet = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        (node,) = [node for node in self.nodes if raylet in [p.process.pid for p in node.all_processes["raylet"]]]
-        self.remove(node)
-
-    def remove(self, node: Any) -> None:
-        self.of_ray.remove_node(node, allow_graceful=False)
-        self.nodes.remove(node)
-
-
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="r") as short, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_TMPDIR", short)  # a socket's path takes 107 characters: pytest's folders are too long
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.delenv("RAY_ADDRESS", raising=False)
-        from ray.cluster_utils import Cluster as OfRay
+        from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False}
-        of_ray = OfRay(initialize_head=True, head_node_args=head)
+        started = Cluster(initialize_head=True, head_node_args=head)
         try:
-            nodes = [of_ray.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
-            yield Cluster(of_ray=of_ray, nodes=nodes)
+            for _ in range(2):
+                started.add_node(num_cpus=1, object_store_memory=STORE)
+            yield started
         finally:
-            of_ray.shutdown()
+            started.shutdown()
+
+
+def end_node_of(pid: int, cluster: Any) -> None:
+    """End the node that started this process, as if its machine had lost its power."""
+    raylet = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    nodes = {node.all_processes["raylet"][0].process.pid: node for node in cluster.worker_nodes}
+    cluster.remove_node(nodes[raylet], allow_graceful=False)
 
 
 def gated(folder: Path) -> list[Experiment]:
@@ -95,7 +82,7 @@ def test_a_killed_process_and_a_lost_node_cost_no_run_and_no_bit(cluster, tmp_pa
             if len(gone) == 1:
                 os.kill(gone[0], SIGKILL)
             else:
-                cluster.remove_node_of(gone[1])
+                end_node_of(gone[1], cluster)
         elif len(gone) == 2 and not alive(gone[1]):
             (tmp_path / "GATE.3").touch()
 
@@ -118,38 +105,24 @@ def test_the_command_stops_with_76_at_sigterm_and_prints_results_alone(cluster, 
     words = ["work", str(path), "--results", str(results), "--launcher", "ray", "--address", cluster.address]
     command = [sys.executable, "-m", "benchmark.cli.main", *words]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: begun(run_folder(results, experiment)) == 1 or process.poll() is not None)
+        wait_for_a_round(run_folder(results, experiment), process)
         process.send_signal(SIGTERM)
         out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (76, "") and "fssl: stopped" in err, err
     assert (run_folder(results, experiment) / "state.pt").exists()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 400) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
     """It does not see the launch's folder of results, or has other code."""
     monkeypatch.setattr("sweeps.ray_launcher.SECONDS_TO_SEE", 0.0)
     (tmp_path / "there").touch()
-    for token, code, error, says in (
-        ("not there", commit(), CannotWrite, "does not see"),
-        (
-            "there",
-            {"commit": "f" * 40, "changes": None},
-            ConfigError,
-            "other code .* check out commit ffffffffff there",
-        ),
-    ):
-        with pytest.raises(error, match=says):
-            train({}, tmp_path / token, code, "", "cpu")
+    with pytest.raises(CannotWrite, match="does not see"):
+        train({}, tmp_path / "not there", commit(), "", "cpu")
+    with pytest.raises(ConfigError, match="other code .* check out commit ffffffffff there"):
+        train({}, tmp_path / "there", {"commit": "f" * 40, "changes": None}, "", "cpu")
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "no-such-host.invalid:6379", "nonsense", "auto"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "auto"])
 def test_an_address_without_a_cluster_is_refused(address, monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # no cluster is noted there
     with pytest.raises(ConfigError, match=f"no Ray cluster at '{address}' .*local starts one"), joined(address):

@@ -2,10 +2,7 @@
 
 import json
 import subprocess
-import sys
 from dataclasses import replace
-from functools import partial
-from signal import SIGKILL
 
 import pytest
 
@@ -14,18 +11,8 @@ from benchmark.experiment import to_json
 from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.cost import seconds_of_first
+from sweeps.cost import count, weighed
 from sweeps.status import RunStatus, on_disk, status_of, summary
-from tests.conftest import ROOT
-
-HOLD = """
-import sys, time
-from pathlib import Path
-from benchmark.records.claim import claimed
-with claimed(Path(sys.argv[1])):
-    print(flush=True)
-    time.sleep(60)
-"""
 
 
 def test_each_state_a_run_can_be_in(tiny, tmp_path):
@@ -33,10 +20,9 @@ def test_each_state_a_run_can_be_in(tiny, tmp_path):
     folders = {name: tmp_path / "made" / f"{number:016x}" / "seed=0" for number, name in enumerate(states)}
     folders["stopped"].mkdir(parents=True)
     (folders["stopped"] / "experiment.json").write_text(json.dumps(to_json(tiny)))
-    with subprocess.Popen([sys.executable, "-c", HOLD, folders["dead"]], cwd=ROOT, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None and other.stdout.readline()
-        assert status_of(folders["dead"], name="", rounds=3).state == "running"
-        other.send_signal(SIGKILL)
+    with subprocess.Popen(["true"]) as gone, claimed(folders["dead"]):
+        claim = json.loads((folders["dead"] / "claim").read_text())
+    (folders["dead"] / "claim").write_text(json.dumps({**claim, "pid": gone.pid}))
     assert "dead: its process is gone" in str(status_of(folders["dead"], name="", rounds=3).trouble)
     with claimed(folders["running"]):
         for state, folder in folders.items():
@@ -56,51 +42,40 @@ def _file(folder, experiment):
     return str(folder / "experiment.json")
 
 
-def status(state, *, round, rounds=10, pace=None, cell="a", seed=0):
+def status(state, *, round, work=10.0, share_done=0.0, pace=None):
     return RunStatus(
-        cell_key=cell,
-        seed=seed,
-        name=cell,
+        cell_key="a",
+        seed=0,
+        name="a",
         state=state,
         round=round,
-        rounds=rounds,
-        attempt=1,
-        accuracy=None,
+        rounds=10,
         seconds_per_round=pace,
-        work=rounds,
-        share_done=round / rounds,
+        work=work,
+        share_done=share_done,
     )
 
 
 def test_the_time_left_is_the_work_left_shared_by_those_at_work():
-    """14 rounds took 4 x 2 + 10 x 4 = 48 s, and 6 + 10 + 10 are left to the one running process: 26 x 48 / 14 = 89 s.
-    A diverged run has nothing left."""
+    """14 rounds took 4 x 2 + 10 x 4 = 48 s: 1 of work in a warm start's, and 10. Left are 9 + 10 + 10 to the one
+    running process: 29 x 48 / 11 = 127 s, where rounds alone would say 89. A diverged run has nothing left."""
     runs = [
-        status("running", round=4, pace=2.0, cell="b"),
-        status("done", round=10, pace=4.0),
-        status("missing", round=0, seed=1),
-        status("missing", round=0, cell="c"),
-        status("diverged", round=3, cell="d"),
+        status("running", round=4, share_done=0.1, pace=2.0),
+        status("done", round=10, share_done=1.0, pace=4.0),
+        status("missing", round=0),
+        status("missing", round=0),
+        status("diverged", round=3),
     ]
     total = summary(runs)
-    assert total.seconds_left == pytest.approx(26 * 48 / 14)
+    assert total.seconds_left == pytest.approx(29 * 48 / 11)
     assert (total.rounds_done, total.rounds) == (4 + 10 + 3, 50)
-    assert total.line() == "5 runs: 1 done, 1 diverged, 1 running, 2 missing; 17/50 rounds, about 89 s left"
+    assert total.line() == "5 runs: 1 done, 1 diverged, 1 running, 2 missing; 17/50 rounds, about 2.1 min left"
     assert summary(runs[1:]).seconds_left is None  # no run is trained
 
 
-def test_a_warm_start_is_not_taken_for_the_pace_of_what_comes():
-    """20 of 100 rounds in 20 s, in which the server alone trained: 40 of 1000 local steps. The other 960 take 480 s,
-    where rounds alone would say 80; a run of the same cell that is missing takes 500."""
-    run = replace(status("running", round=20, rounds=100, pace=1.0), share_done=0.04)
-    other = status("missing", round=0, rounds=100, seed=1)
-    assert summary([run]).seconds_left == pytest.approx(480.0)
-    assert summary([replace(run, share_done=0.2)]).seconds_left == pytest.approx(80.0)
-    assert summary([run, other]).seconds_left == pytest.approx(980.0)
-
-
 def test_the_share_of_a_run_on_its_way_goes_by_its_planned_seconds(tiny, tmp_path):
-    """Two of three rounds are recorded, the first of which was a warm start's: its seconds are a server's alone."""
+    """Two of three rounds are recorded, the first of which was a warm start's: its seconds are a server's alone. A run
+    that cannot be counted has no share and no time left."""
     warm = replace(tiny, method=replace(tiny.method, warm_start_rounds=1))
     run(tiny, tmp_path)
     folder = run_folder(tmp_path, tiny)
@@ -109,16 +84,12 @@ def test_the_share_of_a_run_on_its_way_goes_by_its_planned_seconds(tiny, tmp_pat
     (folder / "progress.jsonl").write_text("".join(lines[:2]))
     status = status_of(folder, name="", rounds=3)
     assert status.share_done == pytest.approx(2 / 3)
-    seconds = [seconds_of_first(warm, rounds) for rounds in range(4)]
+    seconds = [count(warm).of_first(rounds).seconds for rounds in range(4)]
     assert seconds[0] == 0 and seconds[1] < seconds[2] - seconds[1] == pytest.approx(seconds[3] - seconds[2])
-    weighed = status.weighed(partial(seconds_of_first, warm))
-    assert weighed.work == seconds[3] and weighed.share_done == pytest.approx(seconds[2] / seconds[3])
-
-
-def test_a_run_that_cannot_be_counted_has_no_share_and_no_time_left(tiny):
-    refused = replace(tiny, federation=replace(tiny.federation, K=5000))
-    weighed = status("running", round=4, pace=1.0).weighed(partial(seconds_of_first, refused))
-    assert (weighed.work, weighed.share_done) == (0.0, 0.0)
+    planned = weighed(status, warm)
+    assert planned.work == seconds[3] and planned.share_done == pytest.approx(seconds[2] / seconds[3])
+    refused = weighed(status, replace(tiny, federation=replace(tiny.federation, K=5000)))
+    assert (refused.work, refused.share_done) == (0.0, 0.0)
 
 
 def test_the_command_from_another_shell(tiny, tmp_path, capsys):

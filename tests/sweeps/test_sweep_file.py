@@ -1,8 +1,8 @@
 """Sweep files: what the generator writes is what is committed, and every trap of the format is named with its line."""
 
+import json
 import shlex
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -13,34 +13,25 @@ from benchmark.cli.sweep import COMMITTED, file_of_item
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, items
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from benchmark.records.wandb_mirror import WandbMirror
 from sweeps.factors import experiment_of
-from sweeps.grid import Grid, checked, combinations, grid_of_words, size
+from sweeps.grid import Grid, checked, grid_of_words
 from sweeps.sweep_file import REPORTED, read, written
+from tests.conftest import record_of
 
 GRIDS = sorted((COMMITTED / "grids").glob("*.yaml"))
 SMALL: Grid = {"R": [0, 0.2], "method": ["crl", "grouping"], "profile": ["demo"]}
 
 
-COMMITTED_ITEMS = sorted(
-    name
-    for path in COMMITTED.rglob("*.yaml")
-    if not (name := path.relative_to(COMMITTED).with_suffix("").as_posix()).startswith("grids/")
-)
-
-
-@pytest.mark.parametrize("name", COMMITTED_ITEMS)
-def test_the_committed_file_of_an_item_is_what_the_generator_writes(name):
+def test_the_committed_file_of_every_item_is_what_the_generator_writes():
     """After a change: fssl sweep all --write sweeps/wandb"""
-    (item,) = items([name], "laptop")
-    path = COMMITTED / f"{name}.yaml"
-    assert path.read_text() == file_of_item(item)
-    assert {run.cell_key for run in checked(read(path))} == {cell.cell_key for cell in item.trained}
-
-
-def test_every_item_that_trains_has_its_file_and_no_other_has():
-    assert {item.name for item in items(ITEMS, "laptop") if item.trained} == set(COMMITTED_ITEMS)
+    trained = {COMMITTED / f"{item.name}.yaml": item for item in items(ITEMS, "laptop") if item.trained}
+    assert {*trained, *GRIDS} == set(COMMITTED.rglob("*.yaml"))
+    for path, item in trained.items():
+        assert path.read_text() == file_of_item(item)
+    path = COMMITTED / "ssfl" / "tab2.yaml"
+    assert {run.cell_key for run in checked(read(path))} == {cell.cell_key for cell in trained[path].trained}
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
@@ -70,20 +61,15 @@ def test_factors_land_where_the_papers_letters_mean():
         ("r=0", "unknown factor 'r'"),
         ("alfa=1", "did you mean 'alpha'"),
         ("R=", "write R=VALUE,VALUE"),
-        ("R", "has no values"),
         ("R=0 R=1", "twice"),
-        ("T=2,2", "a value twice"),
         ("T=1.5", "T: 1.5 is not a whole number"),
         ("R=high", "R: 'high' is not a number"),
         ("method=groping", "did you mean 'grouping'"),
-        ("data=minst", "choose digits, mnist or cifar10"),
         ("R=0 alpha=1", "R and alpha"),
         ("R=0,2", "R=2"),
         ("S=2 method=crl", "give method=grouping"),
-        ("profile=desk", "unknown profile 'desk'"),
         ("cell=ssfl/tab2:FedAvg/smal", "did you mean 'FedAvg/small'"),
         ("cell=ssfl/tab2:FedAvg/small T=2", "T: a cell fixes all factors"),
-        ("seed=-1", "seed: -1"),
     ],
 )
 def test_what_is_no_grid_is_refused_in_one_line(words, said, capsys):
@@ -96,11 +82,8 @@ def test_what_is_no_grid_is_refused_in_one_line(words, said, capsys):
     ("old", "new", "said"),
     [
         ("- 0.2", "- 2e-1", "YAML reads 2e-1 as a text; write 0.2"),
-        ("- 0.2", "- 1e3", "YAML reads 1e3 as a text; write 1000.0"),
         ("- 0.2", "- no", "YAML reads a bool; give a number or a name"),
-        ("- 0.2", "- None", "R: 'None' is not a number"),
         ("- 0.2", "- null", "YAML reads a NoneType"),
-        ("- 0.2", "- [0.2]", "YAML reads a list"),
         ("- crl", "- clr", "did you mean 'crl'"),
         ("  R:", "  partitio.R:", "unknown factor 'partitio.R'"),
         ("    values:\n    - 0\n    - 0.2", "    min: 0.0\n    max: 0.2", "a grid has no ranges"),
@@ -114,7 +97,6 @@ def test_what_is_no_grid_is_refused_in_one_line(words, said, capsys):
         ("- benchmark.cli.main", "- os", "command: is not that of this suite"),
         ("parameters:", "parameter:", "did you mean 'parameters'?"),
         ("project: fssl", "project: !!python/object/apply:os.system [id]", "is not whole"),
-        ("project: fssl", "project: [", "is not whole"),
     ],
 )
 def test_every_trap_of_the_format_is_named(old, new, said, tmp_path):
@@ -140,13 +122,8 @@ def test_any_field_is_a_factor_by_its_name():
     made = experiment_of(cell | {"method.threshold": 0.8})
     assert made == replace(start, method=replace(start.method, threshold=0.8))
     assert [run.optimizer.lr for run in checked(grid_of_words("optimizer.lr=0.01,0.02"))] == [0.01, 0.02]
-    for values, said in (
-        ({"K": 4, "federation.K": 5}, "by its letter"),
-        ({"optimizer.lrr": 0.1}, "optimizer.lrr"),
-        (cell | {"K": 4}, "a cell fixes all factors"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            experiment_of(values)
+    with pytest.raises(ConfigError, match="by its letter"):
+        experiment_of({"K": 4, "federation.K": 5})
 
 
 def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, capsys):
@@ -166,43 +143,26 @@ def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, capsys):
         assert main(["sweep", "--check", str(path)]) == 65 and said in capsys.readouterr().err
 
 
-def test_runs_report_the_metric_of_a_sweep_after_each_evaluation(tmp_path):
-    """What bayes and early_terminate go by, as W&B's client is given it: a value for each evaluated round."""
-    sent = []
+@pytest.mark.parametrize(("held_out", "name"), [(False, "test/accuracy"), (True, "validation/accuracy")])
+def test_runs_report_the_metric_of_a_sweep_after_each_evaluation(held_out, name, tmp_path):
+    """What bayes and early_terminate go by: W&B is sent each recorded round."""
     start = {"profile": "demo", "federation.rounds": 5, "federation.T": 1, "evaluation.every": 2}
-    for held_out, name in ((False, "test/accuracy"), (True, "validation/accuracy")):
-        experiment = experiment_of({**start, "evaluation.validation": held_out})
-        mirror = WandbMirror(
-            experiment, lambda: None, words={}, mode="offline", wandb_folder=tmp_path, folder_name="seed=0"
-        )
-        mirror._start = lambda: None  # type: ignore[method-assign]
-        mirror._run = SimpleNamespace(log=lambda line, step: sent.append((step, line)))
-        run(experiment, tmp_path, callbacks=[mirror])
-        assert [step for step, line in sent if name in line and name in REPORTED] == [2, 4, 5]
-        sent.clear()
+    experiment = experiment_of({**start, "evaluation.validation": held_out})
+    run(experiment, tmp_path)
+    rounds = record_of(run_folder(tmp_path, experiment)).rounds
+    assert [line["round"] for line in rounds if name in line and name in REPORTED] == [2, 4, 5]
 
 
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "R": st.lists(st.floats(0, 1), min_size=1, max_size=4, unique=True),
-            "T": st.lists(st.integers(1, 10**6), min_size=1, max_size=4, unique=True),
-            "method": st.lists(st.sampled_from(["crl", "semifl"]), min_size=1, unique=True),
-            "seed": st.lists(st.integers(0, 10**9), min_size=1, max_size=4, unique=True),
-        },
-    ).filter(bool)
-)
-def test_what_is_written_is_read_back(tmp_path_factory, grid):
+@given(st.lists(st.floats(0, 1), min_size=1, unique=True), st.lists(st.integers(0), min_size=1, unique=True))
+def test_what_is_written_is_read_back(tmp_path_factory, R, seeds):
     """Whatever the numbers: 1e-05 and 0.1 + 0.2 among them."""
-    path = tmp_path_factory.mktemp("sweep") / "sweep.yaml"
+    path, grid = tmp_path_factory.mktemp("sweep") / "sweep.yaml", {"R": R, "method": ["crl", "semifl"], "seed": seeds}
     path.write_text(written(grid, name="a", made_by="b"))
     assert read(path) == grid
-    assert len(list(combinations(grid))) == size(grid)
 
 
 def test_run_takes_an_agents_file(tmp_path, capsys):
-    (tmp_path / "config.json").write_text('{"R": 0.2, "T": 2, "profile": "demo", "seed": 3}')
+    values = {"R": 0.2, "T": 2, "profile": "demo", "seed": 3}
+    (tmp_path / "config.json").write_text(json.dumps(values))
     assert main(["run", "--print-config", "--sweep", str(tmp_path / "config.json")]) == 0
-    made = experiment_of({"R": 0.2, "T": 2, "profile": "demo", "seed": 3})
-    assert f'"cell_key": "{made.cell_key}"' in capsys.readouterr().out
+    assert f'"cell_key": "{experiment_of(values).cell_key}"' in capsys.readouterr().out

@@ -1,11 +1,12 @@
 """Tuning: scales, whole studies, workers that race, die and wake, what is refused; test_tune_postgres.py has more."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGINT, SIGKILL
@@ -27,7 +28,7 @@ from benchmark.records.record import run_folder
 from sweeps.studies import DECLARED, Study, read_study, study_of_words
 from sweeps.tune import METRIC, Pruning, Worker, open_study, summary_of, tune
 from tests.conftest import ROOT, record_of
-from tests.sweeps.gates import begun
+from tests.sweeps.gates import wait_for_a_round
 
 TOY_FILE = str(Path(__file__).with_name("toy.toml"))
 TOY = read_study(TOY_FILE, "demo")
@@ -87,12 +88,8 @@ def test_a_trial_behind_the_median_is_pruned_in_the_middle_of_a_run(accuracy):
         study.tell(trial, 0.5)
     module = FederatedModule.__new__(FederatedModule)
     vars(module).update(metrics={METRIC: accuracy}, rounds_done=3)
-    pruned = False
-    try:
+    with pytest.raises(optuna.TrialPruned) if accuracy < 0.5 else contextlib.nullcontext():
         Pruning(study.ask(), rounds_before=1).on_train_batch_end(None, module)  # type: ignore[arg-type]
-    except optuna.TrialPruned:
-        pruned = True
-    assert pruned == (accuracy < 0.5)
 
 
 @pytest.mark.slow
@@ -103,10 +100,7 @@ def test_stopped_or_killed_in_the_middle_it_goes_on_with_the_same_values(number,
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "benchmark.cli.main", *words]
     with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as first:
-        until = time.monotonic() + 120
-        while not any(begun(folder) for folder in tmp_path.glob("runs/*/seed=*")):
-            assert time.monotonic() < until and first.poll() is None, first.communicate()
-            time.sleep(0.02)
+        wait_for_a_round(run_folder(tmp_path, TOY.runs(TOY.defaults)[0]), first)
         first.send_signal(number)
         _, errors = first.communicate(timeout=120)
         assert first.returncode == (76 if number == SIGINT else -SIGKILL), errors
@@ -119,11 +113,9 @@ def test_workers_that_race_end_exactly_as_many_trials_as_are_wanted(wanted, tmp_
     """Six at once, each of which knows the others by the journal alone."""
     monkeypatch.setattr(Worker, "_mean_accuracy", lambda self, values, trial: values["optimizer.lr"])
     ours = worker(tmp_path, replace(TOY, trials=wanted))
-    workers = [threading.Thread(target=ours.work) for _ in range(6)]
-    for thread in workers:
-        thread.start()
-    for thread in workers:
-        thread.join()
+    with ThreadPoolExecutor(6) as workers:
+        for _ in range(6):
+            workers.submit(ours.work)
     states = [trial.state for trial in open_study(ours.study, ours.storage).trials]
     assert states.count(TrialState.COMPLETE) == wanted and set(states) <= {TrialState.COMPLETE, TrialState.FAIL}
 
@@ -143,10 +135,8 @@ def test_a_dead_worker_s_values_are_queued_again_once(scheme, tmp_path, impatien
         time.sleep(2.5)  # SQLite's clock has whole seconds
         for trials in observers:
             fail_stale_trials(trials)
-    running, failed, queued = study.trials
-    states = [TrialState.RUNNING, TrialState.FAIL, TrialState.WAITING]
-    assert [trial.state for trial in (running, failed, queued)] == states
-    assert TOY.values(queued.params) == values
+    assert [trial.state for trial in study.trials] == [TrialState.RUNNING, TrialState.FAIL, TrialState.WAITING]
+    assert TOY.values(study.trials[2].params) == values
 
 
 def test_a_trial_of_which_three_workers_died_is_left_alone(tmp_path, monkeypatch):
@@ -218,8 +208,6 @@ def test_whole_numbers_and_choices_are_tried_as_such(tmp_path, monkeypatch):
     tried = [trial["values"] for trial in trials]
     assert tried[0] == study.defaults
     assert all(type(each["federation.T"]) is int and 2 <= each["federation.T"] <= 30 for each in tried)
-    assert {each["method.batch_size"] for each in tried} == {16, 25, 64}
-    assert {each["model.norm"] for each in tried} == {"gn", "bn"}
     for each in tried:
         run = study.runs(each)[0]
         assert (run.federation.T, run.method.batch_size, run.model.norm) == tuple(each.values())[:3]
@@ -227,12 +215,12 @@ def test_whole_numbers_and_choices_are_tried_as_such(tmp_path, monkeypatch):
     assert study.key != study_of_words(words[:-1], DEFAULT, typed="a test").key
 
 
-@pytest.mark.parametrize(("profile", "key"), [("demo", "4b3aa5bd"), ("laptop", "fb015a7d")])
-def test_the_declared_study_has_the_key_that_it_always_had(profile, key):
+def test_the_declared_study_has_the_key_that_it_always_had():
     """Storages name it by that. Its summary is of experiments that can be read."""
     (name,) = DECLARED
-    study = read_study(name, profile)
-    assert study.key == key and from_json(summary_of(study, optuna.create_study())["experiment"]).evaluation.validation
+    studies = [read_study(name, profile) for profile in ("demo", "laptop")]
+    assert [study.key for study in studies] == ["4b3aa5bd", "fb015a7d"]
+    assert from_json(summary_of(studies[0], optuna.create_study())["experiment"]).evaluation.validation
 
 
 @pytest.mark.parametrize(
@@ -240,27 +228,18 @@ def test_the_declared_study_has_the_key_that_it_always_had(profile, key):
     [
         (["fedswitch/opne"], 65, "unknown study 'fedswitch/opne'; did you mean 'fedswitch/open'?"),
         (["nowhere.toml"], 65, "nowhere.toml: "),
-        ([str(ROOT / "sweeps" / "slurm.sh") + ".toml"], 65, "slurm.sh.toml: "),
         ([], 65, "STUDY is missing; choose fedswitch/open"),
         ([TOY_FILE, "--profile", "laptop"], 65, "unknown profile 'laptop'; choose demo"),
         ([TOY_FILE, "--trials", "0"], 65, "--trials: 0"),
-        ([TOY_FILE, "--jobs", "0"], 65, "--jobs: 0"),
         ([TOY_FILE, "--storage", TOY_FILE], 65, "toy.toml is not a journal"),
         ([TOY_FILE, "--storage", "postgres:hunter2@h/d"], 65, "postgresql+psycopg://USER@HOST"),
         ([TOY_FILE, "--storage", "nosuchdb://ann:hunter2@h/d"], 65, "postgresql+psycopg://USER@HOST"),
         ([TOY_FILE, "--storage", "postgresql+psycopg://ann:hunter2@127.0.0.1:1/d"], 73, "ann:***@127.0.0.1"),
-        ([TOY_FILE, "--storige", "x"], 65, "--storige"),
         ([TOY_FILE, "--search", "optimizer.lr=0.1..1"], 65, "not understood"),
-        (
-            ["--method=semifl", "--search", "optimizer.lr"],
-            65,
-            "write optimizer.lr=0.01..0.1, optimizer.lr=0.01..0.1:log",
-        ),
+        (["--search", "optimizer.lr"], 65, "write optimizer.lr=0.01..0.1, optimizer.lr=0.01..0.1:log"),
         (["--search", "optimizer.lr=0.01..0.02"], 65, "optimizer.lr: its default 0.03 is not among what is searched"),
         (["--search", "method.batch_size=0..64"], 65, "batch_size: 0; choose 1 or more"),
-        (["--search", "model.norm=gn,xn"], 65, "norm: unknown value 'xn'"),
         (["--search", "model.norm=0..1"], 65, "is not a number; give values in place of a range"),
-        (["--search", "optimizer.lr=0.01..0.1:lin"], 65, "unknown value 'lin'; choose linear, log or log below one"),
         (["fedswitch/open", "--profile", "laptop"], 66, "mnist"),
     ],
 )
@@ -281,9 +260,7 @@ def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, message):
         ("low = 0.01", "low = 0.5", "optimizer.lr: 0.5 to 0.5 is not a range"),
         ("low = 0.01", "low = 0.0", "optimizer.lr: 0.0 to 0.5 has no logarithm"),
         ("high = 0.95", "high = 1.0", "optimizer.momentum: 0.5 to 1.0 has no logarithm"),
-        ("low = 0.01", "low = 0.06", "optimizer.lr: its default 0.05 is not among what is searched"),
         ('field = "partition.R"', 'field = "partition.r"', "has no attribute 'r'"),
-        ('field = "partition.R"', 'field = "method"', "is not a number"),
         ('scale = "log"\n', 'scale = "logarithmic"\n', "choose linear, log or log below one"),
         ("trials = 3", "trails = 3", "did you mean 'trials'"),
         ('"data.N_validation" = 40', '"data.N_validation" = 0', "labels held out at the server"),

@@ -14,7 +14,7 @@ from benchmark.cli.main import main
 from benchmark.errors import CannotWrite
 from sweeps.storage import storage_errors
 from sweeps.tune import Worker, open_study, tune
-from tests.sweeps.postgres import PASSWORD, running
+from tests.sweeps.postgres import PASSWORD, Postgres
 from tests.sweeps.test_tune import TOY, TOY_FILE, impatient
 
 __all__ = ["impatient"]
@@ -25,7 +25,9 @@ def server():
     # Not under pytest's own folder, which is closed to the server's user.
     with tempfile.TemporaryDirectory(prefix="fssl-pg-") as folder:
         Path(folder).chmod(0o755)
-        yield from running(Path(folder) / "server")
+        server = Postgres(Path(folder) / "server")
+        yield server
+        server.stop()
 
 
 def test_a_study_on_postgresql_whose_password_is_nowhere(server, tmp_path, capfd):
