@@ -13,8 +13,7 @@ from reports.boards import SENTENCES, kinds, shown_kinds, state_text
 from reports.claims import claims_table, rows_of
 from reports.findings import findings
 from reports.formatting import NONE, cell_address, count, points
-from reports.interval_figures import claims_pictures
-from reports.item_figures import caption_of
+from reports.item_figures import caption_of, claims_pictures
 from reports.paper_table import is_printed, method_of
 from reports.properties import property_table
 from reports.provenance import remarks

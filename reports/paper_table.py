@@ -158,7 +158,7 @@ def published_entry(item: Item, entry: Shown, metric: str) -> Entry:
 
 def ours_entry(reported: Reported, label: str, metric: str) -> Entry:
     """Mean and spread with the number of runs; on profile paper the difference to the published number as well."""
-    result = reported.by_metric[metric].get(label)
+    result = reported.of(metric).get(label)
     if result is None:
         return Entry()
     seen, href = result.summary, cell_address(result)
@@ -223,7 +223,7 @@ def item_rows(reported: Reported) -> list[dict[str, Any]]:
 
 def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any]:
     """One row of `item_rows`."""
-    item, result = reported.item, reported.by_metric[metric].get(entry.label)
+    item, result = reported.item, reported.of(metric).get(entry.label)
     unit = "fraction" if is_fraction(metric) else unit_of(metric)
     scale = 0.01 if is_fraction(metric) else 1.0
     printed = entry.published.get(metric)
@@ -261,7 +261,7 @@ def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any
 def notes_of(reported: Reported) -> tuple[str, ...]:
     """The item's notes, and what has to be said of its values: the cells' own notes, who has labels where cells
     differ in it, which values test data chose, and what waits for trials."""
-    item, results = reported.item, reported.by_metric[reported.item.metrics[0]].values()
+    item, results = reported.item, reported.of(reported.item.metrics[0]).values()
     chosen = [result.cell.label for result in results if result.selected_on_test]
     where = "" if len(chosen) == sum(result.n > 0 for result in results) else f" ({', '.join(chosen)})"
     waiting = ", ".join(choice.label for choice in item.choices)

@@ -3,13 +3,13 @@
 import functools
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.judge import Judged, judge
-from benchmark.verdicts.results import ACCURACY, CellResult, Records, Results, cell_result, counted
+from benchmark.verdicts.results import ACCURACY, CellResult, Records, cell_result, collapsed, counted
 from reports.formatting import item_page
 
 # What the site says of a paper before any run.
@@ -46,7 +46,7 @@ class Reported:
         self.trials_done = sum(record is not None and bool(record.result) for record in tried)
         self.paper = item.name.split("/")[0]
         self.page = item_page(item)  # from the site's root
-        self.by_metric = Results(item, self.records)
+        self.of = functools.cache(self._of)  # a metric: every cell's values, by its label, in the item's order
         self.same_profile = {item.name: self}  # the items whose runs may speak of a claim's sentence: see `connect`
 
     @functools.cached_property
@@ -57,7 +57,15 @@ class Reported:
     @functools.cached_property
     def results(self) -> dict[str, CellResult]:
         """Every cell's accuracy, by its label."""
-        return self.by_metric[ACCURACY]
+        return self.of(ACCURACY)
+
+    def _of(self, metric: str) -> dict[str, CellResult]:
+        results = (cell_result(cell, self.records, self.item.seeds, metric) for cell in self.item.cells)
+        return {one.cell.label: replace(one, collapsed=one.cell.label in self._collapsed) for one in results}
+
+    @functools.cached_property
+    def _collapsed(self) -> frozenset[str]:
+        return collapsed(self.item, self.records)
 
     @functools.cached_property
     def agreements(self) -> dict[str, Agreement]:

@@ -31,6 +31,7 @@ MEASURES = {
 }
 OF_CELL = ["cell", "averaging", "setting", "data", "labelled", "collapsed", "server_weight"]
 GAINS = {"whole": "Whole gain", "by_weight": "By the server's weight", "rest": "The rest"}
+WAYS = {"plain": "As measured", "held": "Controlling for server weight", "weight": "Server weight itself"}
 TEXTS = tomllib.loads((Path(__file__).parent / "ssfl" / "analysis.toml").read_text())
 SENTENCES: Mapping[str, str] = TEXTS["sentences"]
 
@@ -142,13 +143,6 @@ def gains_over(runs: pd.DataFrame) -> pd.DataFrame:
     return means.assign(control=grouped["cell_control"].first(), n=grouped.size()).reset_index()
 
 
-def correlation_text(measure: str, known: Mapping[str, float]) -> str:
-    """How the measure goes with accuracy at equal server's weight. Empty where no cell measured it."""
-    counts = {f"{what}s": count(int(known[f"{what}s"]), what) for what in ("cell", "setting")}
-    text = SENTENCES["correlation"].format(measure=MEASURES[measure], correlation=_signed(known["held"]), **counts)
-    return text if known["cells"] else ""
-
-
 def _signed(correlation: float) -> str:
     return "not defined" if math.isnan(correlation) else f"{correlation:+.2f}"
 
@@ -167,21 +161,6 @@ def gains_text(gains: pd.DataFrame) -> str:
     return f"{text} {SENTENCES['pairs'].format(pairs=count(len(measured), 'such pair'), **numbers)}"
 
 
-def collapsed_text(runs: pd.DataFrame) -> str:
-    """Names what is left out: diversity and gains say nothing where nothing is learned."""
-    left_out = runs[runs["collapsed"]]["cell"].nunique()
-    return SENTENCES["collapsed"].format(cells=count(left_out, "cell")) if left_out else ""
-
-
-def gains_table(gains: pd.DataFrame) -> Table:
-    """A row a setting."""
-    rows = [
-        (gain["cell"], *(Entry(text=points(gain[name]), below=(f"n={gain['n']}",), sort=gain[name]) for name in GAINS))
-        for gain in gains.to_dict("records")
-    ]
-    return table_of("gains", TEXTS["gains"], ("Setting", *GAINS.values()), rows)
-
-
 def page(items: Sequence[Reported]) -> dict[str, Any] | None:
     """The page over all of the paper's items, a section a profile. None without a record."""
     # The departures' cells differ in more than the averaging, and have a page of their own.
@@ -197,25 +176,33 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
     cells = cells_of(learned)
     measures = {measure: correlations(cells, measure) for measure in MEASURES}
     gains = gains_over(learned[~learned["labelled"]])
-    picture = _scatter(cells.dropna(subset=UPDATES), measures[UPDATES]["plain"], gains)
-    sentences = [gains_text(gains), correlation_text(UPDATES, measures[UPDATES]), collapsed_text(runs)]
-    tables = [_correlations_table(measures), gains_table(gains), _cells_table(cells_of(runs))]
+    sentences = [gains_text(gains)]
+    if (known := measures[UPDATES])["cells"]:
+        counts = {f"{what}s": count(int(known[f"{what}s"]), what) for what in ("cell", "setting")}
+        named = {"measure": MEASURES[UPDATES], "correlation": _signed(known["held"])}
+        sentences.append(SENTENCES["correlation"].format(**named, **counts))
+    if left_out := runs[runs["collapsed"]]["cell"].nunique():  # nothing is learned there
+        sentences.append(SENTENCES["collapsed"].format(cells=count(left_out, "cell")))
+    correlated = [
+        (MEASURES[name], seen["cells"], seen["settings"], *(_signed(seen[way]) for way in WAYS))
+        for name, seen in measures.items()
+    ]
+    gained = [
+        (gain["cell"], *(Entry(text=points(gain[name]), below=(f"n={gain['n']}",), sort=gain[name]) for name in GAINS))
+        for gain in gains.to_dict("records")
+    ]
+    tables = [
+        table_of("correlations", TEXTS["correlations"], ("Measure", "Cells", "Settings", *WAYS.values()), correlated),
+        table_of("gains", TEXTS["gains"], ("Setting", *GAINS.values()), gained),
+        _cells_table(cells_of(runs)),
+    ]
+    picture = _scatter(cells.dropna(subset=UPDATES), known["plain"], gains)
     return {
         "profile": profile,
-        "sentences": [sentence for sentence in sentences if sentence],
+        "sentences": sentences,
         "pictures": [(picture, TEXTS["scatter"])] if picture else [],
         "tables": [table for table in tables if table.rows],
     }
-
-
-def _correlations_table(measures: Mapping[str, Mapping[str, float]]) -> Table:
-    heads = ("Measure", "Cells", "Settings", "As measured", "Controlling for server weight", "Server weight itself")
-    ways = ("plain", "held", "weight")
-    rows = [
-        (MEASURES[name], known["cells"], known["settings"], *(_signed(known[way]) for way in ways))
-        for name, known in measures.items()
-    ]
-    return table_of("correlations", TEXTS["correlations"], heads, rows)
 
 
 def _cells_table(cells: pd.DataFrame) -> Table:

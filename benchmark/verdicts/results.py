@@ -1,9 +1,8 @@
 """Records joined to the cells of an item: what verdicts and every view of a result start from."""
 
-import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, TypeAlias
 
@@ -98,26 +97,6 @@ def cell_result(
         data_notes=tuple(sorted({note for seed in values if (note := runs[seed].data_note)})),
         runs=tuple(run for _, run in sorted(runs.items())),
     )
-
-
-class Results(dict[str, dict[str, CellResult]]):
-    """Metric -> label -> what is known of that cell, in the item's order.
-
-    A metric's values are computed when they are first asked for, and kept.
-    """
-
-    def __init__(self, item: Item, records: Records) -> None:
-        self._item, self._records = item, records
-
-    def __missing__(self, metric: str) -> dict[str, CellResult]:
-        item, records = self._item, self._records
-        joined = {cell.label: cell_result(cell, records, item.seeds, metric) for cell in item.cells}
-        self[metric] = {label: replace(cell, collapsed=label in self._collapsed) for label, cell in joined.items()}
-        return self[metric]
-
-    @functools.cached_property
-    def _collapsed(self) -> frozenset[str]:
-        return collapsed(self._item, self._records)
 
 
 def collapsed(item: Item, records: Records) -> frozenset[str]:

@@ -19,7 +19,7 @@ from reports.boards import board, declared_claims, furthest, kinds, state_text
 from reports.claims import ClaimRow, claim_values, rows_of, scope_text
 from reports.findings import findings, papers_table
 from reports.formatting import claim_address, item_page
-from reports.interval_figures import claims_pictures
+from reports.item_figures import claims_pictures
 from reports.pages import _card
 from reports.provenance import pre_registration
 from reports.reported import Reported, connect
