@@ -1,4 +1,4 @@
-"""Claims for readers: what a verdict says in words, a row of a table each, and a page each with its seeds and looks."""
+"""Claims for readers: what a verdict says in words, its seeds and looks, and a row of a table each."""
 
 import functools
 import math
@@ -19,7 +19,7 @@ from reports.formatting import (
     NONE,
     WORDS,
     amount,
-    claim_page,
+    claim_address,
     count,
     difference,
     difference_interval,
@@ -65,8 +65,8 @@ class ClaimRow:
 
     @property
     def page(self) -> str:
-        """From the site's root; empty without a page."""
-        return claim_page(self.item, self.claim) if self.has_page else ""
+        """Its place on the item's page, from the site's root; empty without a page."""
+        return claim_address(self.item, self.claim) if self.has_page else ""
 
     @property
     def status(self) -> str:
@@ -229,6 +229,25 @@ class ClaimRow:
             **pre_registration(self.reported, claim),
         }
 
+    @property
+    def seeds(self) -> Table | None:
+        """A row a seed: the value of each cell, and the contrasts; None without a seed that has all cells."""
+        metric, seen = self.claim.metric, self.judged.evidence
+        seeds = [*seen.pilots, *seen.confirming] if seen else []
+        if seen is None or not seeds:
+            return None
+        names = [f"Difference {n}" for n in range(1, len(seen.differences) + 1)]
+        heads = ["Seed", *seen.results, *(names if names[1:] else ["Difference"])]
+        rows = [
+            (
+                f"seed {seed}" + ("" if seed in CONFIRMING else ", pilot"),
+                *(shown(metric, result.values.get(seed)) for result in seen.results.values()),
+                *(difference(metric, values[seed]) for values in seen.differences),
+            )
+            for seed in seeds
+        ]
+        return table_of("seeds", f"{metric_name(metric)}, {self.endpoint}", heads, rows)
+
 
 def scope_text(item: Item, claim: Claim) -> str:
     """ "at K = 10, C = 2 and 10 on MNIST": clients, cohorts and data of the claim's cells."""
@@ -363,22 +382,3 @@ def _table_row(row: ClaimRow) -> Row:
         row.topic,
     )
     return row_of(entries, paper=row.paper, profile=profile, verdict=judged.verdict, topic=row.topic)
-
-
-def seeds_table(row: ClaimRow) -> Table | None:
-    """A row a seed: the value of each cell, and the contrasts; None without a seed that has all cells."""
-    metric, seen = row.claim.metric, row.judged.evidence
-    seeds = [*seen.pilots, *seen.confirming] if seen else []
-    if seen is None or not seeds:
-        return None
-    names = [f"Difference {n}" for n in range(1, len(seen.differences) + 1)]
-    heads = ["Seed", *seen.results, *(names if names[1:] else ["Difference"])]
-    rows = [
-        (
-            f"seed {seed}" + ("" if seed in CONFIRMING else ", pilot"),
-            *(shown(metric, result.values.get(seed)) for result in seen.results.values()),
-            *(difference(metric, values[seed]) for values in seen.differences),
-        )
-        for seed in seeds
-    ]
-    return table_of("seeds", f"{metric_name(metric)}, {row.endpoint}", heads, rows)

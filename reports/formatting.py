@@ -116,9 +116,9 @@ def item_page(item: Item) -> str:
     return "/".join((*map(slug, item.name.split("/")), slug(item.profile), "index.html"))
 
 
-def claim_page(item: Item, claim: Claim) -> str:
-    """The claim's page, from the site's root: ssfl/tab2/laptop/claim-grouping-helps.html."""
-    return item_page(item).replace("index.html", f"claim-{slug(claim.name)}.html")
+def claim_address(item: Item, claim: Claim) -> str:
+    """Where the item's page has the claim: ssfl/tab2/laptop/index.html#claim-grouping-helps."""
+    return f"{item_page(item)}#claim-{slug(claim.name)}"
 
 
 def cell_page(cell: Cell, kind: str = "html") -> str:

@@ -12,7 +12,7 @@ from reports.arena import is_arena
 from reports.boards import SENTENCES, kinds, shown_kinds, state_text
 from reports.claims import claims_table, rows_of
 from reports.findings import findings
-from reports.formatting import NONE, count, points
+from reports.formatting import NONE, cell_address, count, points
 from reports.interval_figures import claims_pictures
 from reports.item_figures import caption_of
 from reports.paper_table import is_printed, method_of
@@ -140,6 +140,8 @@ def item_values(reported: Reported) -> dict[str, Any]:
         "other_data": any(note_on_other_data(result) for result in reported.results.values()),
         "remarks": remarks(reported.runs, item.profile),
         "properties": property_table(reported) if is_arena(item) or "exchange/privacy" in item.metrics else None,
+        "rows": rows_of(reported),
+        "pages": {label: cell_address(result) for label, result in reported.results.items()},
         "forests": claims_pictures(reported.judged),
         "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
         "caption": caption_of(item),

@@ -1,4 +1,4 @@
-"""The static site: the findings, a page a paper, item, claim, method and cell, with tables and figures as files.
+"""The static site: the findings, a page a paper, item, method and cell, with tables and figures as files.
 
 A pure function of items and records: no clock, no machine, no random name, so that building twice gives the same
 bytes. Pages open from a file. They load the site's style sheet and script, and nothing else: their policy forbids it.
@@ -19,11 +19,10 @@ from benchmark.verdicts.results import Records
 from reports.arena import compared_table
 from reports.articles import article, departures
 from reports.cells import Places, cell_values, config_json, places_of, rounds_csv, runs_of
-from reports.claims import claims_table, rows_of, seeds_table
+from reports.claims import claims_table, rows_of
 from reports.exports import item_files, tables_of
 from reports.findings import findings_page
-from reports.formatting import cell_address, cell_page, slug
-from reports.interval_figures import claims_pictures
+from reports.formatting import cell_page, slug
 from reports.item_figures import item_picture
 from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import front_values, item_values, paper_values
@@ -132,17 +131,12 @@ def _page(path: str, template: str, **values: Any) -> Files:
 
 
 def _item(reported: Reported) -> Files:
-    """The item's page and files, and the pages of its claims."""
-    folder, rows = reported.page.removesuffix("index.html"), rows_of(reported)
-    shown: dict[str, Any] = {"tables": tables_of(reported), "claims": claims_table(rows)}
+    """The item's page and files."""
+    folder = reported.page.removesuffix("index.html")
+    shown: dict[str, Any] = {"tables": tables_of(reported), "claims": claims_table(rows_of(reported))}
     shown["picture"] = item_picture(reported)
     files = {folder + name: content for name, content in item_files(reported, **shown).items()}
-    files |= _page(reported.page, "item.html", **item_values(reported), **shown)
-    for row in rows:
-        pages = {label: cell_address(result) for label, result in reported.results.items()}
-        told = {"one": row, "item": row.item, "seeds": seeds_table(row), "pages": pages}
-        files |= _page(row.page, "claim.html", **told, pictures=claims_pictures([row.judged]))
-    return files
+    return files | _page(reported.page, "item.html", **item_values(reported), **shown)
 
 
 def _cell(cell: Cell, places: Places) -> Files:

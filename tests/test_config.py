@@ -66,33 +66,22 @@ def test_one_experiment_has_one_key_however_it_is_written(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["--federation.KK=3"], ["federation.KK", "3", "did you mean 'K'"]),
         (["--federation.cohort=3"], ["unknown key federation.cohort = 3", "did you mean 'C'?"]),
         (["--optimizer=adam"], ["optimizer: 'adam' names nothing here; set single fields, such as optimizer.lr"]),
         (["--federaton.K=3"], ["federaton", "did you mean 'federation'"]),
         (["--federation.K=0"], ["federation.K", "0", "choose 1 or more"]),
         (["--federation.C=11"], ["federation.C", "11", "K is 10", "choose C from 1 to 10"]),
-        (["--federation.T=0"], ["federation.T", "0", "choose 1 or more"]),
         (["--federation.T=2.5"], ["federation.T", "2.5", "whole number"]),
         (["--partition.R=1.5"], ["R", "1.5"]),
-        (["--partition.R=-0.1"], ["R", "-0.1"]),
         (["--partition=dirchlet"], ["partition.kind", "dirchlet", "did you mean 'dirichlet'"]),
-        (["--method=sfsl"], ["method", "sfsl", "did you mean 'ssfl'"]),
         (["--method=os:path"], ["method", "os:path", "not a dataclass"]),
         (["--method=no_such_module:X"], ["no_such_module:X", "cannot be imported"]),
-        (
-            ["--method=ssfl", "--method.averaging=grouping", "--method.averaging.S=0"],
-            ["method.averaging.S", "0", "choose 1 or more"],
-        ),
-        (["--method.threshold=1.2"], ["threshold", "1.2", "[0, 1]"]),
         (["--optimizer.lr=fast"], ["optimizer.lr", "fast", "not a number"]),
         (["--optimizer.lr=NaN"], ["optimizer.lr", "not finite"]),
-        (["--optimizer.lr=-1"], ["optimizer.lr", "-1", "positive"]),
         (["--optimizer.nesterov=maybe"], ["optimizer.nesterov", "maybe", "neither true nor false"]),
         (["--model.network=resnet81"], ["model.network", "resnet81", "did you mean 'resnet8'"]),
         (["--evaluation.selection=best"], ["evaluation.selection", "best", "choose last or best_on_test"]),
         (["--evaluation.validation=true"], ["evaluation.validation", "N_validation"]),
-        (["--seed=-1"], ["seed", "-1", "0 or more"]),
         (["seed=1"], ["seed=1", "--name=value"]),
         (["--seed"], ["--seed", "no value"]),
     ],
@@ -134,13 +123,10 @@ def test_a_value_outside_a_field_s_interval_is_refused_by_name(cls):
 
 
 def test_what_sweep_agents_write_is_understood():
-    """Python's None and True, a table as JSON, and `--_wandb`: one experiment, one key."""
+    """Python's None and True, a table as JSON, and `--_wandb`: one experiment, one key. No seed passes through a float:
+    2**53 + 1 is none."""
     words = ["--method.local_ratio=None", '--partition={"kind": "class_skew", "R": 0.4}', "--optimizer.nesterov=True"]
     assert resolve(None, [*words, "--_wandb=x"]).cell_key == DEFAULT.cell_key
-
-
-def test_whole_numbers_never_pass_through_a_float():
-    """2**53 + 1 is none."""
     assert resolve(None, ["--seed=9007199254740993"]).seed == 9007199254740993
 
 

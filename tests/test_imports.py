@@ -1,8 +1,8 @@
-"""What importing costs, and what it must not bring: each in a process of its own."""
+"""What importing costs and what it must not bring, each in a process of its own; and which way it goes."""
 
-import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,61 +10,52 @@ from tests.conftest import ROOT
 
 HEAVY = ("torch", "pytorch_lightning", "pandas", "matplotlib", "sklearn", "scipy", "optuna")
 OPTIONAL = ("wandb", "ray", "psycopg", "pytest", "hypothesis", "playwright")  # for a few, who ask for them
-PARSER = "from benchmark.cli.main import parser\n"
-
-
-def printed(*words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=True).stdout
-
-
-def loaded(code: str, names: tuple[str, ...]) -> set[str]:
-    out = printed("-c", f"import sys\n{code}\nprint(*(set({names!r}) & set(sys.modules)))")
-    return set(out.splitlines()[-1].split())
-
-
-@pytest.mark.parametrize(
-    ("code", "names"),
-    [
-        pytest.param("import benchmark", HEAVY + OPTIONAL, id="the package"),
-        pytest.param(
-            "from benchmark.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: print()",
-            HEAVY + OPTIONAL,
-            id="help",
-        ),
-        # The doctor has to answer where importing torch is what fails.
-        pytest.param(f"{PARSER}parser('doctor')", HEAVY + OPTIONAL, id="doctor"),
-        pytest.param(f"{PARSER}import benchmark.records.run\nparser('reproduce')", (*OPTIONAL, "optuna"), id="train"),
-        # Lightning takes seconds to load; an agent, which starts runs, and what reads records need none of it.
-        pytest.param(
-            f"{PARSER}for verb in ('agent', 'report', 'status', 'sweep', 'verify', 'wandb-rebuild'): parser(verb)",
-            ("pytorch_lightning", "torchvision"),
-            id="no training",
-        ),
-        # A table of which nothing is missing is printed at once; figures are drawn where a page is built.
-        pytest.param(
-            f"{PARSER}parser('reproduce')\nimport reports.terminal",
-            ("pytorch_lightning", "torchvision", "matplotlib", "scipy.optimize", "sklearn"),
-            id="a table on the terminal",
-        ),
-    ],
-)
-def test_what_is_imported_brings_nothing_that_it_does_not_need(code: str, names: tuple[str, ...]) -> None:
-    assert loaded(code, names) == set()
-
-
-def test_training_and_counting_say_nothing_where_triton_is_not_installed() -> None:
-    """`make setup` leaves it out: None among the modules is a package that is not there."""
-    code = """
+PARSER = "from benchmark.cli.main import main, parser\n"
+# `make setup` leaves triton out: None among the modules is a package that is not there. Neither training nor counting
+# says a word about it.
+TRAIN = f"""{PARSER}
 import sys
 sys.modules["triton"] = None
+parser("reproduce")
 import benchmark.records.run, torch
 from benchmark.models.build import FlopCounter
 layer = torch.nn.Linear(3, 5)
 with FlopCounter() as counter:
     layer(torch.ones(2, 3)).sum().backward()
 torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9).step()
-print(counter.flops)
+assert counter.flops == 2 * (2 * 2 * 3 * 5), counter.flops  # the product, and its gradient by the weights
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert (int(done.stdout), done.stderr) == (2 * (2 * 2 * 3 * 5), "")  # the product, and its gradient by the weights
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        # The doctor has to answer where importing torch is what fails.
+        pytest.param(
+            f"import benchmark\n{PARSER}parser('doctor')\ntry: main(['--help'])\nexcept SystemExit: pass",
+            HEAVY + OPTIONAL,
+            id="package, help, doctor",
+        ),
+        pytest.param(TRAIN, (*OPTIONAL, "optuna"), id="train"),
+        # Lightning takes seconds to load; an agent, which starts runs, and what reads records need none of it. A table
+        # of which nothing is missing is printed at once; figures are drawn where a page is built.
+        pytest.param(
+            f"{PARSER}import reports.terminal, sys\n"
+            "for verb in ('reproduce', 'agent', 'status', 'sweep', 'verify', 'wandb-rebuild'): parser(verb)\n"
+            "assert not {'matplotlib', 'scipy.optimize', 'sklearn'} & sys.modules.keys()\nparser('report')",
+            ("pytorch_lightning", "torchvision"),
+            id="no training",
+        ),
+    ],
+)
+def test_what_is_imported_brings_nothing_that_it_does_not_need(code: str, names: tuple[str, ...]) -> None:
+    words = [sys.executable, "-c", f"{code}\nimport sys\nprint(*({set(names)!r} & sys.modules.keys()))"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("", "")
+
+
+def test_imports_go_one_way() -> None:
+    """What has no layer is an error of the second contract in pyproject.toml."""
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr

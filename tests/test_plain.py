@@ -13,15 +13,12 @@ from benchmark.records.files import read_json
 from sweeps.sweep_file import COMMAND, read
 
 TWICE = {
-    "a.json": '{"seed": 1, "seed": 2}',
     "deep.json": '{"federation": {"K": 5, "C": 2, "K": 6}}',
     "list.json": '[{"K": 5, "K": 5}]',
     "a.yaml": "seed: 1\ndata: {N_s: 5}\nseed: 2\n",
-    "deep.yml": "federation:\n  K: 5\n  K: 6\n",
     "flow.yaml": "federation: {K: 5, K: 6}\n",
     "quoted.yaml": "'seed': 1\nseed: 2\n",
     "a.toml": "seed = 1\nseed = 2\n",
-    "table.toml": "[federation]\nK = 5\n[federation]\nC = 2\n",
 }
 
 
@@ -32,19 +29,16 @@ def test_a_key_that_stands_twice_is_refused_in_every_format(tmp_path, name):
         read_fields(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    "text", ["federation.K: 5\nfederation: {K: 6}\n", "federation: {K: 6}\nfederation.K: 5\n", "data: {}\ndata: {}\n"]
-)
+@pytest.mark.parametrize("text", ["federation.K: 5\nfederation: {K: 6}\n", "federation: {K: 6}\nfederation.K: 5\n"])
 def test_two_spellings_of_one_field_are_one_key(tmp_path, text):
     (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"(federation\.K|data) is given twice"):
+    with pytest.raises(ConfigError, match=r"federation\.K is given twice"):
         read_table(tmp_path / "a.yaml")
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["--seed=1", "--seed=2"],
         ["--seed", "1", "--federation.K=5", "--seed=1"],
         ["--data", "mnist", "--data.name=digits"],
         ['--method.averaging={"kind": "fedavg", "kind": "grouping"}'],
@@ -68,12 +62,12 @@ def test_a_record_and_a_sweep_file_are_read_by_the_same_rule(tmp_path, capsys):
     assert "study.toml" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
-def test_what_json_has_no_word_for_is_no_json(tmp_path, word):
+def test_what_json_has_no_word_for_is_no_json(tmp_path):
     """Python reads these three; no record that this suite writes has them."""
-    (tmp_path / "manifest.json").write_text(f'{{"hardware": {{"cores": {word}}}}}')
-    with pytest.raises(DataError, match=f"manifest.json: is damaged .{word} is not JSON"):
-        read_json(tmp_path / "manifest.json")
+    for word in ("NaN", "Infinity", "-Infinity"):
+        (tmp_path / "manifest.json").write_text(f'{{"hardware": {{"cores": {word}}}}}')
+        with pytest.raises(DataError, match=f"manifest.json: is damaged .{word} is not JSON"):
+            read_json(tmp_path / "manifest.json")
 
 
 def test_merge_keys_of_yaml_go_on_working(tmp_path):
@@ -83,19 +77,14 @@ def test_merge_keys_of_yaml_go_on_working(tmp_path):
     assert read_fields(tmp_path / "a.yaml")["federation"] == {"K": 5, "C": 4, "T": 3}
 
 
-@pytest.mark.parametrize("text", ["010", "-007", "1:30", "1:30.5", "0_1"])
-def test_numbers_that_yaml_reads_otherwise_than_people_are_refused(tmp_path, text):
-    (tmp_path / "a.yaml").write_text(f"data: {{N_s: 50}}\nseed: {text}\n")
-    with pytest.raises(ValueError, match=f"line 2: {text} is not a plain number"):
-        read_fields(tmp_path / "a.yaml")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("10", 10), ("0", 0), ("0.5", 0.5), ("1.0e-3", 1e-3), ("0x10", 16), ("1_000", 1000), ("-3", -3)]
-)
-def test_plain_numbers_stay(tmp_path, text, value):
-    (tmp_path / "a.yaml").write_text(f"seed: {text}\n")
-    assert read_fields(tmp_path / "a.yaml") == {"seed": value}
+def test_numbers_that_yaml_reads_otherwise_than_people_are_refused_and_plain_ones_stay(tmp_path):
+    path = tmp_path / "a.yaml"
+    for text in ("010", "-007", "1:30", "1:30.5", "0_1"):
+        path.write_text(f"data: {{N_s: 50}}\nseed: {text}\n")
+        with pytest.raises(ValueError, match=f"line 2: {text} is not a plain number"):
+            read_fields(path)
+    path.write_text("plain: [10, 0, 0.5, 1.0e-3, 0x10, 1_000, -3]\n")
+    assert read_fields(path) == {"plain": [10, 0, 0.5, 1e-3, 16, 1000, -3]}
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.json", '{"seed": 3}'), ("a.toml", "seed = 3"), ("a.yaml", "seed: 3")])

@@ -54,22 +54,13 @@ def test_names_that_a_terminal_cannot_show_are_written_by_number(tmp_path):
         (tmp_path / "images" / name).mkdir(parents=True)
         for index in range(6):
             Image.new("L", (8, 8), 100 * grey + index).save(tmp_path / "images" / name / f"{index}.png")
-    words = [
-        "data",
-        "partition",
-        "--data",
-        "folder:images",
-        "--federation.K=2",
-        "--federation.C=2",
-        "--partition=iid",
-        "--data.N_s=2",
-    ]
-    shown = fssl(tmp_path, *words, PYTHONIOENCODING="ascii", LC_ALL="C")
+    words = ["--data=folder:images", "--federation.K=2", "--federation.C=2", "--partition=iid", "--data.N_s=2"]
+    shown = fssl(tmp_path, "data", "partition", *words, PYTHONIOENCODING="ascii", LC_ALL="C")
     assert shown.returncode == 0 and "Traceback" not in shown.stderr
     assert r"\u96ea" in shown.stdout and shown.stdout.isascii()
 
 
-@pytest.mark.parametrize("field", ["lr", "server_lr", "weight_decay", "clip"])
+@pytest.mark.parametrize("field", ["lr", "clip"])
 def test_a_number_that_no_tensor_holds_is_refused(field, tmp_path, capsys):
     assert main(["run", *SMALL, f"--optimizer.{field}=1e308", f"--results={tmp_path}"]) == 65
     assert f"{field}: 1e+308; choose" in capsys.readouterr().err and not any(tmp_path.iterdir())

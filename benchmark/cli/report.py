@@ -13,7 +13,7 @@ from benchmark.papers.catalogue import profiles as profiles_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, check_profile
 from benchmark.records.bundle import SUBMITTED
-from benchmark.records.collect import read_records, told
+from benchmark.records.collect import read_once, read_records, told
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
 from reports.exports import write_item
@@ -52,7 +52,7 @@ def act(options: argparse.Namespace) -> int:
         if options.items or options.profile:
             raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
         # What the committed copies hold and nothing else: what is made of it is the same in every checkout.
-        read = partial(read_records, with_runs=False)
+        read = read_once(partial(read_records, with_runs=False))
         results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
         every = connect([Reported(item, records) for item, records in results])
         write_findings(every, ROOT / "reports" / "findings.md", ROOT / "README.md")
@@ -69,7 +69,7 @@ def act(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> Path:
     """The whole site; where items or profiles are named, their pages alone."""
     troubles: list[str] = []
-    read = partial(read_records, troubles=troubles, differences=troubles)
+    read = read_once(partial(read_records, troubles=troubles, differences=troubles))
     files = [name for name in options.items if name.endswith(".toml")]
     results, only = on_disk((*ITEMS, *VARIANTS, *files), PROFILES, options.results, read), None
     if options.items or options.profile:

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,20 @@ def read_records(
             for record, other in others
             if record.seed not in records[record.cell_key] or not records[record.cell_key][record.seed].result
         )
+    return records
+
+
+def read_once(read: Callable[..., Records]) -> Callable[..., Records]:
+    """`read_records` of one folder that keeps what it has read: items share cells, and a large folder its memory."""
+    known: dict[tuple[str, bool], Mapping[int, RunRecord]] = {}
+
+    def records(results: Path, cell_keys: Iterable[str], *, with_reference: bool) -> Records:
+        wanted = list(dict.fromkeys(cell_keys))
+        new = [cell_key for cell_key in wanted if (cell_key, with_reference) not in known]
+        for cell_key, seeds in read(results, new, with_reference=with_reference).items():
+            known[cell_key, with_reference] = seeds
+        return {cell_key: known[cell_key, with_reference] for cell_key in wanted}
+
     return records
 
 

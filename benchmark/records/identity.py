@@ -7,9 +7,11 @@ What is not at hand cannot differ: then records count as they are. So do those o
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.util
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -200,40 +202,32 @@ def _is_users(package: str) -> bool:
         spec = None if package in sys.stdlib_module_names else importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return False
-    places = [spec.origin] if spec and spec.origin else [*(spec.submodule_search_locations or ())] if spec else []
-    if not places:
+    place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+    if not place:
         return False
-    path = Path(str(places[0])).resolve()
-    return not any(part in INSTALLED for part in path.parts) and not any(
-        path.is_relative_to(ROOT / folder) for folder in CODE
-    )
+    path = Path(place).resolve()
+    ours = any(path.is_relative_to(ROOT / folder) for folder in CODE)
+    return not ours and not set(INSTALLED) & set(path.parts)
 
 
 def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
-    """Names of all modules that the source may import, wherever in it; some of them are no modules."""
-    parents = module.split(".")
-    yield from (".".join(parents[:length]) for length in range(1, len(parents)))
-    package = module if is_package else ".".join(parents[:-1])
+    """Names of all modules that the source may import, wherever in it, and of their packages; some are no modules."""
+    parent = module.rpartition(".")[0]
+    names = [parent]
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):  # then nothing can import it, either
-        return
+        tree = ast.Module(body=[], type_ignores=[])
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            ancestors = package.split(".")
-            base = ancestors[: len(ancestors) - node.level + 1] if node.level else []
-            start = ".".join([*base, *([node.module] if node.module else [])])
-            names = [start, *(f"{start}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Call) and _is_import_module(node.func) and node.args:
-            names = [value for value in [getattr(node.args[0], "value", None)] if isinstance(value, str)]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
-
-
-def _is_import_module(function: ast.expr) -> bool:
-    return getattr(function, "attr", getattr(function, "id", None)) in ("import_module", "__import__")
+        match node:
+            case ast.Import(names=aliases):
+                names += [alias.name for alias in aliases]
+            case ast.ImportFrom(module=start, names=aliases, level=level):
+                with contextlib.suppress(ImportError):  # beyond the top package
+                    start = importlib.util.resolve_name("." * level + (start or ""), module if is_package else parent)
+                    names += [start, *(f"{start}.{alias.name}" for alias in aliases)]
+            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
+                called = getattr(function, "attr", getattr(function, "id", None))
+                names += [name] if called in ("import_module", "__import__") else []
+    for name in filter(None, names):
+        yield from itertools.accumulate(name.split("."), "{}.{}".format)

@@ -27,7 +27,7 @@ ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
 FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
 FINISHED = ("done", "diverged")
-CACHED_RUNS = 512  # whose rounds stay in memory; about 0.2 MB each at 100 rounds
+CACHED_RUNS = 128  # whose rounds stay in memory, in each process; about 0.3 MB each at 100 rounds
 
 Round = Mapping[str, Any]
 Records = Mapping[str, Mapping[int, "RunRecord"]]  # cell_key -> seed -> record

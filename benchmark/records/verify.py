@@ -228,26 +228,7 @@ def retrain(record: RunRecord, *, copied: bool) -> Retrained:
             return Retrained(trouble=str(error))
         assert again is not None
         exact = not copied and equal_bits_expected(record.manifest, again.manifest)
-        trouble = _other_data(record, again) or disagreement(record, again, exact=exact) or _other_sums(record, again)
-        return Retrained(exact=exact, trouble=trouble)
-
-
-def _other_data(record: RunRecord, again: RunRecord) -> str | None:
-    there, here = record.manifest.get("data", {}), again.manifest["data"]
-    for name in ("hash", "partition"):
-        if there.get(name) != here[name]:
-            return f"manifest.json: data.{name} is {there.get(name)}, it is now {here[name]}"
-    return None
-
-
-def _other_sums(record: RunRecord, again: RunRecord) -> str | None:
-    """A committed copy's means and medians, which are of rounds that it has not kept."""
-    for name in record.summaries:
-        for what, now in again.summary(name).items():
-            before = record.summary(name).get(what)
-            if not equal(before, now, ROUNDING):
-                return f"{what} of {name} is {now}, it was {before}"
-    return None
+        return Retrained(exact=exact, trouble=disagreement(record, again, exact=exact))
 
 
 def disagreement(old: RunRecord, new: RunRecord, *, exact: bool) -> str | None:
@@ -255,10 +236,23 @@ def disagreement(old: RunRecord, new: RunRecord, *, exact: bool) -> str | None:
 
     `exact`: bit by bit; else to six significant digits. Clocks are not compared.
     """
+    return next(_differences(old, new, 0.0 if exact else ROUNDING), None)
+
+
+def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[str]:
+    """Of data, rounds, and a committed copy's means and medians, which are of rounds that it has not kept."""
+    there, here = (record.manifest.get("data", {}) for record in (old, new))
+    for name in ("hash", "partition"):
+        if there.get(name) != here.get(name):
+            yield f"manifest.json: data.{name} is {there.get(name)}, it is now {here.get(name)}"
     if (old.status, len(old.rounds)) != (new.status, len(new.rounds)):
-        return f"{new.status} after {len(new.rounds)} rounds, it was {old.status} after {len(old.rounds)}"
+        yield f"{new.status} after {len(new.rounds)} rounds, it was {old.status} after {len(old.rounds)}"
+        return
     for before, now in zip(old.rounds, new.rounds, strict=True):
         for name in before.keys() & now.keys() - {"cell_key", "seed"}:
-            if not name.startswith("time/") and not equal(before[name], now[name], 0.0 if exact else ROUNDING):
-                return f"round {before['round']}: {name} is {now[name]}, it was {before[name]}"
-    return None
+            if not name.startswith("time/") and not equal(before[name], now[name], tolerance):
+                yield f"round {before['round']}: {name} is {now[name]}, it was {before[name]}"
+    for name, sums in old.summaries.items():
+        for what, value in new.summary(name).items():
+            if not equal(sums.get(what), value, tolerance):
+                yield f"{what} of {name} is {value}, it was {sums.get(what)}"

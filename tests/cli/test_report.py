@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +14,8 @@ from benchmark.cli.own_runs import with_own
 from benchmark.experiment import to_json
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item, Printed
-from benchmark.records.collect import read_records
+from benchmark.records import collect
+from benchmark.records.collect import read_once, read_records
 from benchmark.records.record import Records
 from benchmark.records.run import run
 from sweeps.plan import plan
@@ -44,6 +47,19 @@ def places(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": small_item})
         monkeypatch.setattr(module, "VARIANTS", {}, raising=False)
     return ["--results", str(tmp_path), "--site", str(tmp_path / "site")]
+
+
+def test_a_record_that_several_items_show_is_read_once(monkeypatch):
+    """A folder of ten thousand runs took three times its memory."""
+    read = Mock(wraps=collect.read_copy)
+    monkeypatch.setattr(collect, "read_copy", read)
+    reading = partial(read_records, with_runs=False)
+    first = report.on_disk(["ssfl/tab2", "ssfl/figd3"], ["laptop"], ROOT / "results", reading)
+    paths = [call.args[0] for call in read.call_args_list]
+    assert len(paths) > len(set(paths)) > 0  # they share cells
+    read.reset_mock()
+    assert report.on_disk(["ssfl/tab2", "ssfl/figd3"], ["laptop"], ROOT / "results", read_once(reading)) == first
+    assert sorted(call.args[0] for call in read.call_args_list) == sorted(set(paths))
 
 
 def test_reproduce_trains_once_and_prints_the_same_table(places, capsys, tmp_path):

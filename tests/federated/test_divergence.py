@@ -67,7 +67,7 @@ def rounds(module: FederatedModule, *numbers: int) -> FederatedModule:
 
 def same(left: State, right: State) -> bool:
     pairs = ((left.server, right.server), (left.clients, right.clients))
-    return all(agree(mine, theirs, 0.0) for mine, theirs in pairs)
+    return all(agree(mine, theirs) for mine, theirs in pairs)
 
 
 @pytest.mark.parametrize("name", ["crl-grouping", "fedmatch", "rscfed", "fedswitch"])

@@ -1,5 +1,7 @@
 """Rounds without the suite's local step, losses or averages: batches are the suite's, all else is plain torch."""
 
+import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from benchmark.experiment import Experiment
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import Environment, prepare, weights_of
+from benchmark.federated.module import FederatedModule
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, LocalUpdate, Selected, Stream, Weights
 from benchmark.optim.sgd import SGD, Constant
 from tests.federated.helpers import difference
@@ -25,7 +28,7 @@ def experiment_of(method: Any, setting: Any = "some_clients", **changes: Any) ->
     return replace(tiny_with(method, setting), optimizer=SGD_OF_TWO_RATES, **changes)
 
 
-def partly_labelled(method: Any, norm: Any = "gn", *, T: int = 8, images: int = 120, **factors: Any) -> Experiment:
+def partly_labelled(method: Any, norm: Any = "gn", *, T: int = 4, images: int = 120, **factors: Any) -> Experiment:
     """4 clients of 2 or 4 labelled and 22 or 32 other images. Batch norm tells a joint forward from several."""
     e = tiny_with(method, "share", T=T, **factors)
     sgd = SGD(lr=LR, schedule=Constant(), weight_decay=0.0, nesterov=False)
@@ -45,6 +48,13 @@ def batches(
     job = Job(key=key, update=LocalUpdate(), receives={}, data=streams, limit=Limit(steps=T))
     for batch in JobBatches(environment, job, number, selected=selected):
         yield batch.streams
+
+
+def plain_images(environment: Environment, client: int, part: Any = "unlabelled") -> Tensor:
+    """images_NCHW of the client, normalised, as they are."""
+    data, held = environment.data, environment.held
+    at_N = torch.as_tensor((held.labelled if part == "labelled" else held.unlabelled)[client])
+    return (data.train_images_NCHW[at_N].float() / 255 - data.mean[0]) / data.std[0]
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
@@ -95,9 +105,9 @@ class PlainRounds:
         network.load_state_dict(self.now)
         return network
 
-    def optimizer(self, client: int, *networks: nn.Module, name: str = "") -> torch.optim.SGD:
+    def optimizer(self, client: int, *networks: nn.Module, name: str = "", lr: float = LR) -> torch.optim.SGD:
         """With the momentum that `keep` left, where the method keeps it."""
-        sgd = torch.optim.SGD([p for network in networks for p in network.parameters()], lr=LR, momentum=0.9)
+        sgd = torch.optim.SGD([p for network in networks for p in network.parameters()], lr=lr, momentum=0.9)
         if (former := self.momentum.get(self._keeper(client, name))) is not None:
             sgd.load_state_dict(former)
         return sgd
@@ -135,8 +145,7 @@ class AlternatingRounds(PlainRounds):
 
     def serve(self, draw: int, T: int = 2, *, keeps: bool = False) -> None:
         server = self.network().train()
-        sgd = self.optimizer(SERVER, server)
-        sgd.param_groups[0]["lr"] = 0.05
+        sgd = self.optimizer(SERVER, server, lr=0.05)
         streams, key = {"labelled": Stream.whole("labelled", 8)}, Key(client=SERVER, draw=draw)
         for batch in batches(self.environment, self.number, key, T, streams):
             step(sgd, F.cross_entropy(server(batch["labelled"].views["weak"]), batch["labelled"].labels_N))
@@ -154,71 +163,69 @@ class AlternatingRounds(PlainRounds):
             self.now[name] = (w.double() - self.velocity[name] if name in trained else target[name]).to(w.dtype)
 
 
-def compared(experiment: Experiment, plain: PlainRounds, other: PlainRounds, *, least: float = 1e-5) -> Any:
-    """The module after as many rounds, whose model is that of plain torch. By plain torch, too, it differs from that of
-    another setting, unless it is the same."""
-    module, _ = watched(experiment, plain.number)
+class MeanTeachers(PlainRounds):
+    """RSCFed, Fed-Consist, FedIRM: all clients once a round, those with labels first, and alone in a warm start."""
+
+    def begin(self) -> None:
+        self.teachers: dict[int, nn.Module] = {}
+        self.steps: Counter[int] = Counter()
+
+    def play(self, cohort: list[int]) -> None:
+        labelled, warm = self.environment.labelled, self.number <= self.method.warm_start_rounds
+        clients = [k for k in range(self.environment.K) if labelled[k] or not warm]
+        states = {k: self.job(k) for k in sorted(clients, key=lambda k: not labelled[k])}
+        weights = self.weights(states)
+        self.now = mean(list(states.values()), [weights[k] for k in states])
+
+    def weights(self, states: Mapping[int, Weights]) -> Mapping[int, float]:
+        """Of the clients' trained students in the mean."""
+        total = sum(self.environment.sizes[k] for k in states)
+        return {k: self.environment.sizes[k] / total for k in states}
+
+    def loss_on_labels(self, student: nn.Module, images: Any) -> Tensor:
+        return F.cross_entropy(student(images.views["weak"]), images.labels_N)
+
+    def loss_of(self, student: nn.Module, teacher: nn.Module, views: Mapping[str, Tensor]) -> Tensor:
+        raise NotImplementedError
+
+    def job(self, client: int) -> Weights:
+        student, teacher = self.network(), self.teachers.setdefault(client, self.network()).eval()
+        labelled, alpha = bool(self.environment.labelled[client]), self.method.alpha
+        part: Any = "labelled" if labelled else "unlabelled"
+        sgd = self.optimizer(client, student, lr=0.05 if labelled else LR)
+        streams = {part: Stream.whole(part, 8, "weak", "weak2")}
+        for batch in batches(self.environment, self.number, client, 2, streams):
+            images = batch[part]
+            step(
+                sgd, self.loss_on_labels(student, images) if labelled else self.loss_of(student, teacher, images.views)
+            )
+            self.steps[client] += 1
+            share = alpha if self.method.ema_warm_up == "paper" else max(alpha, 1 / self.steps[client])
+            with torch.no_grad():
+                for mine, theirs in zip(teacher.parameters(), student.parameters(), strict=True):
+                    mine.copy_(mine + share * (theirs - mine))
+        return weights_of(student)
+
+
+@functools.cache
+def played(kind: Callable[[Experiment, int], PlainRounds], experiment: Experiment, rounds: int) -> Any:
+    return kind(experiment, rounds)
+
+
+def compared(
+    kind: Callable[[Experiment, int], PlainRounds],
+    experiment: Experiment,
+    other: Experiment,
+    rounds: int = 2,
+    *,
+    least: float = 1e-5,
+) -> tuple[FederatedModule, Any]:
+    """The module after so many rounds, whose model is that of plain torch, and the rounds in plain torch. There, too,
+    it differs from that of another setting, unless it is the same."""
+    plain, (module, _) = played(kind, experiment, rounds), watched(experiment, rounds)
     model = next(iter(module.models().values()))
     trained = {name: value for name, value in model.items() if value.is_floating_point()}
     assert difference(trained, plain.now) < 1e-6
-    assert (difference(trained, other.now) > least) == (plain is not other)
-    return module
-
-
-def rounds_by_plain_torch(
-    experiment: Experiment,
-    rounds: int,
-    *,
-    weights: Callable[[Environment, Mapping[int, Weights]], Mapping[int, float]],
-    loss_of: Callable[[nn.Module, nn.Module, Mapping[str, Tensor], int], Tensor],
-    alpha: float,
-    on_labels: Callable[[Environment, nn.Module, int], None] = lambda environment, student, client: None,
-    label_views: tuple[str, ...] = ("weak",),
-    smoothing: float = 0.0,
-    warm: int = 0,
-) -> tuple[Weights, dict[int, Weights]]:
-    """Of mean teachers (RSCFed, Fed-Consist, FedIRM): the mean, and the teachers. All clients once a round, T = 2, from
-    the mean; teachers from the first mean.
-
-    `weights` of the clients' trained students in the mean; `loss_of` student, teacher and views in a round, without
-    labels; `on_labels` is called with the trained student of each labelled client, before any other trains. Losses of
-    labels, smoothed, are added over `label_views`. In the first `warm` rounds the one labelled client is alone.
-    """
-    environment = prepare(experiment)
-    now, clients = weights_of(environment.network()), range(environment.K)
-    students, teachers = ({k: environment.network() for k in clients} for _ in range(2))
-    labelled = environment.labelled
-    for number in range(1, rounds + 1):
-        if number == warm + 1:
-            for teacher in teachers.values():
-                teacher.load_state_dict(now)
-        for k in sorted((k for k in clients if labelled[k] or number > warm), key=lambda k: not labelled[k]):
-            student, teacher = students[k], teachers[k].eval()
-            student.load_state_dict(now)
-            part: Any = "labelled" if labelled[k] else "unlabelled"
-            views = label_views if labelled[k] else ("weak", "weak2")
-            optimizer = torch.optim.SGD(student.parameters(), lr=0.05 if labelled[k] else 0.02, momentum=0.9)
-            for batch in batches(environment, number, k, 2, {part: Stream.whole(part, 8, *views)}):
-                images = batch[part]
-                if labelled[k]:
-                    loss = torch.zeros(())
-                    for view in label_views:
-                        log_ND = student(images.views[view]).log_softmax(1)
-                        right_N = log_ND.gather(1, images.labels_N[:, None])
-                        loss = loss - (1 - smoothing) * right_N.mean() - smoothing * log_ND.mean()
-                else:
-                    loss = loss_of(student, teacher, images.views, number)
-                step(optimizer, loss)
-                with torch.no_grad():
-                    for mine, theirs in zip(teacher.parameters(), student.parameters(), strict=True):
-                        mine.copy_(mine + alpha * (theirs - mine))
-            if labelled[k]:
-                on_labels(environment, student, k)
-        if number <= warm:
-            (alone,) = (k for k in clients if labelled[k])
-            now = weights_of(students[alone])
-            continue
-        states = {k: weights_of(students[k]) for k in clients}
-        weight = weights(environment, states)
-        now = {name: torch.stack([weight[k] * states[k][name] for k in clients]).sum(0) for name in now}
-    return now, {k: weights_of(teachers[k]) for k in clients}
+    assert difference(trained, weights_of(module.environment.network())) > 1e-3
+    assert (difference(trained, played(kind, other, rounds).now) > least) == (experiment != other)
+    return module, plain

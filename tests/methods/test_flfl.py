@@ -1,6 +1,5 @@
 """(FL)^2: thresholds and perturbation by hand, whole rounds against plain torch."""
 
-import functools
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.environment import weights_of
 from benchmark.methods.flfl import FL2, adaptively_labelled
 from benchmark.methods.protocol import Selected, Stream
-from tests.methods.plain_torch import AlternatingRounds, batches, compared, experiment_of, mean
+from tests.methods.plain_torch import AlternatingRounds, batches, compared, experiment_of, mean, plain_images
 
 
 def test_a_client_of_equal_images_keeps_all():
@@ -39,7 +38,7 @@ WAYS = {
 def of(way: str) -> Experiment:
     e = experiment_of(WAYS[way], "server")
     plain = replace(e.data.augmentation, weak=Weak(flip=0.0, crop_padding=0.0))
-    return replace(e, data=replace(e.data, augmentation=plain))
+    return replace(e, data=replace(e.data, augmentation=plain, images=300))
 
 
 def gradient_of(parameter: Tensor) -> Tensor:
@@ -60,10 +59,9 @@ class Plain(AlternatingRounds):
 
     def job(self, client: int) -> Any:
         """The mean certainty, and the weights."""
-        network, data = self.network(), self.environment.data
-        at_N = torch.as_tensor(self.environment.held.unlabelled[client])
+        network = self.network()
         with torch.no_grad():
-            p_ND = network.eval()((data.train_images_NCHW[at_N].float() / 255 - data.mean[0]) / data.std[0]).softmax(1)
+            p_ND = network.eval()(plain_images(self.environment, client)).softmax(1)
         p_N, y_N = p_ND.max(1)
         cut_D = p_N.mean() * p_ND.mean(0) / p_ND.mean(0).max()
         in_A = (p_N >= cut_D[y_N]).nonzero().flatten()
@@ -108,14 +106,8 @@ class Plain(AlternatingRounds):
         sgd.step()
 
 
-@functools.cache
-def by_plain_torch(way: str, rounds: int) -> Plain:
-    return Plain(of(way), rounds)
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_rounds_by_plain_torch(way):
     """Two rounds with clients, and one before them where there is a warm start. The less sure count for more."""
-    rounds = 2 + WAYS[way].warm_start_rounds
-    module = compared(of(way), by_plain_torch(way, rounds), by_plain_torch("paper", rounds))
+    module, _ = compared(Plain, of(way), of("paper"), 2 + WAYS[way].warm_start_rounds)
     assert module.metrics["client/consistency"] > 1e-4 and 0.3 < module.metrics["pseudo/kept"] < 1

@@ -1,6 +1,7 @@
 """Networks: parameters by hand, independent forward passes, reproducible weights."""
 
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import pytest
@@ -10,36 +11,24 @@ from torch import Tensor, nn
 from benchmark.errors import ConfigError
 from benchmark.models.build import NETWORKS, ImageShape, Model, build, count_parameters, forward_flops
 from benchmark.models.classifier import Classifier
-from benchmark.models.norms import has_batch_statistics
 from tests.models.written_out import (
-    released_emnist_forward,
-    resnet8_forward,
-    resnet9_forward,
-    rscfed_forward,
-    small_forward,
-    tiny_forward,
-    vgg11_forward,
-    wresnet_forward,
+    EMNIST,
+    FEDAVG,
+    RESNET9,
+    RSCFED,
+    SMALL,
+    TINY,
+    VGG11,
+    WRESNET,
+    forward,
 )
 
 # N images, C channels, H rows, W columns, D classes
 
 RELEASED_EMNIST = Model(network="emnist_cnn", norm="none", dropout=0.25)
-RSCFED = Model(network="rscfed_cnn", norm="none")
-SMALL = Model(network="small_cnn", norm_groups=4)
-TINY = Model(network="tiny_cnn", norm_groups=4)
-EVERY_NETWORK: list[tuple[Model, ImageShape]] = [
-    (Model(network="emnist_cnn"), (1, 28, 28)),
-    (Model(network="resnet18"), (3, 32, 32)),
-    (Model(network="resnet18_mlp"), (3, 32, 32)),
-    (Model(network="resnet8", norm_groups=8), (3, 32, 32)),
-    (Model(network="resnet8x4"), (3, 32, 32)),
-    (Model(network="resnet9"), (3, 32, 32)),
-    (Model(network="wresnet28x2", norm_groups=8), (3, 32, 32)),
-    (Model(network="vgg11"), (3, 32, 32)),
-    (SMALL, (1, 28, 28)),
-    (TINY, (1, 8, 8)),
-]
+RSCFED_CNN = Model(network="rscfed_cnn", norm="none")
+SMALL_CNN = Model(network="small_cnn", norm_groups=4)
+TINY_CNN = Model(network="tiny_cnn", norm_groups=4)
 
 
 def images_of(shape: ImageShape, count: int = 3) -> Tensor:
@@ -61,9 +50,9 @@ def images_of(shape: ImageShape, count: int = 3) -> Tensor:
         # four times the channels: 1,856 + 73,984 + 230,144 + 919,040 + 2,570
         (Model(network="resnet8x4", norm="bn"), (3, 32, 32), 10, 1_227_594),
         # (9+1)*16 + 2*16 + (9*16+1)*32 + 2*32 + (1568+1)*128 + 129*10 = 160+32+4,640+64+200,832+1,290
-        (SMALL, (1, 28, 28), 10, 207_018),
+        (SMALL_CNN, (1, 28, 28), 10, 207_018),
         # (9+1)*16 + 2*16 + (9*16+1)*32 + 2*32 + (512+1)*64 + 65*10 = 160+32+4,640+64+32,832+650
-        (TINY, (1, 8, 8), 10, 38_378),
+        (TINY_CNN, (1, 8, 8), 10, 38_378),
         # the figure printed for the released network
         (Model(network="wresnet28x2", norm="bn"), (3, 32, 32), 10, 1_467_610),
         # convolutions with bias 27*64+64 + 576*128+128 + 2*(1152*128+128) + 1152*256+256 + 2304*512+512
@@ -77,9 +66,9 @@ def images_of(shape: ImageShape, count: int = 3) -> Tensor:
         (Model(network="vgg11", norm="bn"), (1, 28, 28), 10, 11_653_770 - 8 * 512 * 512 - 18 * 64),
         # 75*6+6 + 150*16+16 + 401*120 + 121*84 + 85*84 + 85*256 + 257*10
         # = 456 + 2,416 + 48,120 + 10,164 + 7,140 + 21,760 + 2,570
-        (RSCFED, (3, 32, 32), 10, 92_626),
+        (RSCFED_CNN, (3, 32, 32), 10, 92_626),
         # 28 pixels become 24, 12, 8, 4: 256 features, 144*120 fewer; one channel: 50*6 fewer
-        (RSCFED, (1, 28, 28), 10, 92_626 - 17_280 - 300),
+        (RSCFED_CNN, (1, 28, 28), 10, 92_626 - 17_280 - 300),
     ],
 )
 def test_parameters_by_hand(model: Model, image_shape: ImageShape, num_classes: int, parameters: int) -> None:
@@ -96,18 +85,18 @@ def test_forward_flops_of_the_emnist_cnn_by_hand() -> None:
 @pytest.mark.parametrize(
     ("model", "image_shape", "written_out"),
     [
-        (RELEASED_EMNIST, (1, 28, 28), released_emnist_forward),
-        (Model(network="resnet8", norm_groups=8), (3, 32, 32), resnet8_forward),
-        (Model(network="resnet8x4", norm_groups=8), (3, 32, 32), resnet8_forward),
-        (SMALL, (1, 28, 28), small_forward),
-        (TINY, (1, 8, 8), tiny_forward),
-        (Model(network="wresnet28x2", norm="bn"), (3, 32, 32), wresnet_forward),
-        (Model(network="wresnet28x2", norm="sbn"), (1, 28, 28), wresnet_forward),
-        (Model(network="resnet9"), (3, 32, 32), resnet9_forward),
-        (Model(network="vgg11"), (1, 28, 28), vgg11_forward),
-        (RSCFED, (3, 32, 32), rscfed_forward),
-        (RSCFED, (1, 28, 28), rscfed_forward),
+        (RELEASED_EMNIST, (1, 28, 28), partial(forward, EMNIST, padding=0)),
+        (Model(network="emnist_cnn"), (1, 28, 28), partial(forward, EMNIST, padding=0, norm=32)),
+        (Model(network="fedavg_cnn"), (3, 16, 16), partial(forward, FEDAVG, padding=2, norm=32)),
+        (SMALL_CNN, (1, 28, 28), partial(forward, SMALL)),
+        (TINY_CNN, (1, 8, 8), partial(forward, TINY)),
+        (Model(network="wresnet28x2", norm="bn"), (3, 16, 16), partial(forward, WRESNET, norm=0)),
+        (Model(network="wresnet28x2", norm="sbn"), (1, 28, 28), partial(forward, WRESNET, norm=0)),
+        (Model(network="resnet9"), (3, 32, 32), partial(forward, RESNET9, norm=32)),
+        (Model(network="vgg11"), (1, 28, 28), partial(forward, VGG11, norm=32)),
+        (RSCFED_CNN, (3, 32, 32), partial(forward, RSCFED, padding=0)),
     ],
+    ids=lambda value: getattr(value, "network", ""),
 )
 def test_forward_and_gradient_are_those_of_the_function_written_out(model, image_shape, written_out) -> None:
     """Without dropout, with norms that scale and shift, which at their initial 1 and 0 a wrong order could hide."""
@@ -121,8 +110,8 @@ def test_forward_and_gradient_are_those_of_the_function_written_out(model, image
     images_NCHW = images_of(image_shape)
     actual_ND, expected_ND = module(images_NCHW), written_out(weights, images_NCHW)
     torch.testing.assert_close(actual_ND, expected_ND, rtol=1e-4, atol=1e-4)
-    actual_ND.logsumexp(dim=1).sum().backward()
-    expected_ND.logsumexp(dim=1).sum().backward()
+    for logits_ND in (actual_ND, expected_ND):
+        logits_ND.logsumexp(dim=1).sum().backward()
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(parameter.grad, weights[name].grad, rtol=1e-3, atol=1e-3)
 
@@ -186,25 +175,10 @@ def test_logits_are_the_last_layer_s_of_the_features_at_the_smallest_side(networ
         build(model, (1, side - 1, side), 3, seed=0)
 
 
-@pytest.mark.parametrize(("model", "image_shape"), EVERY_NETWORK)
-def test_gradients_reach_every_weight_and_an_image_does_not_see_its_batch(model, image_shape) -> None:
-    """In training mode, which is where batch norm would mix images; dropout is 0 here. A norm that is declared and
-    never called, as in the released EMNIST CNN, would get no gradient."""
-    module, images_NCHW = build(model, image_shape, 10, seed=0), images_of(image_shape)
-    logits_ND = module(images_NCHW)
-    logits_ND.square().sum().backward()
-    assert [name for name, weight in module.named_parameters() if weight.grad is None or not weight.grad.any()] == []
-    with torch.no_grad():
-        torch.testing.assert_close(logits_ND[:1], module(images_NCHW[:1]))
-    for norm in ("gn", "bn", "sbn", "none"):
-        other = build(replace(TINY, norm=norm), (1, 8, 8), 10, seed=0)
-        assert has_batch_statistics(other) == (norm in ("bn", "sbn"))
-
-
 def test_initial_weights_depend_on_the_seed_alone() -> None:
-    first = build(TINY, (1, 8, 8), 10, seed=7)
+    first = build(TINY_CNN, (1, 8, 8), 10, seed=7)
     torch.rand(11)
-    again, other = build(TINY, (1, 8, 8), 10, seed=7), build(TINY, (1, 8, 8), 10, seed=8)
+    again, other = build(TINY_CNN, (1, 8, 8), 10, seed=7), build(TINY_CNN, (1, 8, 8), 10, seed=8)
     pairs = zip(first.parameters(), again.parameters(), strict=True)
     assert all(torch.equal(weight, same) for weight, same in pairs)
     assert not torch.equal(first.conv1.weight, other.conv1.weight)  # type: ignore[union-attr, arg-type]

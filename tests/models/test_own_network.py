@@ -1,6 +1,7 @@
-"""A network in a user's own file: trained by `fssl run`, or refused in one line."""
+"""A network in a user's own file, the README's: trained by `fssl run`, or refused in one line."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,23 +11,11 @@ import torch
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.models.build import Model, build
+from tests.conftest import ROOT
 
-MY_NET = """
-import torch
-from torch import nn
-
-class MyNet(nn.Module):
-    def __init__(self, image_shape, num_classes, norm):
-        super().__init__()
-        channels, rows, columns = image_shape
-        self.conv = nn.Conv2d(channels, 8, kernel_size=3, padding=1)
-        self.norm = norm(8)
-        self.fc = nn.Linear(8 * rows * columns, num_classes)
-
-    def forward(self, images_NCHW):
-        hidden_NCHW = torch.relu(self.norm(self.conv(images_NCHW)))
-        return self.fc(hidden_NCHW.flatten(1))
-
+README = (ROOT / "benchmark" / "models" / "README.md").read_text()
+(MY_NET,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+MY_NET += """
 class TooFew(MyNet):
     def __init__(self, image_shape, num_classes, norm):
         super().__init__(image_shape, num_classes - 1, norm)
@@ -69,7 +58,7 @@ def test_it_is_trained_from_the_folder_of_its_file(own_file, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        ("my_net:MyNet", "norm_groups: 3 does not divide 8 channels; choose 1, 2, 4 or 8"),
+        ("my_net:MyNet", "norm_groups: 3 does not divide 16 channels; choose 1, 2, 4, 8 or 16"),
         ("my_net:MyNt", "'my_net:MyNt' cannot be imported"),
         ("no_such_file:MyNet", "cannot be imported .*No module named 'no_such_file'"),
         ("broken_net:MyNet", "cannot be imported .invalid syntax"),

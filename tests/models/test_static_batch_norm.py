@@ -43,7 +43,8 @@ def test_a_whole_network_equals_its_twin_with_torchs_batch_norm() -> None:
     """Same names, same initial weights, and after the pass the same statistics and the same logits."""
     shape = (1, 8, 8)
     ours, theirs = (build(Model(network="wresnet28x2", norm=norm), shape, 10, seed=3) for norm in ("sbn", "bn"))
-    assert has_batch_statistics(ours) and has_batch_statistics(theirs)
+    others = [build(Model(network="tiny_cnn", norm=norm, norm_groups=4), (1, 8, 8), 10, 0) for norm in ("gn", "none")]
+    assert list(map(has_batch_statistics, (ours, theirs, *others))) == [True, True, False, False]
     assert count_parameters(ours) == count_parameters(theirs)
     their_names = [name for name in theirs.state_dict() if not name.endswith("num_batches_tracked")]
     assert list(ours.state_dict()) == their_names

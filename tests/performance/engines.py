@@ -1,6 +1,6 @@
 """How fast the engines are on this machine, compared with a plain loop.
 
-    python -m tests.performance.engines [--work A B C] [--rounds 5] [--json results/benchmarks/engines.json]
+    python -m tests.performance.engines [--work A B] [--rounds 5] [--json results/benchmarks/engines.json]
     python -m tests.performance.engines --device cuda       local steps there, as a table to paste into an issue
 
 Rounds are taken in turn, so that a busy machine slows all of them, and in a new random order each time, since who comes
@@ -38,7 +38,7 @@ from benchmark.federated.start import CPU, usable_cores
 from benchmark.records.files import write_atomically
 from benchmark.records.provenance import PACKAGES, commit, hardware
 from tests.performance import local_steps
-from tests.performance.plain_loop import loop_of
+from tests.performance.plain_loop import PlainLoop
 from tests.performance.works import WORKS, Work, environment_of, quick
 
 
@@ -93,7 +93,7 @@ class PlainContender:
 def serve(connection: Connection, work: Work, threads: int) -> None:
     """The plain loop's process: a round for every number that comes, until the pipe closes."""
     torch.set_num_threads(threads)
-    loop = loop_of(environment_of(work))
+    loop = PlainLoop(environment_of(work))
     with suppress(EOFError, OSError):  # nobody asks any more
         connection.send(None)
         while True:

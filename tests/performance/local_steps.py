@@ -13,12 +13,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.cli.doctor import NVIDIA
-from benchmark.experiment import Data, Precision
+from benchmark.experiment import Data, Federation, Precision
 from benchmark.federated.devices import card_name, check_precision
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import CPU
 from benchmark.methods.fedswitch import FedSwitch
+from benchmark.methods.semifl import SemiFL
 from benchmark.models.build import Model
 from benchmark.records.provenance import commit, hardware
 from tests.performance.works import WORKS, Work, environment_of, quick, work_of
@@ -29,7 +30,14 @@ CIFAR = Data(name="cifar10", N_s=1000)
 STEPS = {
     "EMNIST CNN, CRL": WORKS["A"],
     "WRN-28-2 GN, CRL": work_of("", 1000, data=CIFAR, model=WRN),
-    "WRN-28-2 static BN, SemiFL": WORKS["C"],
+    "WRN-28-2 static BN, SemiFL": work_of(
+        "",
+        100,
+        data=replace(CIFAR, N_s=50),
+        model=Model(network="wresnet28x2", norm="sbn"),
+        method=SemiFL(threshold=0.0, nothing_below="draw_from_all"),
+        federation=Federation(K=10, C=10, rounds=1000, epochs=1),
+    ),
     "ResNet-18 GN, FedSwitch": work_of("", 1000, data=CIFAR, model=Model(network="resnet18", norm="gn"), method=SWITCH),
 }
 HEAD = "| network, method | ms a step | steps a second | launches a step | peak memory |\n|---|--:|--:|--:|--:|"

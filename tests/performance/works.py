@@ -13,7 +13,6 @@ from benchmark.data.datasets import DATASETS, DataSet
 from benchmark.data.partition import Iid
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.federated.environment import Environment, prepare
-from benchmark.methods.semifl import SemiFL
 from benchmark.methods.ssfl import CRL, SSFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant
@@ -38,8 +37,6 @@ class Work:
     def samples(self) -> int:
         """Images that the local steps of a round train on, all confident."""
         federation, method, N_s = self.experiment.federation, self.experiment.method, self.experiment.data.N_s
-        if federation.epochs:  # SemiFL, Algorithm 1: the server's once, each client's as strong view and in the mix
-            return N_s + 2 * federation.C * self.images
         at_client = min(method.batch_size, self.images)
         return federation.T * (min(method.server_batch_size, N_s) + federation.C * at_client)  # SSFL Eqs. 3 and 4
 
@@ -68,14 +65,6 @@ WORKS: Mapping[str, Work] = {
         1000,
         data=Data(name="cifar10", N_s=1000),
         model=Model(network="resnet8", norm="gn", norm_groups=8),
-    ),
-    "C": work_of(
-        "SemiFL: 10 clients of 100 images, batch 10, one local pass, WResNet-28x2 with static BN",
-        100,
-        data=Data(name="cifar10", N_s=50),
-        model=Model(network="wresnet28x2", norm="sbn"),
-        method=SemiFL(threshold=ALL_CONFIDENT, nothing_below="draw_from_all"),
-        federation=Federation(K=10, C=10, rounds=1000, epochs=1),
     ),
 }
 

@@ -1,32 +1,18 @@
-"""One forking process for all tests that kill runs, and a disk that can be full."""
+"""A disk that can be full."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.records.forks import Forks
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
-    process = Forks()
-    yield process
-    process.close()
+from tests.records.faults import small_disk
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own of 20 MB, in memory, which only root can mount."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system of its own")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", folder], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no file system can be mounted here: {error}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
+    """A file system of its own of 20 MB."""
+    (folder := tmp_path / "disk").mkdir()
+    with small_disk(folder, 20) as mounted:
+        if not mounted:
+            pytest.skip("no file system can be mounted here")
+        yield folder

@@ -1,7 +1,6 @@
-"""Whether two runs of one experiment are equal to the bit, timings apart, or nearly so."""
+"""Whether two runs of one experiment are equal to the bit, timings apart."""
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,8 @@ FINISHED = {"experiment.json", "manifest.json", "rounds.jsonl", "result.json", "
 
 def untimed(folder: Path) -> list[str]:
     """The lines of a run's rounds without what a clock said."""
-    return [json.dumps(line) for line in _rounds(folder)]
-
-
-def _rounds(folder: Path) -> list[dict[str, Any]]:
-    return [
-        {name: value for name, value in line.items() if not name.startswith("time/")}
-        for line in record_of(folder).rounds
-    ]
+    lines = record_of(folder).rounds
+    return [json.dumps({name: line[name] for name in line if not name.startswith("time/")}) for line in lines]
 
 
 def saved(folder: Path, experiment: Experiment) -> RunState:
@@ -36,36 +29,31 @@ def saved(folder: Path, experiment: Experiment) -> RunState:
     return state
 
 
-def differences(broken: Path, whole: Path, experiment: Experiment, *, within: float = 0.0) -> list[str]:
+def differences(broken: Path, whole: Path, experiment: Experiment) -> list[str]:
     """What the records of one experiment under two folders of results differ in; nothing: bit-equal.
 
-    Weights as files, every round's line, the result, and no file left over. `within` a share: numbers may differ by so
-    much of their size, or of 1 where they are smaller.
+    Weights as files, every round's line, the result, and no file left over.
     """
     mine, theirs = run_folder(broken, experiment), run_folder(whole, experiment)
     checks = {
-        "rounds.jsonl": agree({"rounds": _rounds(mine)}, {"rounds": _rounds(theirs)}, within),
+        "rounds.jsonl": untimed(mine) == untimed(theirs),
         "number of rounds": len(untimed(mine)) == experiment.federation.rounds,
-        "weights": bool(_weights(mine)) and (within > 0 or _weights(mine) == _weights(theirs)),
-        "result.json": agree(_result(mine), _result(theirs), within),
+        "weights": bool(_weights(mine)) and _weights(mine) == _weights(theirs),
+        "result.json": _result(mine) == _result(theirs),
         "files left over": {path.name for path in mine.iterdir()} == FINISHED,
     }
     return [name for name, holds in checks.items() if not holds]
 
 
-def agree(left: Any, right: Any, within: float = 0.0) -> bool:
+def agree(left: Any, right: Any) -> bool:
     """Trees of tensors, numbers and words, at any depth; tensors of one type."""
     if isinstance(left, Mapping):
-        return left.keys() == right.keys() and all(agree(value, right[name], within) for name, value in left.items())
+        return left.keys() == right.keys() and all(agree(value, right[name]) for name, value in left.items())
     if isinstance(left, list):
-        return len(left) == len(right) and all(agree(*pair, within) for pair in zip(left, right, strict=True))
+        return len(left) == len(right) and all(map(agree, left, right))
     if isinstance(left, Tensor):
-        if left.dtype != right.dtype or left.shape != right.shape:
-            return False
-        return bool(torch.equal(left, right) if within == 0 else torch.allclose(left, right, rtol=within, atol=within))
-    if isinstance(left, float) and isinstance(right, float) and within > 0:
-        return math.isclose(left, right, rel_tol=within, abs_tol=within)
-    return type(left) is type(right) and left == right
+        return left.dtype == right.dtype and torch.equal(left, right)
+    return type(left) is type(right) and bool(left == right)
 
 
 def _weights(folder: Path) -> dict[str, bytes]:

@@ -1,11 +1,14 @@
 """What goes wrong in a forked child: patches of one process that ends with the run, never of the tests' own."""
 
 import io
+import itertools
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.util import register_after_fork
@@ -15,7 +18,6 @@ from typing import Any
 from benchmark.federated import evaluate, jobs, local, process_pool, start
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.stopping import received
-from benchmark.methods.protocol import Job, Outcome, Tree
 from benchmark.records import recorder, state
 
 PLACES = ("before a save", "in a save", "after a save", "in a job", "in an evaluation", "at publishing")
@@ -72,26 +74,40 @@ def fill(file: Path) -> None:
                     pass
 
 
-def _around_a_save(before: Callable[[], None], after: Callable[[], None], number: int) -> None:
-    save = state.save
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
+    """Whether the folder is a file system of its own, in memory, which only root can mount."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", folder], check=True)
 
-    def watched(folder: Path, run_state: state.RunState, *rest: Any) -> None:
-        struck = run_state.round == number
-        if struck:
-            before()
+
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """A call of `owner.name` is one of `around`, which has the original as its first argument."""
+    original = getattr(owner, name)
+    setattr(owner, name, lambda *arguments: around(original, *arguments))
+
+
+def _around_a_save(strike: Callable[[], None], number: int, *, after: bool) -> None:
+    def watched(save: Any, folder: Path, run_state: state.RunState, *rest: Any) -> None:
+        if run_state.round == number and not after:
+            strike()
         save(folder, run_state, *rest)
-        if struck:
-            after()
+        if run_state.round == number and after:
+            strike()
 
-    vars(state)["save"] = watched
+    wrap(state, "save", watched)
 
 
 def _in_a_save(strike: Callable[[], None], number: int) -> None:
     """When half of the file is on the disk."""
-    torch_save = state.torch.save
 
-    def halved(content: Any, file: Any) -> None:
-        torch_save(content, buffer := io.BytesIO())
+    def halved(save: Any, content: Any, file: Any) -> None:
+        save(content, buffer := io.BytesIO())
         data = buffer.getvalue()
         file.write(data[: len(data) // 2])
         file.flush()
@@ -99,106 +115,92 @@ def _in_a_save(strike: Callable[[], None], number: int) -> None:
             strike()
         file.write(data[len(data) // 2 :])
 
-    vars(state.torch)["save"] = halved
+    wrap(state.torch, "save", halved)
 
 
 def _in_a_job(strike: Callable[[], None], number: int) -> None:
     """Before its second local step."""
-    run, step = jobs.JobRunner.run, local.LocalModule.training_step
     now = 0
 
-    def in_round(self: jobs.JobRunner, job: Job, round_number: int, private: Tree | None) -> Outcome:
+    def in_round(run: Any, runner: Any, job: Any, round_number: int, private: Any) -> Any:
         nonlocal now
         now = round_number
-        return run(self, job, round_number, private)
+        return run(runner, job, round_number, private)
 
-    def watched(self: local.LocalModule, batch: Any, index: int) -> Any:
-        if now == number and index == 1:
+    def watched(step: Any, module: Any, batch: Any, index: int) -> Any:
+        if (now, index) == (number, 1):
             strike()
-        return step(self, batch, index)
+        return step(module, batch, index)
 
-    jobs.JobRunner.run = in_round  # type: ignore[method-assign]
-    local.LocalModule.training_step = watched  # type: ignore[method-assign, assignment]
+    wrap(jobs.JobRunner, "run", in_round)
+    wrap(local.LocalModule, "training_step", watched)
 
 
 def _in_an_evaluation(strike: Callable[[], None], number: int) -> None:
-    chunks, round_step = evaluate._chunks, FederatedModule.training_step
     now = 0
 
-    def in_round(self: FederatedModule, batch: int, index: int) -> None:
+    def in_round(step: Any, module: Any, batch: int, index: int) -> None:
         nonlocal now
         now = int(batch)
-        round_step(self, batch, index)
+        step(module, batch, index)
 
-    def watched(*arguments: Any) -> Any:
+    def watched(chunks: Any, *arguments: Any) -> Iterator[Any]:
         for images_NCHW in chunks(*arguments):
             if now == number:
                 strike()
             yield images_NCHW
 
-    FederatedModule.training_step = in_round  # type: ignore[method-assign, assignment]
-    vars(evaluate)["_chunks"] = watched
+    wrap(FederatedModule, "training_step", in_round)
+    wrap(evaluate, "_chunks", watched)
 
 
 def _at_publishing(strike: Callable[[], None], number: int) -> None:
     """When `rounds.jsonl` is in place and `result.json` is not."""
-    put_once = recorder.put_once
 
-    def watched(path: Path, content: bytes) -> bytes:
+    def watched(put_once: Any, path: Path, content: bytes) -> bytes:
         if path.name == "result.json":
             strike()
         return put_once(path, content)
 
-    recorder.put_once = watched
+    wrap(recorder, "put_once", watched)
 
 
 _PUT: dict[str, Callable[[Callable[[], None], int], None]] = {
-    "before a save": lambda strike, number: _around_a_save(strike, lambda: None, number),
+    "before a save": partial(_around_a_save, after=False),
     "in a save": _in_a_save,
-    "after a save": lambda strike, number: _around_a_save(lambda: None, strike, number),
+    "after a save": partial(_around_a_save, after=True),
     "in a job": _in_a_job,
     "in an evaluation": _in_an_evaluation,
     "at publishing": _at_publishing,
 }
 
 
-def sleep_in_round(number: int) -> None:
-    """In that round every local step of a client but the first one's takes half a second."""
-    run, step = jobs.JobRunner.run, local.LocalModule.training_step
-    slow = False
+def wait_in_round(number: int) -> None:
+    """In that round, each job of a process but its first one waits for a signal."""
+    jobs_begun = itertools.count()
 
-    def watched(self: jobs.JobRunner, job: Job, round_number: int, private: Tree | None) -> Outcome:
-        nonlocal slow
-        slow = round_number == number and job.key.client > 0
-        return run(self, job, round_number, private)
+    def wait() -> None:
+        while next(jobs_begun) and not received():
+            time.sleep(0.05)
 
-    def slept(self: local.LocalModule, batch: Any, index: int) -> Any:
-        if slow:
-            time.sleep(0.5)
-        return step(self, batch, index)
-
-    jobs.JobRunner.run = watched  # type: ignore[method-assign]
-    local.LocalModule.training_step = slept  # type: ignore[method-assign, assignment]
+    _in_a_job(wait, number)
 
 
 def sleep_before_rounds(seconds: float) -> None:
     """Rounds as long as a real run's."""
-    begin = recorder.Recorder.on_train_batch_start
 
-    def slow(*arguments: Any) -> None:
+    def slow(begin: Any, *arguments: Any) -> None:
         time.sleep(seconds)
         begin(*arguments)
 
-    recorder.Recorder.on_train_batch_start = slow  # type: ignore[method-assign, assignment]
+    wrap(recorder.Recorder, "on_train_batch_start", slow)
 
 
 def sleep_when_stopped(seconds: float) -> None:
     """Saving what is finished takes long once a signal has come."""
-    save = recorder.Recorder.save
 
-    def slow(self: recorder.Recorder) -> None:
-        if received():
-            time.sleep(seconds)
-        save(self)
+    def slow(save: Any, *arguments: Any) -> None:
+        time.sleep(seconds if received() else 0.0)
+        save(*arguments)
 
-    recorder.Recorder.save = slow  # type: ignore[method-assign]
+    wrap(recorder.Recorder, "save", slow)

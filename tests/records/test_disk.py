@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +18,9 @@ from benchmark.experiment import Experiment
 from benchmark.records.files import replacing, write_atomically
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from reports.site import build
 from tests.conftest import tiny_experiment
 from tests.records.equality import differences
 from tests.records.test_run import Interrupt
-from tests.reports.fakes import table2
 
 # State at the slots, so that a resumed run needs more than the weights.
 EXPERIMENT: Experiment = replace(tiny_experiment(), method=replace(tiny_experiment().method, momentum="released_code"))
@@ -44,8 +41,6 @@ def test_a_read_only_disk_is_reported_before_any_training(disk, monkeypatch):
         run(EXPERIMENT.with_seed(1), disk)
     assert error.value.exit_code == 73
     assert run(EXPERIMENT, disk)["status"] == "done"  # what is finished can still be read
-    with pytest.raises(CannotWrite, match="cannot be written"):
-        build([table2()], disk / "site")
 
 
 def test_temporary_files_are_written_into_the_folder_of_the_run(disk, unbroken, monkeypatch):
@@ -55,23 +50,13 @@ def test_temporary_files_are_written_into_the_folder_of_the_run(disk, unbroken, 
     assert differences(disk, unbroken, EXPERIMENT) == [] and not (disk / "nowhere").exists()
 
 
-def flip(path: Path, at: float = 0.5) -> None:
+def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[int(len(content) * at)] ^= 1
+    content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def cut(path: Path, size: int) -> None:
-    path.write_bytes(path.read_bytes()[:size])
-
-
-DAMAGE: dict[str, Callable[[Path], object]] = {
-    "state flipped": lambda folder: flip(folder / "state.pt"),
-    "state cut": lambda folder: cut(folder / "state.pt", 1000),
-    "no state": lambda folder: (folder / "state.pt").unlink(),
-    "progress flipped": lambda folder: flip(folder / "progress.jsonl", 0.0),
-    "experiment cut": lambda folder: cut(folder / "experiment.json", 10),
-}
+DAMAGE = {"state": ["state.pt"], "no state": [], "what is for people": ["progress.jsonl", "experiment.json"]}
 
 
 @pytest.mark.parametrize("what", DAMAGE)
@@ -80,10 +65,13 @@ def test_a_run_goes_on_from_what_is_whole_with_the_numbers_of_an_unbroken_one(wh
     folder = run_folder(tmp_path, EXPERIMENT)
     with pytest.raises(Stopped):
         run(EXPERIMENT, tmp_path, callbacks=[Interrupt(2)])
-    DAMAGE[what](folder)
+    for name in DAMAGE[what]:
+        flip(folder / name)
+    if what == "no state":
+        (folder / "state.pt").unlink()
     assert run(EXPERIMENT, tmp_path)["status"] == "done"
     assert differences(tmp_path, unbroken, EXPERIMENT) == []
-    damaged = what.startswith("state")
+    damaged = what == "state"
     assert ("state.pt: is damaged" in (said := capsys.readouterr().err)) == damaged
     assert ("the run starts from round 1" in said) == damaged
     attempts = json.loads((folder / "manifest.json").read_text())["attempts"]

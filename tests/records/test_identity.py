@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from benchmark.errors import RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.environment import prepare
 from benchmark.models.build import Model
-from benchmark.records.collect import read_records
-from benchmark.records.copies import reference_path, write_reference
+from benchmark.records.collect import differences_of, read_records
+from benchmark.records.copies import read_copy, write_reference
 from benchmark.records.files import read_json
 from benchmark.records.identity import source_hash
 from benchmark.records.record import run_folder
@@ -84,12 +85,8 @@ def with_own_code() -> Experiment:
     return from_json({**to_json(tiny), "method": {**to_json(tiny)["method"], "kind": "own_method:Mine"}})
 
 
-def save_images(folder: Path, images: int, first: int = 0) -> None:
-    for label in ("a", "b"):
-        (folder / label).mkdir(parents=True, exist_ok=True)
-        for index in range(first, first + images):
-            pixels = np.random.default_rng([index, ord(label)]).integers(0, 256, (8, 8), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / label / f"{index}.png")
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
 
 
 def on_folder(folder: Path) -> Experiment:
@@ -97,32 +94,25 @@ def on_folder(folder: Path) -> Experiment:
     return replace(tiny, data=replace(tiny.data, name=f"folder:{folder}", N_s=4))
 
 
-def add_images(tmp_path: Path) -> None:
-    save_images(tmp_path / "pets", 2, first=30)
-
-
 def change_a_pixel(tmp_path: Path) -> None:
     """The file keeps its size and its time."""
     path = tmp_path / "pets" / "a" / "0.bmp"
-    before, content_before = path.stat(), path.read_bytes()
-    path.write_bytes(content_before[:-1] + bytes([content_before[-1] ^ 1]))
+    before, pixels = path.stat(), path.read_bytes()
+    path.write_bytes(pixels[:-1] + bytes([pixels[-1] ^ 1]))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def edit(name: str, text: str):
+def edit(name: str, text: str = "# edited\n") -> Callable[[Path], object]:
     def change(tmp_path: Path) -> None:
-        path = tmp_path / "code" / name
-        path.write_text(path.read_text() + text)
+        with open(tmp_path / "code" / name, "a") as file:
+            file.write(text)
 
     return change
 
 
-def replace_known_files(tmp_path: Path) -> None:
+def save_packed(tmp_path: Path, seed: int = 1) -> None:
     """Packed files of a set none of whose packed files the suite lists."""
-    save_packed(tmp_path / "data" / "emnist_balanced", seed=1)
-
-
-def save_packed(folder: Path, seed: int) -> None:
+    folder = tmp_path / "data" / "emnist_balanced"
     folder.mkdir(parents=True, exist_ok=True)
     for part, number in (("train", 60), ("test", 20)):
         images = np.random.default_rng([seed, number]).integers(0, 256, (number, 8, 8), dtype=np.uint8)
@@ -131,16 +121,17 @@ def save_packed(folder: Path, seed: int) -> None:
 
 
 def pets(tmp_path: Path) -> Experiment:
-    if not (tmp_path / "pets").exists():
-        save_images(tmp_path / "pets", 30)
-        Image.open(tmp_path / "pets" / "a" / "0.png").save(tmp_path / "pets" / "a" / "0.bmp")
-        (tmp_path / "pets" / "a" / "0.png").unlink()
+    for label in ("a", "b") if not (tmp_path / "pets").exists() else ():
+        (tmp_path / "pets" / label).mkdir(parents=True)
+        for index in range(30):
+            pixels = np.random.default_rng([index, ord(label)]).integers(0, 256, (8, 8), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pets" / label / f"{index}.bmp")
     return on_folder(tmp_path / "pets")
 
 
 def under_a_known_name(tmp_path: Path) -> Experiment:
     if not (tmp_path / "data").exists():
-        save_packed(tmp_path / "data" / "emnist_balanced", seed=0)
+        save_packed(tmp_path, seed=0)
     tiny = tiny_experiment()
     return replace(tiny, data=replace(tiny.data, name="emnist_balanced"))
 
@@ -150,16 +141,10 @@ def own_code(tmp_path: Path) -> Experiment:
 
 
 CHANGES = {
-    "images are added to a folder": (pets, add_images, "data: folder:pets"),
     "a pixel in a folder": (pets, change_a_pixel, "data: folder:pets"),
-    "files under a known name": (under_a_known_name, replace_known_files, "data: emnist_balanced"),
-    "the method's file": (own_code, edit("own_method.py", "# other\n"), "code: own_method:Mine"),
-    "the network's file": (own_code, edit("own_net.py", "# other\n"), "code: own_net:Net"),
-    "a module that is imported by one that is": (
-        own_code,
-        edit("own_pkg/scale.py", "X = 2\n"),
-        "code: own_method:Mine",
-    ),
+    "files under a known name": (under_a_known_name, save_packed, "data: emnist_balanced"),
+    "the network's file": (own_code, edit("own_net.py"), "code: own_net:Net"),
+    "a module that is imported by one that is": (own_code, edit("own_pkg/scale.py"), "code: own_method:Mine"),
 }
 
 
@@ -169,110 +154,85 @@ def of_any_size(monkeypatch):
 
 
 @pytest.mark.usefixtures("of_any_size")
-@pytest.mark.parametrize(
-    ("stopped", "make", "change", "what"),
-    [*((False, *each) for each in CHANGES.values()), *((True, *each) for each in list(CHANGES.values())[::3])],
-)
-def test_a_run_on_other_data_or_code_is_trained_apart(tmp_path, capsys, stopped, make, change, what):
-    results = tmp_path / "results"
-    experiment = make(tmp_path)
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_run_on_other_data_or_code_is_trained_apart_and_going_back_finds_the_first(tmp_path, capsys, what, stopped):
+    make, change, says = CHANGES[what]
+    results, experiment = tmp_path / "results", make(tmp_path)
+    before = {path: path.read_bytes() for name in ("pets", "data", "code") for path in files_in(tmp_path / name)}
+    first = run_folder(results, experiment)
     if stopped:
         with pytest.raises(Stopped):
             run(experiment, results, callbacks=[Interrupt(1)])
     else:
-        run(experiment, results)
-    first = run_folder(results, experiment)
-    assert first.name == "seed=0"
-    files = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    assert capsys.readouterr().err == ""
+        first_result = run(experiment, results)
+    recorded = {path: path.read_bytes() for path in files_in(first)}
+    assert first.name == "seed=0" and capsys.readouterr().err == ""
 
     change(tmp_path)
     content.look_again()
     experiment = make(tmp_path)
     result = run(experiment, results)
     apart = run_folder(results, experiment)
-    assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == files
+    assert {path: path.read_bytes() for path in files_in(first)} == recorded
     (line,) = capsys.readouterr().err.splitlines()
-    assert what in line and f"trained apart in {apart.name}" in line and apart.name.startswith("seed=0@")
+    assert says in line and f"trained apart in {apart.name}" in line and apart.name.startswith("seed=0@")
     assert result == read_json(apart / "result.json") and result["status"] == "done"
     assert [attempt["from_round"] for attempt in record_of(apart).manifest["attempts"]] == [0]
     assert run(experiment, results) == result  # not trained again
-    assert not (first / "state.pt").exists() or stopped
+    if not stopped:
+        for path, known in before.items():
+            path.write_bytes(known)
+        assert run(make(tmp_path), results) == first_result != result
+        shutil.rmtree(first)
+        change(tmp_path)
+        content.look_again()
+        assert run(make(tmp_path), results) == result  # also where the first is gone
 
 
-def test_what_a_method_does_not_import_changes_nothing(tmp_path, capsys):
-    experiment = with_own_code()
-    result = run(experiment, tmp_path / "results")
-    edit("own_pkg/not_imported.py", "X = 2\n")(tmp_path)
-    assert run(with_own_code(), tmp_path / "results") == result
-    assert capsys.readouterr().err == ""
-
-
-def test_the_same_folder_however_it_is_written_and_copied(tmp_path, monkeypatch, capsys):
-    """Another spelling, and equal images in new files, are the same; another place is another cell."""
-    result = run(pets(tmp_path), tmp_path / "results")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "link").symlink_to(tmp_path / "pets")
-    for spelling in ("pets", "./code/../pets", "link"):
-        assert run(on_folder(Path(spelling)), tmp_path / "results") == result
+def test_equal_images_in_new_files_are_the_same_and_another_place_is_another_cell(tmp_path, capsys):
+    results = tmp_path / "results"
+    result = run(pets(tmp_path), results)
     shutil.copytree(tmp_path / "pets", tmp_path / "copy")
     shutil.rmtree(tmp_path / "pets")
     (tmp_path / "copy").rename(tmp_path / "pets")
-    assert run(pets(tmp_path), tmp_path / "results") == result
+    assert run(pets(tmp_path), results) == result
     (tmp_path / "pets").rename(tmp_path / "animals")
-    moved = run(on_folder(tmp_path / "animals"), tmp_path / "results")
+    moved = run(on_folder(tmp_path / "animals"), results)
     assert moved["cell_key"] != result["cell_key"] and moved["last"]["test/accuracy"] == result["last"]["test/accuracy"]
-    assert run(on_folder(tmp_path / "pets"), tmp_path / "results") == result  # gone: it cannot differ
+    assert run(on_folder(tmp_path / "pets"), results) == result  # gone: it cannot differ
     assert capsys.readouterr().err == ""
-
-
-def test_going_back_finds_the_first_record_again(tmp_path):
-    results, first = tmp_path / "results", run(pets(tmp_path), tmp_path / "results")
-    save_images(tmp_path / "pets", 1, first=40)
-    second = run(pets(tmp_path), results)
-    assert second != first
-    for label in ("a", "b"):
-        (tmp_path / "pets" / label / "40.png").unlink()
-    assert run(pets(tmp_path), results) == first
-    shutil.rmtree(run_folder(results, pets(tmp_path)))
-    save_images(tmp_path / "pets", 1, first=40)
-    content.look_again()
-    assert run(pets(tmp_path), results) == second  # also where the first is gone
 
 
 @pytest.mark.usefixtures("of_any_size")
 def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
     """A finished run on other listed files counts, also as a committed copy; an unfinished one does not go on."""
-    results, root = tmp_path / "results", tmp_path / "data"
-    experiment = under_a_known_name(tmp_path)
+    results, experiment = tmp_path / "results", under_a_known_name(tmp_path)
+    folder = tmp_path / "data" / "emnist_balanced"
 
-    def list_files() -> None:
-        listed = {path.name: file_sha256(path) for path in (root / "emnist_balanced").iterdir()}
+    def list_files(*files: Path) -> None:
+        listed = {path.name: file_sha256(path) for path in files}
         entry = replace(datasets.DATASETS["emnist_balanced"], packed_sha256=listed, packed_note="listed")
         monkeypatch.setitem(datasets.DATASETS, "emnist_balanced", entry)
         content.look_again()
 
-    list_files()
+    list_files(*folder.iterdir())
     result = run(experiment, results)
     with pytest.raises(Stopped):
         run(experiment.with_seed(1), results, callbacks=[Interrupt(1)])
     write_reference(results, record_of(run_folder(results, experiment)))
-    replace_known_files(tmp_path)
-    list_files()
+    save_packed(tmp_path)
+    list_files(*folder.iterdir())
     assert run(experiment, results) == result
     assert run(experiment.with_seed(1), results)["status"] == "done"
     assert run_folder(results, experiment.with_seed(1)).name.startswith("seed=1@")
     shutil.rmtree(results / "runs")
     content.look_again()
     assert read_records(results, [experiment.cell_key], with_reference=True)[experiment.cell_key][0].result == result
-    monkeypatch.setitem(
-        datasets.DATASETS, "emnist_balanced", replace(datasets.DATASETS["emnist_balanced"], packed_sha256={})
-    )
-    content.look_again()
+    list_files()
     lines: list[str] = []
     records = read_records(results, [experiment.cell_key], with_reference=True, differences=lines)
     assert records[experiment.cell_key] == {} and len(lines) == 1
-    assert reference_path(results, experiment.cell_key, 0).exists()
     # README and findings are made of copies alone, and must be the same in every checkout.
     alone = read_records(results, [experiment.cell_key], with_reference=True, with_runs=False)
     assert alone[experiment.cell_key][0].result == result
@@ -286,7 +246,7 @@ def test_commands_say_what_differs_and_train_apart(tmp_path, capsys):
     assert main(run_it) == 0
     first = json.loads(capsys.readouterr().out)
     assert Path(first["folder"]).name == "seed=0"
-    add_images(tmp_path)
+    change_a_pixel(tmp_path)
 
     assert main(["status", results]) == 0
     out = capsys.readouterr().out
@@ -312,7 +272,7 @@ def test_a_launch_trains_apart_what_a_plan_names(tmp_path, capsys):
         run(experiment.with_seed(1), results, callbacks=[Interrupt(1)])
     assert plan_of_runs(runs, results).missing == (runs[1],)
     assert capsys.readouterr().err == ""
-    add_images(tmp_path)
+    change_a_pixel(tmp_path)
     missing = plan_of_runs(runs, results).missing
     (line,) = capsys.readouterr().err.splitlines()
     assert missing == tuple(runs) and line.startswith("fssl: data: folder:pets has content")
@@ -330,7 +290,7 @@ def test_a_run_that_another_process_begins_on_other_data_meanwhile_is_left_to_it
     run(experiment, results)
     recorded = run_folder(results, experiment)
     aside = recorded.rename(tmp_path / "aside")
-    add_images(tmp_path)
+    change_a_pixel(tmp_path)
 
     def prepared_late(*args):
         aside.rename(recorded)  # the other process was faster
@@ -344,7 +304,7 @@ def test_a_run_that_another_process_begins_on_other_data_meanwhile_is_left_to_it
     assert run_folder(results, experiment).name.startswith("seed=0@")
 
 
-def test_sources_are_those_of_the_users_modules_that_are_imported(tmp_path):
+def test_sources_are_those_of_the_users_modules_that_are_imported(tmp_path, monkeypatch):
     """Also relative, in a function, by name, in a package's __init__, and in a folder that has none."""
     code = tmp_path / "code"
     (code / "own_pkg" / "__init__.py").write_text("from .deep.inner import f\n")
@@ -364,24 +324,19 @@ def test_sources_are_those_of_the_users_modules_that_are_imported(tmp_path):
         return source_hash(importlib.import_module("own_method").Mine)
 
     seen = {hashed()}
-    for count, name in enumerate(
-        ("own_late", "own_by_name", "own_pkg/__init__", "own_pkg/deep/inner", "own_method"), 2
-    ):
-        edit(f"{name}.py", "# edited\n")(tmp_path)
+    for count, name in enumerate(("own_late", "own_by_name", "own_pkg/__init__", "own_pkg/deep/inner"), 2):
+        edit(f"{name}.py")(tmp_path)
         seen.add(hashed())
         assert len(seen) == count, name
-    edit("own_net.py", "# edited\n")(tmp_path)
-    shutil.move(code, tmp_path / "elsewhere")
-    sys.path.insert(0, str(tmp_path / "elsewhere"))
-    try:
-        assert hashed() in seen  # wherever they lie
-    finally:
-        sys.path.remove(str(tmp_path / "elsewhere"))
+    for name in ("own_net", "own_pkg/not_imported"):
+        edit(f"{name}.py")(tmp_path)
+    monkeypatch.syspath_prepend(shutil.move(code, tmp_path / "elsewhere"))
+    assert hashed() in seen  # wherever they lie
 
 
 def test_hashes_are_read_once(tmp_path, monkeypatch):
     """As long as no file changes; without a place for the cache, once a process."""
-    name = f"folder:{pets(tmp_path).data.name.removeprefix('folder:')}"
+    name = pets(tmp_path).data.name
     first = content.content_hash(name)
     monkeypatch.setattr(content, "load", None)
     monkeypatch.setattr(content, "_IN_THIS_PROCESS", {})
@@ -392,7 +347,7 @@ def test_hashes_are_read_once(tmp_path, monkeypatch):
     monkeypatch.delenv("FSSL_CACHE", raising=False)
     content.look_again()
     assert content.content_hash(name) == first
-    (tmp_path / "pets" / "a" / "1.png").unlink()
+    (tmp_path / "pets" / "a" / "1.bmp").unlink()
     assert content.content_hash(name) == first  # until the next command looks again
     content.look_again()
     assert content.content_hash(name) not in (None, first)
@@ -401,14 +356,12 @@ def test_hashes_are_read_once(tmp_path, monkeypatch):
     assert content.content_hash(name) is None
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["data here", "no data here"])
-def test_every_committed_copy_counts(here, monkeypatch):
-    """On the packed files, and on a machine that has no data."""
-    if here:
-        if not (REAL / "mnist").is_dir():
-            pytest.skip("the packed data sets are not here")
-        monkeypatch.setenv("FSSL_DATA", str(REAL))
-    keys = [path.name for path in (ROOT / "results" / "reference").iterdir() if path.is_dir()]
-    lines: list[str] = []
-    records = read_records(ROOT / "results", keys, with_reference=True, with_runs=False, differences=lines)
-    assert lines == [] and sum(map(len, records.values())) == len([*(ROOT / "results/reference").glob("*/*.json.gz")])
+@pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason="the packed data sets are not here")
+def test_committed_copies_count_on_packed_files_and_without_data(tmp_path, monkeypatch):
+    """One of each cell; `verify` reads them all."""
+    folders = (ROOT / "results" / "reference").iterdir()
+    records = [read_copy(next(folder.glob("*.gz"))) for folder in folders if folder.is_dir()]
+    for root in (REAL, tmp_path / "nowhere"):
+        monkeypatch.setenv("FSSL_DATA", str(root))
+        content.look_again()
+        assert [record.cell_key for record in records if differences_of(record)] == []

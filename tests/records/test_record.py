@@ -1,4 +1,4 @@
-"""Records read: runs and committed copies, what is damaged, what was edited, which of two goes before."""
+"""Records read: runs and committed copies, what is damaged, which of two goes before. Edits: see `test_verify`."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from benchmark.errors import DataError
 from benchmark.experiment import Evaluation
 from benchmark.records.collect import all_records, read_records
 from benchmark.records.copies import pack, read_copy, unpack, write_reference
-from benchmark.records.record import RunRecord, read_run, run_digest, run_folder
+from benchmark.records.record import RunRecord, run_digest, run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
 
@@ -24,14 +24,14 @@ KEY = TINY.cell_key
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory) -> Path:
     results = tmp_path_factory.mktemp("sound")
-    for seed in range(3):
+    for seed in range(2):
         run(TINY.with_seed(seed), results)
     return results
 
 
 @pytest.fixture
 def results(sound, tmp_path) -> Path:
-    """Three seeds of one cell, three rounds each; rounds 2 and 3 are evaluated."""
+    """Two seeds of one cell, three rounds each; rounds 2 and 3 are evaluated."""
     return shutil.copytree(sound, tmp_path / "results")
 
 
@@ -41,7 +41,7 @@ def folder_of(results: Path, seed: int = 0) -> Path:
 
 def test_a_record_is_what_was_written(results):
     records = read_records(results, [KEY, "0" * 16], with_reference=True)
-    assert list(records[KEY]) == [0, 1, 2] and records["0" * 16] == {}
+    assert list(records[KEY]) == [0, 1] and records["0" * 16] == {}
     record, lines = records[KEY][0], (folder_of(results) / "rounds.jsonl").read_text().splitlines()
     rounds = tuple(map(json.loads, lines))
     assert record.status == "done" and not record.edited
@@ -92,19 +92,6 @@ def test_a_finished_run_takes_precedence_over_a_copy_and_an_unfinished_one_does_
     assert "from" in read_records(results, [KEY], with_reference=True)[KEY][0].manifest
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [("rounds.jsonl", '"round": 2', '"round": 7'), ("experiment.json", '"lr": 0.05', '"lr": 0.06'),
-     ("result.json", '"status": "done"', '"status": "diverged"')],
-)  # fmt: skip
-def test_a_record_edited_afterwards_is_marked(results, name, old, new):
-    path = folder_of(results, 1) / name
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
-    records = read_records(results, [KEY], with_reference=False)[KEY]
-    assert {seed: record.edited for seed, record in records.items()} == {0: False, 1: True, 2: False}
-
-
 def test_an_edited_record_is_not_committed(results):
     """A copy of it would have a digest of its own, and be whole again."""
     folder = folder_of(results)
@@ -124,14 +111,4 @@ def test_an_odd_round_that_a_digest_vouches_for_is_named_where_it_is_read(result
     with pytest.raises(DataError, match=r"rounds.jsonl: line 2: round is \[2\], not a whole number"):
         record.rounds[0]
     troubles: list[str] = []
-    assert len(list(all_records(results, troubles))) == 2 and "line 2: round is [2]" in troubles[0]
-
-
-def test_a_copied_folder_is_no_run_of_another_seed(results):
-    """`read_records` would file it under the seed inside, `is_recorded` under the folder's: a worker went round between
-    the two for ever."""
-    folder = folder_of(results)
-    copied = folder.with_name("seed=7")
-    shutil.copytree(folder, copied)
-    with pytest.raises(DataError, match=r"seed=7/experiment.json: is of seed 0"):
-        read_run(copied)
+    assert len(list(all_records(results, troubles))) == 1 and "line 2: round is [2]" in troubles[0]

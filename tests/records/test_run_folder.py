@@ -3,18 +3,22 @@ nothing is lost but the rounds since the last save."""
 
 import itertools
 import json
+import os
+import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGCONT, SIGKILL
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 
-from benchmark.errors import Stopped
 from benchmark.experiment import Evaluation, Federation
 from benchmark.federated.engines import EngineOptions
 from benchmark.methods.catalogue import METHODS, method_name
+from benchmark.records import recorder
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.records.verify import record_faults
@@ -22,9 +26,9 @@ from tests.conftest import record_of, tiny_experiment
 from tests.methods.golden import TRACES
 from tests.records.equality import differences, saved
 from tests.records.faults import FAULTS, PLACES
-from tests.records.test_run import Interrupt
+from tests.records.forks import Child
 
-ROUNDS, AT = 4, 3  # a run's rounds, and the one in which something happens
+ROUNDS, AT = 3, 2  # a run's rounds, and the one in which something happens
 TINY = tiny_experiment()
 # State at the clients, so that a run that goes on needs more than the weights.
 EXPERIMENT = replace(
@@ -41,11 +45,11 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def whole(forks, tmp_path_factory) -> dict[str, Path]:
+def whole(tmp_path_factory) -> dict[str, Path]:
     """The results of an unbroken run, by engine."""
     folders = {name: tmp_path_factory.mktemp("whole") for name in ENGINES}
     for name, options in ENGINES.items():
-        assert forks.run(EXPERIMENT, folders[name], **options)["code"] == 0
+        assert Child(EXPERIMENT, folders[name], **options).end().code == 0
     return folders
 
 
@@ -73,64 +77,74 @@ def all_combinations() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("place", "fault", "engine"), list(all_combinations()))
-def test_the_record_is_that_of_an_unbroken_run(request, forks, whole, tmp_path, place, fault, engine):
+def test_the_record_is_that_of_an_unbroken_run(request, whole, tmp_path, place, fault, engine):
     results = request.getfixturevalue("disk") if fault == "disk full" else tmp_path / "results"
-    successor = {"patience": 0.2} if fault == "woken" else None
-    faults = {"happens": [fault, place, AT, str(results)]}
-    end = forks.run(EXPERIMENT, results, **ENGINES[engine], faults=faults, successor=successor)
-    assert end["code"] == expected_code(fault, place), end
-    assert end["left"] == []
+    child = Child(EXPERIMENT, results, **ENGINES[engine], happens=(fault, place, AT, results))
+    if fault == "woken":
+        child.wait_until_stopped()
+        time.sleep(0.2)  # it may have begun, and beaten, less than that ago
+        successor = Child(EXPERIMENT, results, **ENGINES[engine], patience=0.2).end()
+        assert successor.code == 0, successor.said
+        os.kill(child.pid, SIGCONT)
+    end = child.end()
+    assert (end.code, end.left) == (expected_code(fault, place), []), end.said
     folder = run_folder(results, EXPERIMENT)
     if fault == "woken":
-        assert end["successor"]["code"] == 0, end["successor"]["said"]
-        assert end["code"] == 0 or "another process took this run over" in end["said"]
-    elif end["code"] != 0:
+        assert end.code == 0 or "another process took this run over" in end.said
+    elif end.code != 0:
         (results / "filler").unlink(missing_ok=True)
         assert not (folder / "result.json").exists()
         assert saved(folder, EXPERIMENT).round == expected_round(fault, place)
-        again = forks.run(EXPERIMENT, results, **ENGINES[engine])
-        assert again["code"] == 0, again["said"]
-        assert again["said"] == ""
+        again = Child(EXPERIMENT, results, **ENGINES[engine]).end()
+        assert (again.code, again.said) == (0, "")
     assert differences(results, whole[engine], EXPERIMENT) == []
     record = record_of(folder)
     assert record_faults(record, folder) == []
     starts = [attempt["from_round"] for attempt in record.manifest["attempts"]]
-    assert starts == ([0] if fault == "stopped" and end["code"] == 0 else [0, expected_round(fault, place)])
+    assert starts == ([0] if fault == "stopped" and end.code == 0 else [0, expected_round(fault, place)])
 
 
-def test_it_goes_on_with_other_workers(forks, whole, tmp_path):
+def test_it_goes_on_with_other_workers_and_each_attempt_has_its_code_packages_and_processor(whole, tmp_path):
     """Killed with a pool of two, taken up by a pool of one: equal bits, since both are one engine."""
-    faults = {"happens": ["killed", "in a job", AT, str(tmp_path)]}
-    assert forks.run(EXPERIMENT, tmp_path, **ENGINES["pool of two"], faults=faults)["code"] == -SIGKILL
-    assert forks.run(EXPERIMENT, tmp_path, workers=1)["code"] == 0
-    assert differences(tmp_path, whole["pool of two"], EXPERIMENT) == []
-
-
-def test_each_attempt_has_its_code_packages_and_processor(forks, whole, tmp_path):
-    faults = {"happens": ["killed", "after a save", AT, str(tmp_path)]}
-    forks.run(EXPERIMENT, tmp_path, faults=faults)
+    killed = Child(EXPERIMENT, tmp_path, **ENGINES["pool of two"], happens=("killed", "in a job", AT, tmp_path))
+    assert killed.end().code == -SIGKILL
     path = run_folder(tmp_path, EXPERIMENT) / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["attempts"][0]["packages"]["torch"] = "1.0"
     path.write_text(json.dumps(manifest))
-    forks.run(EXPERIMENT, tmp_path)
+    assert Child(EXPERIMENT, tmp_path, workers=1).end().code == 0
     first, second = json.loads(path.read_text())["attempts"]
     assert (first["packages"]["torch"], first.get("after")) == ("1.0", None)
     assert second["packages"] == manifest["packages"] != first["packages"]
     assert second["after"] == "its process is gone" and second["hardware"] and second["code"]
+    assert differences(tmp_path, whole["pool of two"], EXPERIMENT) == []
 
 
 FIRST = {method_name(TRACES[name].method): TRACES[name] for name in reversed(TRACES)}  # each method's first trace
 
 
+class Copy(pl.Callback):
+    """Copies the run's folder, without its claim, when a round begins: as a process leaves it that is killed then."""
+
+    def __init__(self, folder: Path, place: Path) -> None:
+        self._folder, self._place = folder, place
+
+    def on_train_batch_start(self, trainer, pl_module, *args):
+        if pl_module.rounds_done == 2:
+            shutil.copytree(self._folder, self._place, ignore=shutil.ignore_patterns("claim"))
+
+
 @pytest.mark.parametrize(
     ("name", "engine"), [*((name, "reference") for name in METHODS), ("flfl", "pool"), ("cbafed", "pool")]
 )
-def test_every_method_goes_on_from_its_saved_state(tmp_path, name, engine):
+def test_every_method_goes_on_from_its_saved_state(tmp_path, monkeypatch, name, engine):
+    monkeypatch.setattr(recorder, "SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr(recorder, "MOST_OF_A_RUN", float("inf"))
     experiment = replace(FIRST[name], federation=replace(FIRST[name].federation, rounds=3))
     options = EngineOptions(engine=engine, workers=1 if engine == "pool" else None)
-    run(experiment, tmp_path / "whole", engine=options)
-    with pytest.raises(Stopped):
-        run(experiment, tmp_path / "broken", callbacks=[Interrupt(2)], engine=options)
-    run(experiment, tmp_path / "broken", engine=options)
-    assert differences(tmp_path / "broken", tmp_path / "whole", experiment) == []
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    copy = Copy(run_folder(whole, experiment), run_folder(broken, experiment))
+    run(experiment, whole, callbacks=[copy], engine=options)
+    run(experiment, broken, engine=options)
+    assert differences(broken, whole, experiment) == []
+    assert record_of(run_folder(broken, experiment)).manifest["attempts"][-1]["from_round"] == 2

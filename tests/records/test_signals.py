@@ -7,8 +7,9 @@ import os
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 from signal import SIGINT, SIGTERM
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
@@ -19,39 +20,45 @@ from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
 from tests.records.equality import saved
+from tests.records.forks import Child
 
 TINY = tiny_experiment()
 EXPERIMENT = replace(TINY, federation=replace(TINY.federation, rounds=5))
 
 
-def stopped_in_round_3(forks, results, how, *signals, **options):
-    """The end of a run that is stopped when its third round, which takes minutes, has begun; `how`: of `faults`."""
-    end = forks.run(EXPERIMENT, results, faults=how, lines=2, delay=0.5, signals=signals, workers=2, **options)
-    assert end["code"] == Stopped.exit_code and end["left"] == [], end
+def stopped_in_round_3(results: Path, *signals: int, send: Any = os.kill, **options: Any) -> tuple[str, float]:
+    """A run is stopped when its third round, which waits for it, has begun. What it says, and how long that takes."""
+    child = Child(EXPERIMENT, results, workers=2, wait_in_round=3, **options)
+    child.wait_for_rounds(2)
+    time.sleep(0.5)
+    began = time.monotonic()
+    for number in signals:
+        send(child.pid, number)
+        child.join(0.3)
+    end = child.end()
+    assert (end.code, end.left) == (Stopped.exit_code, []), end.said
     assert saved(run_folder(results, EXPERIMENT), EXPERIMENT).round == 2
-    return SimpleNamespace(seconds=end["seconds"], said=end["said"])
+    return end.said, time.monotonic() - began
 
 
 @pytest.mark.parametrize(
-    ("engine", "number", "group"),
+    ("engine", "number", "send"),
     [
-        ("reference", SIGINT, False),
-        ("pool", SIGTERM, True),  # as a scheduler sends it: to the workers, too
-        ("pool", SIGINT, False),  # as a terminal sends it: workers are told to leave it to their parent
+        ("reference", SIGINT, os.kill),
+        ("pool", SIGTERM, os.killpg),  # as a scheduler sends it: to the workers, too
+        ("pool", SIGINT, os.kill),  # as a terminal sends it: workers are told to leave it to their parent
     ],
 )
-def test_a_round_of_minutes_is_abandoned(forks, tmp_path, engine, number, group):
+def test_a_round_in_progress_is_abandoned(tmp_path, engine, number, send):
     """Its first client has been trained and has kept something: that is done again."""
-    end = stopped_in_round_3(forks, tmp_path, {"sleep_in_round": 3}, number, engine=engine, group=group)
-    assert end.seconds < 20
-    assert f"stopped by {number.name} after round 2" in end.said and end.said.count("\n") == 1
+    said, seconds = stopped_in_round_3(tmp_path, number, send=send, engine=engine)
+    assert seconds < 20 and f"stopped by {number.name} after round 2" in said and said.count("\n") == 1
 
 
-def test_a_second_signal_ends_it_at_once(forks, tmp_path):
+def test_a_second_signal_ends_it_at_once(tmp_path):
     """Saving would take a minute: the second signal does not wait for it, and what was saved before is whole."""
-    slow = {"sleep_in_round": 3, "sleep_when_stopped": 60}
-    end = stopped_in_round_3(forks, tmp_path, slow, SIGTERM, SIGINT, engine="pool")
-    assert end.seconds < 10 and "stopped at once" in end.said
+    said, seconds = stopped_in_round_3(tmp_path, SIGTERM, SIGINT, engine="pool", sleep_when_stopped=60)
+    assert seconds < 10 and "stopped at once" in said
 
 
 def test_callbacks_hear_of_it_and_the_handlers_are_those_of_before(tmp_path):

@@ -44,7 +44,6 @@ class Run:
     lines: dict[int, dict[str, Any]] = field(default_factory=dict)  # history by its number
     exit_code: int | None = None
     preempting: bool = False
-    starts: int = 0
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -71,6 +70,7 @@ class Server:
             of = server
 
         self._http = _Http(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -81,10 +81,6 @@ class Server:
             "WANDB_PROJECT": PROJECT,
             "WANDB_ERROR_REPORTING": "false",
         }
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_port}"
 
     def __enter__(self) -> "Server":
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
@@ -135,16 +131,8 @@ class Server:
             }.get(operation, lambda given: self.unknown.append(operation))(variables)
 
     def _viewer(self, given: dict[str, Any]) -> Any:
-        return {
-            "viewer": {
-                "id": "me",
-                "entity": ENTITY,
-                "username": "me",
-                "email": "",
-                "flags": "{}",
-                "teams": {"edges": [{"node": {"name": ENTITY}}]},
-            }
-        }
+        teams = {"edges": [{"node": {"name": ENTITY}}]}
+        return {"viewer": {"id": "me", "entity": ENTITY, "username": "me", "email": "", "flags": "{}", "teams": teams}}
 
     def _project(self) -> dict[str, Any]:
         return {"id": "project", "name": PROJECT, "entity": {"id": "entity", "name": ENTITY}}
@@ -155,19 +143,15 @@ class Server:
         return {"upsertSweep": {"sweep": {"name": "s1", "project": self._project()}, "configValidationWarnings": []}}
 
     def _sweep(self, given: dict[str, Any]) -> Any:
-        empty = ("description", "displayName", "bestLoss", "controller", "scheduler", "updatedAt")
+        empty = ("description", "displayName", "bestLoss", "controller", "scheduler", "updatedAt", "runCountExpected")
+        named = {"__typename": "Sweep", "id": "s1", "name": "s1", "method": "grid", "state": "RUNNING"}
         sweep = {
             **dict.fromkeys(empty),
+            **named,
             "earlyStopJobRunning": False,
-            "__typename": "Sweep",
-            "id": "s1",
-            "name": "s1",
-            "method": "grid",
-            "state": "RUNNING",
             "config": yaml.safe_dump(self.sweep),
             "createdAt": "2026-01-01T00:00:00Z",
             "runCount": len(self.handed_out),
-            "runCountExpected": None,
             "runs": {"edges": []},
         }
         return {"project": {"sweep": sweep}}
@@ -200,8 +184,6 @@ class Server:
         name = given["name"] or given["id"]
         inserted = name not in self.runs
         run = self.runs.setdefault(name, Run())
-        if given.get("state") is None:
-            run.starts += 1
         run.config = {**run.config, **json.loads(given.get("config") or "{}")}
         run.name, run.group = given.get("displayName") or run.name, given.get("groupName") or run.group
         run.tags = given.get("tags") or run.tags

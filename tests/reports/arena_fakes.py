@@ -1,8 +1,7 @@
 """A made-up arena: methods of different costs, a bound, a diverged run, one that waits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.records.record import RunRecord
@@ -12,21 +11,12 @@ from tests.reports.fakes import make_cell, make_record
 ONE_MORE_CLIENT = "the server's labels are one more client's"
 
 
-def line(accuracy: float | None, steps: float, up: float, down: float = 0.0) -> dict[str, float]:
-    """One round's line: its costs, and an accuracy where it was evaluated."""
-    costs = {"local_steps": steps, "comm/bytes_up": up, "comm/bytes_down": down}
-    return costs if accuracy is None else {**costs, "test/accuracy": accuracy}
-
-
-def run_of(cell: Cell, seed: int, lines: Sequence[Mapping[str, float]], **more: str) -> RunRecord:
-    """A finished run of these rounds; its last values are those of the last line that has them."""
-    rounds = [{"round": t, **line} for t, line in enumerate(lines, start=1)]
-    last: dict[str, float] = {}
-    for measured in lines:
-        last |= measured
-    record = make_record(cell, seed, last, rounds=rounds, **more)
-    ways = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
-    cost = {name: sum(line.get(metric, 0.0) for line in lines) for name, metric in ways.items()}
+def run_of(cell: Cell, seed: int, ends: Sequence[float], steps: float, up: float, **more: str) -> RunRecord:
+    """A finished run of rounds with these accuracies, and so many local steps and bytes up in each."""
+    costs = {"local_steps": steps, "comm/bytes_up": up, "comm/bytes_down": 0.0}
+    rounds = [{"round": t, **costs, "test/accuracy": end} for t, end in enumerate(ends, start=1)]
+    record = make_record(cell, seed, {**costs, "test/accuracy": ends[-1]}, rounds=rounds, **more)
+    cost = {"local_steps": steps * len(ends), "bytes_up": up * len(ends), "bytes_down": 0.0}
     return replace(record, result={**record.result, "cost": cost})
 
 
@@ -35,7 +25,7 @@ def arena_cell(method: str, value: object, key: int, varies: str = "hyperparamet
     return make_cell(f"{method}/{value}", {"method": method, varies: value}, key, **more)  # type: ignore[dict-item]
 
 
-def small(seeds: int = 3) -> tuple[Item, Records]:
+def small() -> tuple[Item, Records]:
     """Two rounds a run. A: 10 steps and 1 MB a round, .5 then .90 .91 .92; B: 20 steps and .5 MB, .7 then .80 .82 .81;
     C was not run, D diverged, S is a bound that tuning does not touch, E/tuned waits for its trials."""
     cells = [
@@ -47,10 +37,10 @@ def small(seeds: int = 3) -> tuple[Item, Records]:
     ]
     a, b, _, d, s = cells
     records = {
-        a.cell_key: {i: two_rounds(a, i, 0.5, end, 10, 1e6) for i, end in enumerate((0.90, 0.91, 0.92)[:seeds])},
-        b.cell_key: {i: two_rounds(b, i, 0.7, end, 20, 5e5) for i, end in enumerate((0.80, 0.82, 0.81)[:seeds])},
-        d.cell_key: {0: two_rounds(d, 0, 0.1, 0.2, 1, 1, status="diverged")},
-        s.cell_key: {i: two_rounds(s, i, 0.6, 0.65, 10, 0) for i in range(seeds)},
+        a.cell_key: {i: run_of(a, i, [0.5, end], 10, 1e6) for i, end in enumerate((0.90, 0.91, 0.92))},
+        b.cell_key: {i: run_of(b, i, [0.7, end], 20, 5e5) for i, end in enumerate((0.80, 0.82, 0.81))},
+        d.cell_key: {0: run_of(d, 0, [0.1, 0.2], 1, 1, status="diverged")},
+        s.cell_key: {i: run_of(s, i, [0.6, 0.65], 10, 0) for i in range(3)},
     }
     trials = {name: make_cell(name, {}, 900 + i).experiment for i, name in enumerate(("lr 0.01", "lr 0.02"))}
     setting = {"method": "A", "hyperparameters": "tuned"}
@@ -67,7 +57,3 @@ def small(seeds: int = 3) -> tuple[Item, Records]:
         columns=("hyperparameters",),
     )
     return item, records
-
-
-def two_rounds(cell: Cell, seed: int, first: float, end: float, steps: float, up: float, **more: str) -> Any:
-    return run_of(cell, seed, [line(first, steps, up), line(end, steps, up)], **more)

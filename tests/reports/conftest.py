@@ -2,13 +2,16 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import Records
-from tests.reports.fakes import table2
+from reports.site import build
+from tests.reports.arena_fakes import small
+from tests.reports.fakes import lean, table2
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,6 +26,14 @@ def no_studies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def laptop_table() -> tuple[Item, Records]:
     """The realistic item of tests/reports/fakes.py under profile laptop."""
     return table2()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A realistic item, an arena, and a lean item. Tests only read it."""
+    out = tmp_path_factory.mktemp("site")
+    assert build([table2(), small(), lean()], out) == out / "index.html"
+    return out
 
 
 @pytest.fixture(scope="session")

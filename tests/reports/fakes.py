@@ -1,6 +1,6 @@
 """Hand-made items and records for the reports' tests: no run is needed to test how runs are shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,12 +49,16 @@ def make_record(
     )
 
 
-def accuracies(cells: Mapping[Cell, list[float]] | list[tuple[Cell, list[float]]]) -> Records:
-    """Finished runs with these last test accuracies, seeds 0, 1, ... in order."""
-    pairs = cells.items() if isinstance(cells, Mapping) else cells
+def accuracies(cells: Iterable[tuple[Cell, Sequence[float | None]]], first: int = 0) -> dict[str, dict[int, RunRecord]]:
+    """Finished runs with these last test accuracies, from that seed on; None: a run that diverged."""
     return {
-        cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed, value in enumerate(values)}
-        for cell, values in pairs
+        cell.cell_key: {
+            seed: make_record(cell, seed, {}, status="diverged")
+            if value is None
+            else make_record(cell, seed, {"test/accuracy": value})
+            for seed, value in enumerate(values, first)
+        }
+        for cell, values in cells
     }
 
 
@@ -141,3 +145,21 @@ def learning(cell: Cell, seed: int, end: float) -> RunRecord:
             line |= {"test/accuracy": (end + seed / 1000) * t / 12, "test/loss": 2.2 - t / 8}
         rounds.append(line)
     return make_record(cell, seed, {k: v for k, v in rounds[-1].items() if k != "round"}, rounds=rounds)
+
+
+def lean(profile: str = "laptop", **changes: Any) -> tuple[Item, Records]:
+    """Two methods at two cohort sizes, without rounds to draw. A/4 has one seed of three, B/4 none; B/2 has a diverged
+    third seed."""
+    cells = [
+        make_cell(f"{m}/{C}", {"method": m, "C": C}, 300 + 10 * C + ord(m), published=printed({"A": 83.07}.get(m)))
+        for C in (2, 4)
+        for m in "AB"
+    ]
+    start = accuracies([(cells[0], [0.6, 0.7, 0.8]), (cells[1], [0.85, 0.9]), (cells[2], [0.5])])
+    records = {key: {seed: replace(run, rounds=()) for seed, run in runs.items()} for key, runs in start.items()}
+    records[cells[1].cell_key][2] = make_record(cells[1], 2, {}, status="diverged", rounds=[])
+    claim = replace(pair().claims[0], contrast={"B/2": 1.0, "A/2": -1.0})
+    item = Item(
+        name="toy/tab1", title="Toy table", profile=profile, cells=tuple(cells), claims=(claim,), seeds=3, notes=("N.",)
+    )
+    return replace(item, **changes), records

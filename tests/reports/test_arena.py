@@ -13,7 +13,7 @@ from benchmark.verdicts.results import Records
 from reports.arena import Arena, arena_rows, arena_tables, arenas, order_text
 from reports.reported import Reported
 from reports.tables import markdown_of
-from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena_cell, line, run_of, small
+from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena_cell, run_of, small
 
 A, B, C, D = (arena_cell(name, "own", 900 + i) for i, name in enumerate("ABCD"))
 
@@ -22,7 +22,7 @@ def arena_of(cells: Sequence[Cell], *ends: tuple[Cell, Mapping[int, float]]) -> 
     """The column of runs of one round, ten local steps and 1 MB up, with these accuracies by seed."""
     item = Item(name="arena/toy", title="Toy", profile="demo", cells=tuple(cells), seeds=5, rows=("method",))
     records: Records = {
-        cell.cell_key: {seed: run_of(cell, seed, [line(value, 10, 1e6)]) for seed, value in values.items()}
+        cell.cell_key: {seed: run_of(cell, seed, [value], 10, 1e6) for seed, value in values.items()}
         for cell, values in ends
     }
     (column,) = arenas(Reported(item, records))

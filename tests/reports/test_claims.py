@@ -1,4 +1,4 @@
-"""Findings, the board and a claim's page: they say what the verdicts say, and nothing where there is none."""
+"""Findings, boards and claims on an item's page: they say what the verdicts say, and nothing where there is none."""
 
 import re
 from dataclasses import replace
@@ -6,28 +6,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.catalogue import ITEMS, items
-from benchmark.papers.item import Item
+from benchmark.papers.item import Elsewhere, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import hash_of
+from benchmark.verdicts.judge import Estimate, Judged
 from benchmark.verdicts.results import ACCURACY, Records
 from reports.boards import board, declared_claims, furthest, kinds, state_text
-from reports.claims import ClaimRow, rows_of
+from reports.claims import ClaimRow, claim_values, rows_of, scope_text
 from reports.findings import findings, papers_table
-from reports.formatting import claim_page
+from reports.formatting import claim_address, item_page
 from reports.interval_figures import claims_pictures
 from reports.pages import _card
 from reports.provenance import pre_registration
-from reports.reported import Reported
+from reports.reported import Reported, connect
 from reports.site import build
-from tests.reports.fakes import accuracies, begun_under, make_record, pair
+from tests.reports.fakes import accuracies, begun_under, make_cell, make_record, pair
 from tests.reports.test_site import Page, words
-
-RULE = {"rule": {"version": 4}}
 
 
 def pilots() -> tuple[Item, Records]:
@@ -36,15 +34,10 @@ def pilots() -> tuple[Item, Records]:
 
 
 def confirmed(seeds: int = 9, gain: float = 0.1) -> tuple[Item, Records]:
-    """Each seed s gives a: .8 + gain + s / 10,000, b: .8."""
+    """The s-th seed gives a: .8 + gain + s / 10,000, b: .8."""
     item = pair()
-    ends = {"a": lambda seed: 0.8 + gain + (seed - 100) / 1e4, "b": lambda seed: 0.8}
-    records = {
-        cell.cell_key: {
-            s: make_record(cell, s, {"test/accuracy": ends[cell.label](s)}) for s in range(100, 100 + seeds)
-        }
-        for cell in item.cells
-    }
+    a, b = item.cells
+    records = accuracies([(a, [0.8 + gain + s / 1e4 for s in range(seeds)]), (b, [0.8] * seeds)], first=100)
     return item, begun_under(item, records)
 
 
@@ -57,28 +50,33 @@ def found(results: tuple[Item, Records]) -> ClaimRow:
 def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> None:
     page = Page(build([pilots()], tmp_path))
     text = " ".join(page.text.split())
-    assert (
-        "sentences of the papers none is decided." in text
-        and "What pilot runs show" in text
-        and "What was found" not in text
-    )
-    assert "the typical difference is +10.00 points" in text
-    assert "over 3 pilot seeds. Pilot seeds are not judged." in text
-    assert "not run" in text and "fedswitch" in page.source  # claims of items that were never run
-    assert claim_page(pair(), pair().claims[0]) in page.files()
+    assert "What was found" not in text
+    for said in (
+        *("sentences of the papers none is decided.", "What pilot runs show", "not run", "fedswitch"),
+        "the typical difference is +10.00 points",
+        "over 3 pilot seeds. Pilot seeds are not judged.",
+    ):
+        assert said in text, said
+    assert claim_address(pair(), pair().claims[0]) in page.links()
 
 
-def test_a_decided_claim_is_a_finding_with_its_numbers_and_has_a_page(tmp_path: Path) -> None:
-    """Differences .1000 to .1008: the middle is 10.04 points."""
-    text = words(build([confirmed()], tmp_path))
+def test_a_decided_claim_is_a_finding_with_its_numbers_and_stands_on_its_item_s_page(tmp_path: Path) -> None:
+    """Differences .1000 to .1008: the middle is 10.04 points. A claim about collapse without a seed is there, too."""
+    item, records = confirmed()
+    collapse = replace(item.claims[0], name="falls", endpoint="collapse", contrast={"b": 1.0, "a": -1.0})
+    none = replace(item, name="toy/tab2", cells=tuple(make_cell(x, {}, 20 + i) for i, x in enumerate("ab")))
+    none = replace(none, claims=(collapse,))
+    pilot = {none.cells[0].cell_key: {0: make_record(none.cells[0], 0, {ACCURACY: 0.9})}}
+    text = words(build([(item, records), (none, pilot)], tmp_path))
     assert "What was found" in text and "sentences of the papers 1 is decided." in text
     assert "the typical difference is +10.04 points" in text and "over 9 confirming seeds" in text
-    text = words(tmp_path / claim_page(pair(), pair().claims[0]))
-    told = (
+    text = words(tmp_path / item_page(item))
+    said = (
         *("holds", "+10.04 points", "reached at look 1 of 4", "above zero", "1.0 points", "seed 108 90.08 80.00"),
         *("Claim made no date, hash", "18 runs begun before the rule had a version"),
     )
-    assert not [said for said in told if said not in text]
+    assert not [words_ for words_ in said if words_ not in text]
+    assert "not run" in words(tmp_path / item_page(none))
 
 
 def test_words_of_a_claim() -> None:
@@ -90,8 +88,8 @@ def test_words_of_a_claim() -> None:
         return replace(row, judged=replace(row.judged, **changes))
 
     for endpoint, words_of_it in (("end", "mean over the last tenth of the rounds"), ("speed", "mean log-odds")):
-        told = but(claim=replace(row.claim, endpoint=endpoint)).finding
-        assert told.startswith(f"Test accuracy, {words_of_it}")
+        finding = but(claim=replace(row.claim, endpoint=endpoint)).finding
+        assert finding.startswith(f"Test accuracy, {words_of_it}")
     assert but(level=0.99991).interval.startswith("99.9 % interval ")
     assert four.reason.endswith("; 9 confirming seeds can decide it") and "can decide" not in row.reason
     waits = but(verdict="undecided", waits_for="'First'").finding
@@ -162,73 +160,136 @@ def test_a_card_counts_a_cell_of_two_items_once() -> None:
     assert (line["cells_run"], line["total"], line["items"]) == (1, 2, 2)
 
 
-def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
-    """Nothing was drawn by chance."""
-    item, records = pilots()
-    claim = replace(item.claims[0], endpoint="arithmetic", metric="parameters")
-    cells = tuple(replace(cell, computed={"parameters": n}) for cell, n in zip(item.cells, (300.0, 100.0), strict=True))
-    one = Reported(replace(item, profile="paper", cells=cells, claims=(claim,)), records)
-    (row,) = rows_of(one)
-    assert row.finding == "parameters: the difference is +200. It is counted."
-    assert claims_pictures(one.judged) == []
-
-
-@pytest.mark.parametrize("fallen", [0, 3])
-def test_a_claim_is_drawn_with_every_seed_and_the_interval_that_is_told(fallen: int) -> None:
-    """At `fallen` of 9 seeds a ends 10 points below labels alone: every seed is judged and drawn."""
+def test_a_claim_is_drawn_with_every_seed_and_the_interval_that_is_told() -> None:
+    """At 3 of 9 seeds a ends 10 points below labels alone: every seed is judged and drawn."""
     item = pair()
     a, b = item.cells
     alone = replace(a, label="alone", role="bound", experiment=replace(a.experiment, method=ServerOnly(batch_size=64)))
     cells = (a, replace(b, experiment=replace(a.experiment, precision="bf16")), alone)  # as many rounds: one bound
     item = replace(item, cells=cells)
-    ends = ([0.3] * fallen + [0.6 + s / 1e3 for s in range(9 - fallen)], [0.5] * 9, [0.4] * 9)
-    records = {
-        cell.cell_key: {s: make_record(cell, s, {ACCURACY: end}) for s, end in enumerate(values, start=100)}
-        for cell, values in zip(cells, ends, strict=True)
-    }
-    one = Reported(item, begun_under(item, records))
-    (judged,) = one.judged
+    ends = ([0.3] * 3 + [0.6 + s / 1e3 for s in range(6)], [0.5] * 9, [0.4] * 9)
+    records = accuracies(list(zip(cells, ends, strict=True)), first=100)
+    (judged,) = Reported(item, begun_under(item, records)).judged
     (picture,) = claims_pictures([judged])
-    assert judged.runs_fall == (fallen > 0) and judged.estimate is not None
+    assert judged.runs_fall and judged.estimate is not None and judged.interval is not None
     (ax,) = picture.figure.axes
-    lines = [np.asarray(line.get_xdata(), dtype=float) for line in ax.get_lines()]
-    (bar,) = (xs for xs, line in zip(lines, ax.get_lines(), strict=True) if line.get_linewidth() == 2.2)
-    assert judged.interval is not None and bar == pytest.approx([100 * edge for edge in judged.interval])
-    names = [label.get_text() for label in ax.get_yticklabels()]
-    assert names == [judged.claim.name]
-    assert sorted(len(xs) for xs in lines)[-1] == 9 and "points" in ax.get_xlabel()
-    assert any(len(xs) == 1 and xs[0] == pytest.approx(100 * judged.estimate) for xs in lines)
-
-
-@pytest.mark.parametrize(("seeds", "shown"), [(9, "seed 108 90.08 80.00 +0.00"), (0, "not run")])
-def test_a_claim_about_collapse_has_a_page_with_where_its_runs_end(tmp_path: Path, seeds: int, shown: str) -> None:
-    """Also where no seed has all of its cells."""
-    item, records = confirmed(seeds)
-    claim = replace(item.claims[0], endpoint="collapse", contrast={}, contrasts=(item.claims[0].contrast,))
-    item = replace(item, claims=(claim,))
-    pilot = {item.cells[0].cell_key: {0: make_record(item.cells[0], 0, {ACCURACY: 0.9})}}
-    build([(item, begun_under(item, records if seeds else pilot))], tmp_path)
-    assert shown in words(tmp_path / claim_page(item, claim))
+    assert [label.get_text() for label in ax.get_yticklabels()] == [judged.claim.name] and "points" in ax.get_xlabel()
+    lines = [list(line.get_xdata()) for line in ax.get_lines()]  # type: ignore[arg-type]
+    margin, bar, seeds, estimate, _ = lines
+    assert bar == pytest.approx([100 * edge for edge in judged.interval]) and margin == [-1.0, 1.0]
+    assert len(seeds) == 9 and estimate == pytest.approx([100 * judged.estimate])
 
 
 def test_it_is_told_when_claim_and_first_run_were_made_and_by_which_rule() -> None:
-    """Seed 101 began first, before the rule had a version; a pilot was earlier still. Without a run: none yet."""
+    """Seed 101 began first, before the rule had a version. Without a run: none yet."""
     item = pair(made=datetime(2026, 11, 22, 21, 53, 57, tzinfo=UTC), commit="9500fb4")
-    records = confirmed()[1]
 
-    def begun(run: RunRecord, hour: int) -> RunRecord:
+    def begun(run: RunRecord) -> RunRecord:
         first = run.seed == 101
-        said = {"attempts": [{"started": f"2026-11-23T{hour - first:02}:07:29Z"}]} | ({} if first else RULE)
+        said = {
+            "attempts": [{"started": f"2026-11-23T{2 - first:02}:07:29Z"}],
+            "rule": {"version": None if first else 4},
+        }
         return replace(run, manifest={**run.manifest, **said})
 
-    a, b = (cell.cell_key for cell in item.cells)
-    records = {
-        a: {**{s: begun(run, 2) for s, run in records[a].items()}, 0: make_record(item.cells[0], 0)},
-        b: {s: begun(run, 3) for s, run in records[b].items()},
-    }
+    records = {key: {s: begun(run) for s, run in runs.items()} for key, runs in confirmed()[1].items()}
     assert pre_registration(Reported(item, records), item.claims[0]) == {
         "Claim made": f"2026-11-22 21:53 UTC, in commit 9500fb4, hash {item.hash_of(item.claims[0])}",
         "First confirming run": "2026-11-23 01:07:29 UTC, a seed 101, by code 4f1c2a9be0",
-        "Rule": "version 4; 2 runs begun before the rule had a version; 16 runs begun under version 4",
+        "Rule": "version 4; 16 runs begun under version 4; 2 runs begun under version None",
     }
     assert pre_registration(Reported(item, {}), item.claims[0])["First confirming run"] == "none yet"
+
+
+# What stands with a verdict: its setting, all its seeds, collapse, and runs that say otherwise
+
+
+def federated(item: Item, factors: list[tuple[int, int]]) -> Item:
+    """Its cells with these K and C."""
+    cells = tuple(
+        replace(cell, experiment=replace(cell.experiment, federation=replace(cell.experiment.federation, K=K, C=C)))
+        for cell, (K, C) in zip(item.cells, factors, strict=True)
+    )
+    return replace(item, cells=cells)
+
+
+def told(verdict: str, form: Any = "improves", **more: Any) -> ClaimRow:
+    """A claim with that verdict, of which toy/tab2 has cells, too."""
+    elsewhere = (Elsewhere(item="toy/tab2", contrast={"a": 1.0, "b": -1.0}),)
+    claim = replace(pair().claims[0], elsewhere=elsewhere, form=form)
+    values: dict[str, Any] = {"verdict": verdict, "reason": "", "seen": Estimate(value=-0.02, n=9), **more}
+    return ClaimRow(reported=Reported(pair(), {}), judged=Judged(claim=claim, **values))
+
+
+def test_a_verdict_names_clients_cohorts_and_data() -> None:
+    item = pair()
+    assert scope_text(federated(item, [(10, 2), (10, 10)]), item.claims[0]) == "at K = 10, C = 2 and 10 on 8x8 digits"
+    assert scope_text(federated(item, [(30, 3), (10, 3)]), item.claims[0]) == "at K = 10 and 30, C = 3 on 8x8 digits"
+    a, b = federated(item, [(10, 2), (1, 1)]).cells
+    alone = replace(b, experiment=replace(b.experiment, method=ServerOnly(batch_size=64)))
+    assert scope_text(replace(item, cells=(a, alone)), item.claims[0]) == "at K = 10, C = 2 on 8x8 digits"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "form", "ends", "says"),
+    [
+        ("contradicted", "improves", (0.9, 0.6), "say the other way: +30.00 points (n = 1)"),
+        ("contradicted", "improves", (0.6, 0.9), "say the same: -30.00 points (n = 1)"),
+        ("holds", "improves", (0.6, 0.9), "say the other way: -30.00 points (n = 1)"),
+        ("no effect of interest", "improves", (0.9, 0.6), "say the other way: +30.00 points (n = 1)"),
+        ("no effect of interest", "improves", (0.6, 0.597), "say the same: +0.30 points (n = 1)"),
+        ("holds", "comparable", (0.6, 0.9), "say the other way: -30.00 points (n = 1)"),
+        ("contradicted", "comparable", (0.6, 0.597), "say the other way: +0.30 points (n = 1)"),
+        ("undecided", "improves", (0.9, 0.6), "show: +30.00 points (n = 1)"),
+    ],
+)
+def test_pilots_of_another_item_stand_beside_the_verdict(
+    verdict: str, form: Any, ends: tuple[float, float], says: str
+) -> None:
+    """Of an item of 470 clients; b has one run, so that one seed has both."""
+    a, b = ends
+    item = replace(federated(pair(), [(470, 10), (470, 30)]), name="toy/tab2")
+    row = told(verdict, form)
+    connect([row.reported, Reported(item, accuracies([(item.cells[0], [a, a]), (item.cells[1], [b])]))])
+    assert row.against == [f"Pilots at K = 470, C = 10 and 30 on 8x8 digits (toy/tab2: a - b) {says}."]
+
+
+def test_each_data_set_of_the_other_item_has_a_line() -> None:
+    place = Elsewhere(item="toy/tab2", contrast={"{data}/a": 1.0, "{data}/b": -1.0})
+    labels = ("CIFAR-10/a", "CIFAR-10/b", "SVHN/a", "SVHN/b", "STL-10/a", "a")
+    assert [list(one) for one in place.contrasts_in(labels)] == [["CIFAR-10/a", "CIFAR-10/b"], ["SVHN/a", "SVHN/b"]]
+    assert Elsewhere(item="toy/tab2", contrast={"a": 1.0, "c": -1.0}).contrasts_in(labels) == ()
+
+
+def test_disagreeing_pilots_all_seeds_and_collapse_have_lines_of_their_own_and_stand_in_the_json() -> None:
+    """7 of 9: Clopper and Pearson give 39.99 to 97.19 %; 0 of 9: 0 to 33.63 %."""
+    over_all = Estimate(value=-0.01, n=12, interval=(-0.04, 0.02), is_range=True)
+    fallen: dict[str, Any] = {"collapsed": {"a": 0, "b": 7}, "runs_fall": True, "looks": 1}
+    row = told("contradicted", over_all=over_all, pilots=Estimate(value=0.05, n=3), **fallen)
+    assert row.context == [
+        "Over all 12 confirming seeds: -1.00 points [-4.00, +2.00] (least and largest difference).",
+        "Collapsed: a 0 of 9, 0 to 34 %, b 7 of 9, 40 to 97 %.",
+        "Runs fall: 7 of 9.",
+        "Pilots of the same cells say the other way: +5.00 points (n = 3).",
+    ]
+    values = claim_values(row)
+    assert values["scope"] == "at K = 10, C = 10 on 8x8 digits" and values["look"] == 1
+    assert values["over_all_seeds"] == {"estimate": -0.01, "interval": [-0.04, 0.02], "n": 12}
+    assert values["collapsed"] == {"a": [0, 9], "b": [7, 9]}
+    row = told("contradicted", pilots=Estimate(value=-0.05, n=3), collapsed={"a": 0, "b": 0})
+    assert row.context == ["Collapsed: no run of a, b (0 of 9, 0 to 34 % each)."]
+
+
+def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
+    """a and b have a confirming seed and c has none: what a - b is so far is told, and nothing is judged."""
+    a, b = pair().cells
+    c = replace(a, label="c", experiment=replace(a.experiment, precision="bf16"))
+    item = pair(form="every", contrast={}, contrasts=({"a": 1.0, "b": -1.0}, {"a": 1.0, "c": -1.0}))
+    item = replace(item, cells=(a, b, c))
+    (row,) = rows_of(Reported(item, accuracies([(a, [0.9]), (b, [0.8])], first=100)))
+    assert (row.judged.verdict, row.verdict) == ("not run", "not judged yet")
+    assert row.so_far == [
+        "Cells without confirming runs: c.",
+        "So far, not judged (above zero speaks for the claim): a - b: +10.00 points (n = 1).",
+    ]
+    assert replace(row, reported=Reported(item, {})).so_far == []

@@ -1,7 +1,8 @@
-"""Pictures: what is drawn equals the records, files are the same twice, and methods can be told apart."""
+"""Pictures: what is drawn equals the records, bands are intervals by hand, and methods can be told apart."""
 
 import itertools
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -9,19 +10,14 @@ import numpy as np
 import pytest
 
 from benchmark.papers.item import Drawing, Item
-from benchmark.verdicts.results import Records
+from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.statistics import summary
 from reports.figures import Picture
 from reports.item_figures import caption_of, item_picture
 from reports.reported import Reported
-from reports.results import series_of
+from reports.results import curve_rows, series_of
 from reports.style import DARK, LOOKS, PALETTE, looks
 from tests.reports.fakes import make_cell, make_record
-
-ARENA = (
-    "SSFL, FedAvg", "SSFL, grouping", "SemiFL", "RSCFed", "Fed-Consist", "FedProx-FixMatch", "TS-Server EMA",
-    "TS-Client EMA", "FedSwitch",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +37,6 @@ def test_what_is_drawn_equals_the_records(drawn: Picture, laptop_table: tuple[It
     assert [point[0] for point in line["points"]] == list(band.index)
     assert [point[1] for point in line["points"]] == pytest.approx(band["mean"].tolist(), rel=1e-4)
     assert [point[3] for point in line["points"]] == pytest.approx(band["high"].tolist(), rel=1e-4)
-    ax = drawn.figure.axes[0]
-    plotted = next(one for one in ax.get_lines() if one.get_label() == "Grouping")
-    assert plotted.get_ydata() == pytest.approx(band["mean"].to_numpy())
     seeds = [one["name"] for one in panel["lines"] if one["name"].startswith("Grouping")]
     assert seeds == ["Grouping", "Grouping, seed 0", "Grouping, seed 1", "Grouping, seed 2"]
 
@@ -108,19 +101,64 @@ def test_a_drawing_chooses_metrics_panels_and_truth() -> None:
     assert "Dotted, in" not in caption_of(replace(item, drawing=None))
 
 
+CELL = make_cell("a", {"method": "A"}, 5)
+
+
+def rounds(*values: float | None) -> list[dict[str, float]]:
+    return [
+        {"round": t, **({} if value is None else {"test/accuracy": value})} for t, value in enumerate(values, start=1)
+    ]
+
+
+def test_a_band_is_the_t_interval_of_each_round() -> None:
+    """In percent. Round 1: 10 20 30 20 20, mean 20, std 7.07, t(.975, 4) / sqrt 5 = 1.2417. Round 2 has three values:
+    a mean, and no width. Round 3 has two: nothing. Round 4: 99 to 100, and no interval goes beyond."""
+    lines = [
+        (0.1, 0.5, 0.1, 1),
+        (0.2, 0.7, 0.1, 1),
+        (0.3, 0.6, None, 1),
+        (0.2, *[None] * 2, 1),
+        (0.2, *[None] * 2, 0.99),
+    ]
+    records = {
+        CELL.cell_key: {s: make_record(CELL, s, {"test/accuracy": 0.5}, rounds=rounds(*v)) for s, v in enumerate(lines)}
+    }
+    series = series_of(cell_result(CELL, records, 5), "test/accuracy", 300)
+    assert list(series.band.index) == [1, 2, 4] and series.band.loc[1, "mean"] == pytest.approx(20)
+    assert series.band.loc[1, "high"] == pytest.approx(20 + 1.2417 * 7.07, abs=1e-2)
+    assert series.band.loc[2].tolist() == pytest.approx([60, 60, 60, 3]) and series.band.loc[4, "high"] == 100
+    assert series.runs[2].dropna().tolist() == [30, 60, 100]
+
+
+def test_unfinished_and_diverged_runs_join_no_mean() -> None:
+    made = {s: make_record(CELL, s, {"test/accuracy": 0.5}, rounds=rounds(0.5)) for s in range(2)}
+    made[2] = make_record(CELL, 2, status="unfinished", rounds=rounds(0.9))
+    made[3] = make_record(CELL, 3, status="diverged", rounds=rounds(0.1, math.nan))
+    records = {CELL.cell_key: made}
+    series = series_of(cell_result(CELL, records, 4), "test/accuracy", 300)
+    assert series.band.empty and series.finished == [0, 1] and list(series.diverged) == [3]
+    assert series.runs[2].tolist() == [90] and series.runs[3].tolist() == [10]
+
+
+def test_curves_have_every_measured_value() -> None:
+    made = make_record(CELL, 0, {"test/accuracy": 0.9}, rounds=rounds(0.5, None, 0.9))
+    rows = curve_rows(cell_result(CELL, {CELL.cell_key: {0: made}}, 1), ["test/accuracy"])
+    assert [(row["label"], row["round"], row["value"]) for row in rows] == [("a", 1, 0.5), ("a", 3, 0.9)]
+
+
 def test_methods_keep_their_look_and_no_two_share_a_line() -> None:
     alone, beside = looks(["Mine"])["Mine"], looks(["Mine", "FedAvg", "Other"])
     assert beside["Mine"] == alone and beside["FedAvg"] == LOOKS["FedAvg"]
     assert len({(look.colour, look.dash) for look in beside.values()}) == 3
 
 
-@pytest.mark.parametrize("palette", [PALETTE, DARK])
-def test_arena_methods_are_told_apart_with_any_colour_vision(palette: tuple[str, ...]) -> None:
+def test_arena_methods_are_told_apart_with_any_colour_vision() -> None:
     """CIE76 distances under normal vision, deuteranopia and protanopia (Machado et al., 2009): all above 12."""
-    seen = {name: [_lab(palette[LOOKS[name].colour], m) for m in VISION] for name in ARENA}
-    for a, b in itertools.combinations(ARENA, 2):
-        distances = [np.linalg.norm(x - y) for x, y in zip(seen[a], seen[b], strict=True)]
-        assert min(distances) > 12, (a, b, distances)
+    arena = ["SSFL, FedAvg", "SSFL, grouping", "SemiFL", "RSCFed", "Fed-Consist", "FedProx-FixMatch", "TS-Server EMA"]
+    arena += ["TS-Client EMA", "FedSwitch"]
+    for palette, vision in itertools.product((PALETTE, DARK), VISION):
+        seen = [_lab(palette[LOOKS[name].colour], vision) for name in arena]
+        assert min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2)) > 12
 
 
 VISION = (

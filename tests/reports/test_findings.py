@@ -14,7 +14,7 @@ from benchmark.verdicts.judge import Estimate, Judged
 from reports import findings
 from reports.claims import rows_of
 from reports.findings import findings_page, write_findings
-from reports.formatting import claim_page, markdown
+from reports.formatting import claim_address, markdown
 from reports.reported import PAPERS, Reported, connect
 from tests.reports.fakes import accuracies, make_cell, pair, printed
 
@@ -49,7 +49,7 @@ def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
     name = "FedAvg loses with a large cohort"
     (row,) = [row for row in rows_of(one) if row.claim.name == name]
     page = findings_page([Reported(one.item, {}), one], links=True)
-    assert f"[{name}]({claim_page(one.item, row.claim)})**: {row.verdict}." in page
+    assert f"[{name}]({claim_address(one.item, row.claim)})**: {row.verdict}." in page
     assert markdown(row.finding) in page
     for line in row.context:
         assert markdown(line) in page

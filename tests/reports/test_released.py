@@ -13,7 +13,7 @@ from benchmark.verdicts.results import Records
 from reports.released import parts, released_table
 from reports.reported import Reported
 from tests.papers.conftest import item_of
-from tests.reports.fakes import begun_under, make_cell, make_record
+from tests.reports.fakes import accuracies, begun_under, make_cell
 
 WITHOUT = 0.8
 # With the part: 24 confirming seeds that are 3 points better, worse, or .1 point apart and back, against a margin of 1.
@@ -42,12 +42,7 @@ def toy(cells: list[str]) -> Item:
 def runs(item: Item, differences: dict[str, list[float]], first: int) -> Records:
     ends = {label: [WITHOUT + d for d in values] for label, values in differences.items()}
     ends["without"] = [WITHOUT] * max(map(len, ends.values()))
-    return {
-        (cell := item.cell(label)).cell_key: {
-            seed: make_record(cell, seed, {"test/accuracy": value}) for seed, value in enumerate(values, first)
-        }
-        for label, values in ends.items()
-    }
+    return accuracies([(item.cell(label), values) for label, values in ends.items()], first)
 
 
 def rows(item: Item, records: Records) -> dict[str, list[str]]:

@@ -3,34 +3,25 @@
 import csv
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from benchmark.data.datasets import DATASETS
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import Records
+from benchmark.verdicts.results import ACCURACY, Records
 from reports.claims import claims_table, rows_of
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
-from reports.paper_table import item_tables
+from reports.paper_table import item_tables, ours_entry
 from reports.reported import Reported
+from reports.site import build
 from reports.tables import csv_of, latex_of, markdown_of
 from reports.terminal import print_item
-from tests.reports.fakes import accuracies, begun_under, make_cell, make_record, pair, printed
-
-
-def two_methods(profile: str = "laptop") -> tuple[Item, Records]:
-    """C = 2: A .90 .91 .92 (published 80.5), B .80 .82 .81; C = 4: A was not run, B .70 once."""
-    cells = (
-        make_cell("A/2", {"method": "A", "C": 2}, 1, published=printed(80.5)),
-        make_cell("B/2", {"method": "B", "C": 2}, 2),
-        make_cell("A/4", {"method": "A", "C": 4}, 3),
-        make_cell("B/4", {"method": "B", "C": 4}, 4),
-    )
-    item = Item(name="toy/tab1", title="Toy", profile=profile, cells=cells, seeds=3, margin=0.01, notes=("a note",))
-    values = [(cells[0], [0.90, 0.91, 0.92]), (cells[1], [0.80, 0.82, 0.81]), (cells[3], [0.70])]
-    return item, accuracies(values)
+from tests.reports.fakes import accuracies, begun_under, lean, make_cell, make_record, pair, printed
+from tests.reports.test_site import words
 
 
 def terminal(item: Item, records: Records, width: int = 100, encoding: str = "utf-8") -> str:
@@ -41,71 +32,58 @@ def terminal(item: Item, records: Records, width: int = 100, encoding: str = "ut
 
 
 def test_the_end_of_the_output_has_the_verdicts() -> None:
-    """Nine confirming seeds, all of which A wins by 10 points; the same as pilots, which judge nothing; and as a main
-    claim that five seeds leave open."""
-    item = pair()
-    a, b = item.cells
-    values = [(a, [0.80 + 0.011 * i for i in range(9)]), (b, [0.70 + 0.01 * i for i in range(9)])]
-    pilots = accuracies(values)
-    name, open_ = item.claims[0].name, "1 of 1 claim not decided; the one open claim can be decided at 9 seeds"
-    assert terminal(item, pilots).splitlines()[-2] == open_
+    """A gains 10 points: at nine seeds; as pilots, which judge nothing; as a main claim that five leave open."""
 
-    def confirmed(item: Item, seeds: int) -> Records:
-        runs_of = {key: list(runs.values())[:seeds] for key, runs in pilots.items()}
-        of_cell = {
-            key: {100 + run.seed: replace(run, seed=100 + run.seed) for run in runs} for key, runs in runs_of.items()
-        }
-        return begun_under(item, of_cell, [item.hash_of(claim) for claim in item.claims if claim.main])
+    def end_of(item: Item, first: int, seeds: int) -> list[str]:
+        a, b = item.cells
+        ends = [(a, [0.8 + s / 1e3 for s in range(seeds)]), (b, [0.7] * seeds)]
+        records = accuracies(ends, first)
+        main = [item.hash_of(claim) for claim in item.claims if claim.main]
+        return terminal(item, begun_under(item, records, main)).splitlines()[:-1]
 
-    assert terminal(item, confirmed(item, 9)).splitlines()[-4:-1] == [
-        "decided claims:",
-        f"  holds: {name} (+10.40 points, 9 seeds)",
-        "0 of 1 claim not decided",
-    ]
-    main = pair(main=True)
-    assert terminal(main, confirmed(main, 9)).splitlines()[-4] == "main claims:"
-    assert terminal(main, confirmed(main, 5)).splitlines()[-4:-1] == [
-        "main claims:",
-        f"  undecided: {name} (+10.20 points, 5 seeds; --seeds 9 can decide it)",
-        open_,
-    ]
+    name, open_ = pair().claims[0].name, "1 of 1 claim not decided; the one open claim can be decided at 9 seeds"
+    assert end_of(pair(), 0, 9)[-1] == open_
+    decided = ["decided claims:", f"  holds: {name} (+10.40 points, 9 seeds)", "0 of 1 claim not decided"]
+    assert end_of(pair(), 100, 9)[-3:] == decided
+    undecided = f"  undecided: {name} (+10.20 points, 5 seeds; --seeds 9 can decide it)"
+    assert end_of(pair(main=True), 100, 5)[-3:] == ["main claims:", undecided, open_]
 
 
 def test_all_formats_say_the_same_by_hand() -> None:
-    """A: mean .91, std .01. B: mean .81, std .01. CSV has fractions throughout, also what the paper prints."""
-    item, records = two_methods()
+    """A/2: .6 .7 .8; B/2: .85 .9 and a diverged run; A/4: .5; B/4: none. CSV has fractions, also what is printed."""
+    item, records = lean()
     (table,) = item_tables(Reported(item, records))
     lines = markdown_of(table).splitlines()
     assert lines[2] == "| C | A, ours | B, ours | A, published |"
-    assert lines[4] == "| C = 2 | 91.00 ±1.00 n=3 | 81.00 ±1.00 n=3 | 80.50 |"
-    assert lines[5] == "| C = 4 | – not run (0/3) | 70.00 n=1/3 | – |"
-    assert lines[-1] == "- a note" and "orientation only" in lines[0]
+    assert lines[4] == "| C = 2 | 70.00 ±10.00 n=3 | 87.50 ±3.54 n=2/3, 1 diverged | 83.07 |"
+    assert lines[5] == "| C = 4 | 50.00 n=1/3 | – not run (0/3) | 83.07 |"
+    assert lines[-1] == "- N." and "orientation only" in lines[0]
     latex = latex_of(table)
-    assert r"C = 2 & 91.00 ±1.00 n=3 & 81.00 ±1.00 n=3 & 80.50 \\" in latex and "% a note" in latex
+    assert r"C = 2 & 70.00 ±10.00 n=3 & 87.50 ±3.54 n=2/3, 1 diverged & 83.07 \\" in latex and "% N." in latex
     assert latex.count("&") == 3 * 3 and r"\begin{tabular}{lrrr}" in latex
     rows = {row["label"]: row for row in csv.DictReader(io.StringIO(csv_of(table.data).decode()))}
     first = rows["A/2"]
-    assert (first["unit"], first["published"], first["n"], first["status"]) == ("fraction", "0.805", "3", "done")
-    assert float(first["mean"]) == pytest.approx(0.91) and float(first["std"]) == pytest.approx(0.01)
-    assert (rows["A/4"]["mean"], rows["A/4"]["n"], rows["A/4"]["status"]) == ("", "0", "missing")
+    assert (first["unit"], first["published"], first["n"], first["status"]) == ("fraction", "0.8307", "3", "done")
+    assert float(first["mean"]) == pytest.approx(0.7) and float(first["std"]) == pytest.approx(0.1)
+    assert (rows["B/4"]["mean"], rows["B/4"]["n"], rows["B/4"]["status"]) == ("", "0", "missing")
     assert list(rows) == ["A/2", "B/2", "A/4", "B/4"]
     text = terminal(item, records)
-    for said in ("91.00 ±1.00", "n=3", "80.50", "not run (0/3)", "note: a note", "C = 2 "):
+    for said in ("70.00 ±10.00", "n=3", "83.07", "not run (0/3)", "note: N.", "C = 2 "):
         assert said in text, said
     assert "…" not in text and max(map(len, text.splitlines())) <= 100
     assert text.rstrip().endswith("report: reports/site/x.html")
-    assert "91.00 +-1.00" in terminal(item, records, encoding="ascii")
+    assert "70.00 +-10.00" in terminal(item, records, encoding="ascii")
     result = item_result(item, records, report="x.html")
     cells = {cell["label"]: cell for cell in result["cells"]}
-    assert cells["A/2"]["published"] == 80.5 and cells["A/2"]["mean"] == pytest.approx(0.91)
-    assert (cells["A/4"]["mean"], cells["A/4"]["n"], cells["A/4"]["status"]) == (None, 0, "missing")
-    assert (cells["B/4"]["n"], cells["B/4"]["n_wanted"], cells["B/4"]["status"]) == (1, 3, "partial")
+    assert cells["A/2"]["published"] == 83.07 and cells["A/2"]["mean"] == pytest.approx(0.7)
+    assert (cells["B/4"]["mean"], cells["B/4"]["n"], cells["B/4"]["status"]) == (None, 0, "missing")
+    assert (cells["A/4"]["n"], cells["A/4"]["n_wanted"], cells["A/4"]["status"]) == (1, 3, "partial")
     start = {"item": "toy/tab1", "profile": "laptop", "metric": "test/accuracy", "report": "x.html"}
     assert start.items() <= result.items()
 
 
 def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
-    item, records = two_methods()
+    item, records = lean()
     cell = item.cells[0]
     best = {"round": 3, "test/accuracy": 0.95}
     chosen = {
@@ -120,12 +98,10 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
     assert [row["label"] for row in table.data if row["selection"]] == ["A/2"]
 
 
-def test_the_ladder_and_diverged_runs(laptop_table: tuple[Item, Records]) -> None:
-    item, records = laptop_table
-    table, ladder = item_tables(Reported(item, records))
+def test_the_ladder_is_a_table_of_its_own(laptop_table: tuple[Item, Records]) -> None:
+    _, ladder = item_tables(Reported(*laptop_table))
     assert [entry.line for entry in ladder.rows[0].entries][0::3] == ["Server only", "90.00 ±0.00 n=3"]
-    assert "n=2/3, 1 diverged" in markdown_of(table)
-    text = terminal(item, records)
+    text = terminal(*laptop_table)
     assert "small, C = 10" in text and "…" not in text
     assert "Ladder: what each step adds" in text and "claim 1:" in text
 
@@ -142,10 +118,7 @@ def test_claims_by_hand() -> None:
     row = next(csv.DictReader(io.StringIO(csv_of(table.data).decode())))
     assert (row["unit"], row["contrast"], row["verdict"]) == ("fraction", "a - b", "not judged yet")
     assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01
-    confirmed = {
-        cell.cell_key: {seed: make_record(cell, seed, {"test/accuracy": value}) for seed in range(100, 109)}
-        for cell, value in zip(item.cells, (0.9, 0.8), strict=True)
-    }
+    confirmed = accuracies([(item.cells[0], [0.9] * 9), (item.cells[1], [0.8] * 9)], first=100)
     text = markdown_of(claims_table(rows_of(Reported(item, begun_under(item, confirmed)))))
     assert "| holds | +10.00 points \\[+10.00, +10.00\\] least and largest difference | 9 | 0 of 9 |" in text
 
@@ -173,3 +146,39 @@ def test_rounds_to_a_target_have_a_mean_where_all_runs_come_there() -> None:
     lines = [entry.line for row in table.rows for entry in row.entries[1:]]
     assert lines == ["2.5 ±0.7071 n=2", "– 1 of 2 runs come there"]
     assert "Rounds to 90 %" in table.caption
+
+
+def compared(profile: str = "paper", margin: float | None = 0.01, note: str = "") -> Reported:
+    """A was printed at 90 % and ended at 93, B at 80 % and ended at 80.5. `note`: what the files of A's run say."""
+    printed_at = {"A": (90.0, 0.93), "B": (80.0, 0.805)}
+    cells = [
+        make_cell(m, {"method": m}, 900 + i, published=printed(p)) for i, (m, (p, _)) in enumerate(printed_at.items())
+    ]
+    records = accuracies([(cell, [printed_at[cell.label][1]]) for cell in cells])
+    runs = records[cells[0].cell_key]
+    records = {**records, cells[0].cell_key: {0: replace(runs[0], manifest={"data": {"note": note}})}}
+    item = Item(name="toy/tab1", title="Toy", profile=profile, cells=tuple(cells), seeds=3, margin=margin)
+    return Reported(item, records)
+
+
+def test_only_profile_paper_is_compared_with_what_is_printed(tmp_path: Path) -> None:
+    """A lies 3 points above its printed number, B half a point; the margin is one point."""
+    shown = compared()
+    assert [seen.difference for seen in shown.agreements.values()] == pytest.approx([0.03, 0.005])
+    assert [seen.text for seen in shown.agreements.values()] == ["beyond the margin", "within the margin"]
+    assert shown.largest_gap == ("A", shown.agreements["A"])
+    build([(shown.item, shown.records)], tmp_path)
+    text = words(tmp_path / shown.page)
+    assert "+3.00 to the paper" in text and "margin of a published and a reproduced accuracy is ±1.0 points" in text
+    assert not compared("laptop").agreements and not compared(margin=None).agreements
+
+
+@pytest.mark.parametrize(("data", "comparable"), [("cifar10", True), ("cifar100", False)])
+def test_other_data_than_the_papers_get_their_note(data: str, comparable: bool) -> None:
+    """The packed CIFAR-100 is a lossy copy with a split of its own; 161 images of the packed CIFAR-10 are."""
+    note = DATASETS[data].packed_note
+    shown = compared(note=note)
+    below = ours_entry(shown, "A", ACCURACY).below
+    assert "+3.00 to the paper" in below
+    assert (note in below) == (not comparable) and ("beyond the margin" in below) == comparable
+    assert shown.largest_gap == ("A" if comparable else "B", shown.agreements["A" if comparable else "B"])

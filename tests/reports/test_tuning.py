@@ -23,27 +23,24 @@ def study(**changes: Any) -> str:
     return json.dumps({**start, "seeds": [1000, 1001, 1002], "trials": trials, "best": 2, "default": 0, **changes})
 
 
-def site(tmp_path: Path, content: str) -> Path:
-    (tmp_path / "studies").mkdir()
-    (tmp_path / "studies" / "toy.json").write_text(content)
-    return build([], tmp_path / "site", studies=tmp_path / "studies")
-
-
-def test_a_study_has_a_sentence_and_its_file(tmp_path: Path) -> None:
-    page = site(tmp_path, study(title=HOSTILE))
+def test_a_study_has_a_sentence_and_its_file_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    content = study(title=HOSTILE)
+    (tmp_path / "toy.json").write_text(content)
+    (tmp_path / "half.json").write_text("{")
+    page = build([], tmp_path / "site", studies=tmp_path)
     said = (
         "2 complete, 1 pruned trials on 100 labels of digits. The best has +2.00 points over the default, over 3 common"
     )
     assert f"{HOSTILE} (toy/open, profile demo): {said}" in words(page) and "<script>alert" not in page.read_text()
-    assert "tune/toy.json" in Page(page).links() and (tmp_path / "site/tune/toy.json").read_text() == study(
-        title=HOSTILE
-    )
+    assert "tune/toy.json" in Page(page).links() and (tmp_path / "site/tune/toy.json").read_text() == content
+    assert "studies/half.json" in words(page) and not (tmp_path / "site/tune/half.json").exists()
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"study": "x"}', study(best=2, trials=[{"number": 2}])])
-def test_a_damaged_file_is_named_and_the_rest_is_built(tmp_path: Path, content: str) -> None:
-    page = site(tmp_path, content)
-    assert "studies/toy.json" in words(page) and not (tmp_path / "site" / "tune").exists()
+@pytest.mark.parametrize("content", ["[]", '{"study": "x"}', study(best=2, trials=[{"number": 2}])])
+def test_a_file_that_is_no_study_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "toy.json").write_text(content)
+    studies, (trouble,) = studies_in(tmp_path)
+    assert not studies and trouble.startswith("studies/toy.json: ")
 
 
 def test_the_committed_studies_are_whole() -> None:

@@ -4,26 +4,26 @@
         [--default-interval] [--seed 0] [--json FILE]
 
 Each worker is a launcher with one process, as in `fssl work --jobs 1`, and is started anew until all runs are done.
-SIGKILL comes at random to a process that trains, to the server that it was forked from, to the launcher alone, or to
-all of them; SIGSTOP to one that trains, for longer than it takes until another one has its run; a run's folder is
-removed while it is trained; the disk, a small one of its own where root can mount one, is full for some seconds. Runs
-are saved after every round, or --default-interval. Ends with 1 where a record differs, clocks apart, or does not add
-up, a process ends with a traceback, or, where nothing came to them, a run was trained twice.
+SIGKILL comes at random to the process that trains a run, to any one of a launcher's (itself, the server that forks its
+worker, the worker), or to all of them; SIGSTOP to one that trains, for longer than it takes until another one has its
+run; a run's folder is removed while it is trained; the disk, a small one of its own where root can mount one, is full
+for some seconds. Runs are saved after every round, or --default-interval. Ends with 1 where a record differs, clocks
+apart, or does not add up, a process ends with a traceback, or, where nothing came to them, a run was trained twice.
 """
 
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,6 +40,7 @@ from sweeps.launcher import launch
 from tests.conftest import tiny_experiment
 from tests.records import faults
 from tests.records.equality import differences
+from tests.records.forks import members_of
 
 ROUNDS, ASLEEP = 8, 0.4  # of a run, and seconds in each round
 SECONDS_FULL = 8.0
@@ -64,48 +65,29 @@ def slow_work_saved_each_round(pipe: Connection, *arguments: Any) -> None:
 
 
 class Launcher:
-    """A process of its own group; what it says is in a file."""
+    """A process of its own session; what it says is in a file."""
 
     def __init__(self, runs: list[Experiment], results: Path, log: Path, work: Callable[..., None] | None) -> None:
         self.log = log
         log.touch()  # it may be killed before it can
-        self.pid = os.fork()
-        if self.pid:
-            return
-        code = 1
-        try:
-            os.setsid()
-            with open(log, "w") as file:
-                os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
-            if work is not None:
-                vars(processes)["_work"] = work
-            launch(processes.LocalWorkers(1, results), runs, results)
-            code = 0
-        except FsslError as error:
-            print(f"fssl: {error}", flush=True)
-            code = error.exit_code
-        finally:
-            os._exit(code)
-
-    def ended(self) -> int | None:
-        """Its exit code, as `subprocess` has it."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if pid else None
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text()
+        context = multiprocessing.get_context("fork")
+        self.process = context.Process(target=_launch, args=(runs, results, log, work))
+        self.process.start()
+        self.pid: int = self.process.pid or 0
 
 
-def server_of(launcher: int) -> int | None:
-    """The process that forks a launcher's workers."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == launcher and b"forkserver" in (folder / "cmdline").read_bytes():
-                return int(folder.name)
-    return None
+def _launch(runs: list[Experiment], results: Path, log: Path, work: Callable[..., None] | None) -> None:
+    os.setsid()
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    if work is not None:
+        vars(processes)["_work"] = work
+    try:
+        launch(processes.LocalWorkers(1, results), runs, results)
+    except FsslError as error:
+        print(f"fssl: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 class Chaos:
@@ -115,14 +97,12 @@ class Chaos:
         self.results, self.runs, self.logs = results, runs, logs
         self.work = slow_work if options.default_interval else slow_work_saved_each_round
         self.draw = random.Random(options.seed)
-        self.waiting = ["kill"] * options.kills + ["stop"] * options.stops + ["removal"] * options.removals
-        self.waiting += ["full disk"] * options.full_disks
+        counts = {"kill": options.kills, "stop": options.stops, "removal": options.removals, "full": options.full_disks}
+        self.waiting = [what for what, count in counts.items() for _ in range(count)]
         self.draw.shuffle(self.waiting)
-        self.came: Counter[str] = Counter()
         self.later: list[tuple[float, Callable[[], object]]] = []  # when, what
         self.launchers = [self._launcher(number) for number in range(options.workers)]
-        self.ends: Counter[str] = Counter()
-        self.wrong: list[str] = []
+        self.came, self.ends, self.wrong = Counter[str](), Counter[str](), list[str]()
 
     def _launcher(self, number: int) -> Launcher:
         count = len(list(self.logs.iterdir()))
@@ -130,12 +110,11 @@ class Chaos:
 
     def run(self) -> None:
         """Until every launcher has ended in peace."""
-        deadline = time.monotonic() + MOST_SECONDS
-        next_one = time.monotonic() + 5.0
-        while self.launchers and time.monotonic() < deadline:
+        deadline, next_one = time.monotonic() + MOST_SECONDS, time.monotonic() + 5.0
+        while self.launchers and (now := time.monotonic()) < deadline:
             time.sleep(0.05)
-            self._look()
-            now = time.monotonic()
+            for place, launcher in enumerate(list(self.launchers)):
+                self._look(place, launcher)
             for when, act in [each for each in self.later if each[0] < now]:
                 self.later.remove((when, act))
                 act()
@@ -145,22 +124,19 @@ class Chaos:
         for _, act in self.later:
             act()
         for launcher in self.launchers:
-            self.wrong.append(f"still at work: {launcher.said[-300:]}")
+            self.wrong.append(f"still at work: {launcher.log.read_text()[-300:]}")
             os.killpg(launcher.pid, signal.SIGKILL)
 
-    def _look(self) -> None:
-        for place, launcher in enumerate(list(self.launchers)):
-            code = launcher.ended()
-            if code is None:
-                continue
-            said = launcher.said
-            self.ends[f"exit code {code}"] += 1
-            if "Traceback" in said:
-                self.wrong.append(f"{launcher.log.name}: {said[said.index('Traceback') :]}")
-            if code == 0:
-                self.launchers.remove(launcher)
-            else:
-                self.launchers[self.launchers.index(launcher)] = self._launcher(place)
+    def _look(self, place: int, launcher: Launcher) -> None:
+        code = launcher.process.exitcode
+        if code is None:
+            return
+        said = launcher.log.read_text()
+        self.ends[f"exit code {code}"] += 1
+        if "Traceback" in said:
+            self.wrong.append(f"{launcher.log.name}: {said[said.index('Traceback') :]}")
+        at = self.launchers.index(launcher)
+        self.launchers[at : at + 1] = [] if code == 0 else [self._launcher(place)]
 
     def _comes(self, what: str) -> bool:
         """Whether there was something that it could come to."""
@@ -172,21 +148,16 @@ class Chaos:
         if not held:
             return False
         folder, pid = self.draw.choice(held)
-        launcher = self.draw.choice(self.launchers)
+        launcher = self.draw.choice(self.launchers).pid
         if what == "kill":
-            what = self.draw.choice(["killed process", "killed server", "killed launcher", "killed group"])
-        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            if what == "killed process":
+            what = self.draw.choice(["killed while it trains", "killed one of a launcher's", "killed all of these"])
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError, IndexError):
+            if what == "killed while it trains":
                 os.kill(pid, signal.SIGKILL)
-            elif what == "killed server":
-                server = server_of(launcher.pid)
-                if server is None:
-                    return False
-                os.kill(server, signal.SIGKILL)
-            elif what == "killed launcher":
-                os.kill(launcher.pid, signal.SIGKILL)
-            elif what == "killed group":
-                os.killpg(launcher.pid, signal.SIGKILL)
+            elif what == "killed one of a launcher's":
+                os.kill(self.draw.choice(members_of(launcher)), signal.SIGKILL)
+            elif what == "killed all of these":
+                os.killpg(launcher, signal.SIGKILL)
             elif what == "stop":
                 os.kill(pid, signal.SIGSTOP)
                 self.later.append((time.monotonic() + PATIENCE + 10.0, lambda: _wake(pid)))
@@ -206,50 +177,31 @@ def _wake(pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-@contextlib.contextmanager
-def disk(folder: Path) -> Iterator[bool]:
-    """Whether the folder is a small file system of its own, in memory."""
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)]
-    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            subprocess.run(["umount", "-l", folder], check=True)
-
-
 def chaos(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The figures; "wrong" lists what should not be."""
-    runs, began = experiments(options.runs), time.monotonic()
+    runs, began, attempts = experiments(options.runs), time.monotonic(), 0
     results, whole, logs = (folder / name for name in ("results", "whole", "logs"))
     for place in (results, logs):
         place.mkdir()
     peaceful = Launcher(runs, whole, folder / "peaceful.log", None)
-    with disk(results) as mounted:
-        if not mounted:
-            options.full_disks = 0
+    with faults.small_disk(results, DISK_MB) as mounted:
+        options.full_disks = options.full_disks if mounted else 0
         chaos = Chaos(results, runs, logs, options)
         chaos.run()
-        os.waitpid(peaceful.pid, 0)
-        attempts = 0
+        peaceful.process.join()
         for run in runs:
             place = run_folder(results, run)
-            if not is_recorded(results, run):
+            record = read_run(place) if is_recorded(results, run) else None
+            if record is None:
                 chaos.wrong.append(f"{place}: is not done")
                 continue
-            record = read_run(place)
-            assert record is not None
             attempts += len(record.manifest["attempts"])
-            chaos.wrong += [
-                *record_faults(record, place),
-                *(f"{place}: {it}" for it in differences(results, whole, run)),
-            ]
+            chaos.wrong += record_faults(record, place)
+            chaos.wrong += [f"{place}: {difference}" for difference in differences(results, whole, run)]
     if not chaos.came and attempts != len(runs):
         chaos.wrong.append(f"{attempts} attempts at {len(runs)} runs, to which nothing came")
     return {
-        "workers": options.workers,
-        "runs": len(runs),
-        "saves": "at the default interval" if options.default_interval else "after every round",
+        "command": " ".join(["python -m tests.soak.chaos", *sys.argv[1:]]),
         "came": chaos.came,
         "did_not_come": Counter(chaos.waiting),
         "launchers_ended": chaos.ends,
@@ -269,7 +221,6 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         figures = chaos(options, Path(folder))
-    figures = {"command": " ".join(["python -m tests.soak.chaos", *sys.argv[1:]]), **figures}
     print(json.dumps(figures, indent=1))
     if options.json:
         write_json(options.json, figures)

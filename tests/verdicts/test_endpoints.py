@@ -1,13 +1,16 @@
-"""Endpoints of runs written by hand: every expected value is worked out in the docstring."""
+"""Endpoints and derived metrics of runs written by hand: every expected value is worked out in the docstring."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from scipy.integrate import trapezoid
 
+from benchmark.records.copies import pack, unpack
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.derived import to_target, value_of
+from benchmark.verdicts.derived import is_private, is_smoothed, is_stateless, to_target, value_of
 from benchmark.verdicts.endpoints import gain_at_end, value_at
 from tests.reports.fakes import make_cell, make_record
 
@@ -55,16 +58,12 @@ def test_throughout_is_a_mean_since_clients_take_part():
 
 def test_rounds_and_bytes_to_a_target():
     """Each round sends 3 + 4 bytes. Round 2 is above .5, but clients do not take part before round 5; round 8 is the
-    first from there on that is evaluated at .5 or more: 8 x 7 bytes."""
+    first from there on that is evaluated at .5 or more: 8 x 7 bytes. As a metric .71 is never reached, and a claim
+    counts 11 for a run of 10."""
     one = run({2: 0.6, 6: 0.4, 8: 0.5, 10: 0.7}, 10, joined=5)
     one = replace(one, rounds=[{**line, "comm/bytes_up": 3, "comm/bytes_down": 4} for line in one.rounds])
     assert to_target(one, "test/accuracy", 0.5) == (8, 56)
     assert to_target(one, "test/accuracy", 0.71) is None
-
-
-def test_rounds_to_a_target_are_a_metric_of_any_item():
-    """Rounds 6, 8 and 10 have .4, .5 and .7: .5 is there in round 8, .71 never. A claim counts 11 for a run of 10."""
-    one = run({2: 0.6, 6: 0.4, 8: 0.5, 10: 0.7}, 10, joined=5)
     assert value_of(one, "rounds_to/0.5") == value_at(one, "rounds_to/0.5", "reached") == 8
     assert value_of(one, "rounds_to/0.71") is None and value_at(one, "rounds_to/0.71", "reached") == 11
 
@@ -88,3 +87,83 @@ def test_spread_is_over_the_last_third_of_the_evaluations():
 def test_what_was_not_measured_has_no_value():
     assert value_at(run({1: 0.5}, 1), "test/loss", "end") is None
     assert value_at(run({1: 0.5}, 1), "test/loss", "spread") is None
+
+
+# Metrics that no run writes
+
+# Sixteen rounds, evaluated every second one: the last eighth is rounds 15 and 16, of which 16 was evaluated.
+KL = [(0.1 * t, 0.2 * t) for t in range(1, 17)]
+
+
+def record(kl=KL, every=2, **result) -> RunRecord:
+    rounds = [
+        {"round": t, "pseudo/kl_uniform": given, "pseudo/kl_true": true} | ({} if t % every else {"test/accuracy": 0.5})
+        for t, (given, true) in enumerate(kl, 1)
+    ]
+    last = {"status": "done", "last": rounds[-1] if rounds else {}}
+    return RunRecord(cell_key="c", seed=0, experiment={}, manifest={}, result=last | result, rounds=rounds)
+
+
+def test_divergences_are_means_over_the_last_eighth():
+    """Evaluated in every round: rounds 15 and 16 have (1.5 + 1.6) / 2 = 1.55 and (3 + 5) / 2 = 4."""
+    run = record([*KL[:14], (1.5, 3.0), (1.6, 5.0)], every=1)
+    assert value_of(run, "pseudo/kl_ratio") == pytest.approx(1.55 / 4)
+    assert value_of(run, "pseudo/kl_log_ratio") == pytest.approx(math.log(1.55 / 4))
+    assert value_of(run, "pseudo/kl_gap") == pytest.approx(4 - 1.55)
+    assert value_of(run, "pseudo/kl_true") == 5.0  # what the run wrote is its last round's
+
+
+def test_a_committed_copy_says_the_same_and_there_is_no_ratio_without_a_true_divergence():
+    """As where clients have equal shares, or nobody gave pseudo-labels."""
+    copy = unpack(pack(record()), Path("copy"))
+    assert value_of(record(), "pseudo/kl_ratio") == value_of(copy, "pseudo/kl_ratio") == pytest.approx(0.5)
+    assert value_of(copy, "pseudo/kl_gap") == pytest.approx(value_of(record(), "pseudo/kl_gap"))
+    for kl in ([], [(0.5, 0.0)] * 16):
+        assert value_of(record(kl), "pseudo/kl_ratio") is None and value_of(record(kl), "pseudo/kl_log_ratio") is None
+        assert value_of(record(kl), "pseudo/kl_gap") == (pytest.approx(-0.5) if kl else None)
+
+
+def test_numbers_sent_are_bytes_both_ways_over_four():
+    """Two rounds of 8 and 16 MB up, 4 and 4 down: (12 + 20) / 2 / 4 = 4 millions."""
+    rounds = [{"comm/bytes_up": 8e6, "comm/bytes_down": 4e6}, {"comm/bytes_up": 16e6, "comm/bytes_down": 4e6}]
+    assert value_of(replace(record(), rounds=rounds), "comm/millions") == pytest.approx(4.0)
+    assert value_of(record(), "comm/millions") is None
+
+
+def test_the_weight_of_labelled_clients_is_the_mean_of_the_rounds_that_have_it():
+    """None in the warm start's round; .9, 0 and .6 after it, of which one was evaluated; a committed copy says so."""
+    rounds = [
+        {"round": 1, "test/accuracy": 0.1},
+        {"round": 2, "aggregation/labelled_share": 0.9},
+        {"round": 3, "aggregation/labelled_share": 0.0},
+        {"round": 4, "aggregation/labelled_share": 0.6, "test/accuracy": 0.5},
+    ]
+    run = replace(record(), rounds=rounds)
+    assert value_of(run, "aggregation/labelled_weight") == pytest.approx(0.5)
+    assert value_of(unpack(pack(run), Path("copy")), "aggregation/labelled_weight") == pytest.approx(0.5)
+    assert value_of(record(), "aggregation/labelled_weight") is None
+    alone = replace(record(), experiment={"method": {"kind": "supervised_fl"}})
+    assert value_of(alone, "aggregation/labelled_weight") == 1.0
+
+
+def exchange(received=("student",), sent=("student",), kept=(), state=("student",)):
+    client = {"received": dict.fromkeys(received, 8), "sent": dict.fromkeys(sent, 8), "kept": dict.fromkeys(kept, 8)}
+    return {"holders": {"client": client}, "state": dict.fromkeys(state, 8)}
+
+
+@pytest.mark.parametrize(
+    ("handed", "private", "stateless", "smoothed"),
+    [
+        (exchange(), True, True, False),
+        (exchange(received=("student", "teacher")), True, True, True),  # TS-Server EMA
+        (exchange(sent=("student", "kl_student")), False, True, False),  # FedSwitch's divergences
+        (exchange(received=("psi", "helpers"), sent=("psi",)), False, True, False),  # FedMatch's helpers
+        (exchange(kept=("momentum",)), True, False, False),
+        (exchange(state=("student", "teacher")), True, True, True),
+        ({"holders": {}, "state": {}}, True, True, False),  # no client takes part
+    ],
+)
+def test_what_table_1_of_fedswitch_asks(handed, private, stateless, smoothed):
+    assert (is_private(handed), is_stateless(handed), is_smoothed(handed)) == (private, stateless, smoothed)
+    run = record(exchange=handed)
+    assert value_of(run, "exchange/privacy") == float(private)

@@ -1,28 +1,19 @@
 """At how many seeds open claims can be decided, by the least p-value that n seeds can have: 2 / 2^n."""
 
-from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from benchmark.papers.item import Item
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.open_claims import could_decide, looks_of, too_few_in_words
 from benchmark.verdicts.results import Records
-from tests.reports.fakes import begun_under, make_record, pair
+from tests.reports.fakes import accuracies, begun_under, pair
 
 
 def confirmed(item: Item, gain: float, seeds: int = 1, **family: Any) -> Records:
     """b has .5; a has so much more, and .001 more again with each seed."""
-    ends = [0.5 + gain, 0.5]
-    records = {
-        cell.cell_key: {
-            s: make_record(cell, s, {"test/accuracy": end + s / 1e3 * (cell.label == "a")})
-            for s in range(100, 100 + seeds)
-        }
-        for cell, end in zip(item.cells, ends, strict=True)
-    }
-    return begun_under(item, records, **family)
+    a, b = item.cells
+    ends = accuracies([(a, [0.5 + gain + s / 1e3 for s in range(seeds)]), (b, [0.5] * seeds)], first=100)
+    return begun_under(item, ends, **family)
 
 
 def test_the_smallest_look_is_by_the_claim_s_error():
@@ -40,29 +31,17 @@ def test_what_is_decided_or_past_its_last_look_is_not_counted():
     """Nine seeds that a wins by .3 decide; so do not 32 that they win in turn, by more each time."""
     item = pair()
     assert could_decide([item], confirmed(item, 0.3, 9)) == {}
-    records = confirmed(item, 0.0, 32)
-    a = records[item.cells[0].cell_key]
-    turned = {
-        seed: replace(run, result={**run.result, "last": {"test/accuracy": 0.5 + (-1) ** seed * (seed - 99) / 100}})
-        for seed, run in a.items()
-    }
-    records = {**records, item.cells[0].cell_key: turned}
-    (judged,) = judge(item, records)
+    a, b = item.cells
+    turns = accuracies([(a, [0.5 + (-1) ** s * s / 100 for s in range(1, 33)]), (b, [0.5] * 32)], first=100)
+    (judged,) = judge(item, begun_under(item, turns))
     assert (judged.verdict, judged.looks) == ("undecided", 4) and looks_of([judged]) == {}
 
 
-@pytest.mark.parametrize(
-    ("seeds", "text"),
-    [
-        (
-            3,
-            "--seeds 3 can decide none of 12 open claims; --seeds 9 can decide 1, --seeds 16 can decide 9, "
-            "--seeds 24 can decide all",
-        ),
-        (10, "--seeds 10 can decide 1 of 12 open claims; --seeds 16 can decide 9, --seeds 24 can decide all"),
-        (24, ""),
-    ],
-)
-def test_seeds_that_cannot_decide_every_open_claim(seeds: int, text: str):
-    assert too_few_in_words({9: 1, 16: 8, 24: 3}, seeds) == text
-    assert too_few_in_words({}, seeds) == ""
+def test_seeds_that_cannot_decide_every_open_claim():
+    looks = {9: 1, 16: 8, 24: 3}
+    assert too_few_in_words(looks, 3) == (
+        "--seeds 3 can decide none of 12 open claims; --seeds 9 can decide 1, --seeds 16 can decide 9, "
+        "--seeds 24 can decide all"
+    )
+    assert too_few_in_words(looks, 10).startswith("--seeds 10 can decide 1 of 12 open claims; --seeds 16 can decide 9")
+    assert too_few_in_words(looks, 24) == too_few_in_words({}, 24) == ""

@@ -2,48 +2,38 @@
 
 from dataclasses import replace
 
-import pytest
-
-from benchmark.experiment import Experiment
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell
 from benchmark.verdicts.results import ACCURACY, Records, Results, collapsed
 from tests.reports.fakes import accuracies, make_record, pair
 
 
-def collapsed_against(a: list[float], alone: list[float]) -> frozenset[str]:
+def _alone(cell: Cell) -> Cell:
+    """The cell's bound."""
+    method = ServerOnly(batch_size=cell.experiment.method.batch_size)
+    return replace(cell, label="alone", role="bound", experiment=replace(cell.experiment, method=method))
+
+
+def collapsed_against(a: list[float], alone: list[float], status: str = "done") -> bool:
     """Whether cell "a" has collapsed, by runs of these accuracies."""
     item = pair()
-    cell = item.cells[0]
-    bound = replace(cell, label="alone", role="bound", experiment=_alone(cell))
+    cell, bound = item.cells[0], _alone(item.cells[0])
     item = replace(item, cells=(*item.cells, bound))
-    records: Records = accuracies([(cell, a), (bound, alone)])
+    runs = {seed: make_record(cell, seed, {ACCURACY: end}, status=status) for seed, end in enumerate(a)}
+    records: Records = {cell.cell_key: runs, **accuracies([(bound, alone)])}
     below = collapsed(item, records)
     assert {label for label, result in Results(item, records)[ACCURACY].items() if result.collapsed} == below
-    return below
+    return below == {"a"}
 
 
 def test_the_typical_run_counts_over_common_seeds():
-    """Medians .5 and .6; one fallen run of three is not typical; a seed that a has not run does not count."""
-    assert collapsed_against([0.5, 0.9, 0.4], [0.6, 0.6, 0.6]) == {"a"}
-    assert collapsed_against([0.1, 0.9, 0.7], [0.6, 0.6, 0.6]) == frozenset()
-    assert collapsed_against([0.5, 0.5], [0.4, 0.4, 0.9]) == frozenset()
-    assert collapsed_against([], [0.6]) == frozenset()
-
-
-def _alone(cell: Cell) -> Experiment:
-    """The cell's bound."""
-    method = ServerOnly(batch_size=cell.experiment.method.batch_size)
-    return replace(cell.experiment, method=method)
-
-
-@pytest.mark.parametrize(("status", "below"), [("diverged", {"a"}), ("failed", set())])
-def test_a_diverged_run_ends_at_nothing(status: str, below: set[str]):
-    item = pair()
-    cell = item.cells[0]
-    bound = replace(cell, label="alone", role="bound", experiment=_alone(cell))
-    records = accuracies([(bound, [0.6])]) | {cell.cell_key: {0: make_record(cell, 0, {}, status=status)}}  # type: ignore[operator]
-    assert collapsed(replace(item, cells=(*item.cells, bound)), records) == below
+    """Medians .5 and .6; one fallen run of three is not typical; a seed that a has not run does not count; a diverged
+    run ends at nothing, and one that failed says nothing."""
+    assert collapsed_against([0.5, 0.9, 0.4], [0.6, 0.6, 0.6])
+    assert not collapsed_against([0.1, 0.9, 0.7], [0.6, 0.6, 0.6])
+    assert not collapsed_against([0.5, 0.5], [0.4, 0.4, 0.9])
+    assert not collapsed_against([], [0.6])
+    assert collapsed_against([0.9], [0.6], "diverged") and not collapsed_against([0.1], [0.6], "failed")
 
 
 def test_without_a_run_of_labels_alone_a_run_is_held_against_its_own_start():
@@ -52,7 +42,7 @@ def test_without_a_run_of_labels_alone_a_run_is_held_against_its_own_start():
     item = pair()
     method = replace(item.cells[0].experiment.method, warm_start_rounds=20)
     cell = replace(item.cells[0], experiment=replace(item.cells[0].experiment, method=method))
-    bound = replace(cell, label="alone", role="bound", experiment=_alone(cell))
+    bound = _alone(cell)
     item = replace(item, cells=(cell, bound))
 
     def run(end: float) -> Records:

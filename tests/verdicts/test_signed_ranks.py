@@ -8,31 +8,34 @@ from benchmark.verdicts.looks import errors, smallest_look
 from benchmark.verdicts.signed_ranks import cumulative, interval, median_interval, sign_test, typical
 
 
-def test_the_typical_difference_by_hand():
-    """Walsh averages of 0, 1, 5: 0, .5, 1, 2.5, 3, 5; their median is 1.75. One far value moves it little."""
+def test_the_typical_difference_and_its_distribution_by_hand():
+    """Walsh averages of 0, 1, 5: 0, .5, 1, 2.5, 3, 5; their median is 1.75. One far value moves it little. Ranks 1, 2,
+    3: of eight sign patterns the sums are 0, 1, 2, 3, 3, 4, 5, 6. In floating point .3 - .2 - .1 is -3e-17: a tie."""
     assert typical([5.0, 0.0, 1.0]) == 1.75
     assert typical([0.0] * 9 + [-30.0]) == 0.0
-
-
-def test_a_tie_has_no_sign():
-    """In floating point .3 - .2 - .1 is -3e-17. Nine such differences speak for neither side."""
+    assert cumulative(3) * 8 == pytest.approx([1, 2, 3, 5, 6, 7, 8])
     assert interval([0.3 - 0.2 - 0.1] * 9, 0.05) == (0.0, 0.0)
 
 
-def test_the_distribution_by_hand():
-    """Ranks 1, 2, 3: of eight sign patterns the sums are 0, 1, 2, 3, 3, 4, 5, 6."""
-    assert cumulative(3) * 8 == pytest.approx([1, 2, 3, 5, 6, 7, 8])
-
-
 @pytest.mark.parametrize("n", [9, 16, 24, 32])
-def test_the_interval_ends_where_scipy_s_test_stops_rejecting(n: int):
-    """p of the test that the typical difference is an end, a little inside and a little outside of the interval."""
+def test_intervals_end_where_scipy_s_tests_stop_rejecting(n: int):
+    """p of the test that the typical difference or the median is an end, a little inside and outside of it."""
     values = np.random.default_rng(n).standard_t(3, n)
-    ends = interval(list(values), 0.05)
-    assert ends is not None
-    for end, outwards in zip(ends, (-1e-9, 1e-9), strict=True):
-        assert wilcoxon(values - (end + outwards), method="exact").pvalue <= 0.05
-        assert wilcoxon(values - (end - outwards), method="exact").pvalue > 0.05
+
+    def signed_ranks(difference: float) -> float:
+        return float(wilcoxon(values - difference, method="exact").pvalue)
+
+    def signs(difference: float) -> float:
+        return float(binomtest(int((values > difference).sum()), n).pvalue)
+
+    cases = ((interval, signed_ranks, 0.05), (median_interval, signs, 0.05), (median_interval, signs, 0.0005))
+    for made, p_value, error in cases:
+        ends = made(list(values), error)
+        assert (ends is None) == (2 * 0.5**n > error)
+        for end, outwards in zip(ends or (), (-1e-9, 1e-9), strict=False):
+            assert p_value(end + outwards) <= error < p_value(end - outwards)
+    for better in range(n + 1):
+        assert sign_test(better, n - better) == pytest.approx(binomtest(better, n).pvalue, abs=1e-12)
 
 
 def test_few_seeds_reject_nothing_and_no_interval_leaves_the_differences():
@@ -49,25 +52,6 @@ def test_levels_of_looks_are_those_of_lan_and_demets():
     assert bounds == pytest.approx([2.438, 2.427, 2.410, 2.397, 2.386], abs=5e-4)
     assert errors(0.05, (7,)) == pytest.approx((0.05,))
     assert all(less < more for less, more in zip(errors(0.01), errors(0.05), strict=True))
-
-
-@pytest.mark.parametrize("n", [9, 16, 24, 32])
-@pytest.mark.parametrize("error", [0.05, 0.0005])
-def test_the_median_s_interval_ends_where_scipy_s_sign_test_stops_rejecting(n: int, error: float):
-    values = np.random.default_rng(n).standard_t(3, n)
-    within = median_interval(list(values), error)
-    if within is None:
-        assert 2 * 0.5**n > error
-        return
-    for end, outwards in zip(within, (-1e-9, 1e-9), strict=True):
-        assert binomtest(int((values > end + outwards).sum()), n).pvalue <= error
-        assert binomtest(int((values > end - outwards).sum()), n).pvalue > error
-
-
-@pytest.mark.parametrize("n", [2, 9, 24, 32])
-def test_the_sign_test_is_scipy_s(n: int):
-    for better in range(n + 1):
-        assert sign_test(better, n - better) == pytest.approx(binomtest(better, n).pvalue, abs=1e-12)
 
 
 def test_the_smallest_look_that_can_decide():
