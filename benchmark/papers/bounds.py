@@ -58,10 +58,13 @@ def lacking(
 
 
 def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
-    """The bounds that these cells still lack where the server holds the labels, each once.
+    """The bounds that these cells still lack, each once.
 
-    No client takes part in them. One client that holds all images stands for the clients, so that items share the runs.
+    Where the server holds the labels no client takes part. One client that holds all images stands for the clients, so
+    that items share the runs.
     """
+    for cell, alone in lacking([c for c in cells if c.experiment.data.label_setting not in ("server", "everywhere")]):
+        yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
     at_server = [cell for cell in cells if cell.experiment.data.label_setting == "server"]
     trained = [cell for cell in at_server if not isinstance(cell.experiment.method, Central)]
     added = list(lacking(trained, lambda e: _without_clients(labels_alone(e))))

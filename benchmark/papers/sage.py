@@ -5,7 +5,7 @@ paper was not at hand; ProxyFL's data and network files are the same but for two
 rows of other methods have the protocol's batches, steps and optimizer, and their own values where those are known.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
@@ -14,9 +14,8 @@ from benchmark.data.split import mean_total_variation
 from benchmark.experiment import Experiment
 from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.supervised_fl import SupervisedFL
-from benchmark.papers.bounds import ALONE, ALONE_NOTE, lacking
 from benchmark.papers.columns import clients_of
-from benchmark.papers.item import Cell, Item
+from benchmark.papers.item import Item
 from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale
 from benchmark.papers.table import item
@@ -68,12 +67,6 @@ def scale(setting: Setting, profile: str) -> Scale:
     return replace(stand_in, data={**stand_in.data, **labels}, optimizer=optimizer, batch_size=None, method=sizes)
 
 
-def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Labels alone, where no row of an item on accuracies is."""
-    for cell, alone in lacking(cells) if name != "tab7" else ():
-        yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
-
-
 def at_targets(built: Item) -> Item:
     """The item with the stand-in's accuracies where the paper counts rounds to an accuracy."""
     targets = next(iter(stand_ins("sage", StandIn)[built.profile].values())).targets
@@ -103,7 +96,7 @@ PAPER = Paper(
     setting=Setting,
     experiment=experiment,
     scale=scale,
-    additions=additions,
+    bounded=True,
     seeds={"demo": 2, "laptop": 5},  # of a table within two minutes
     computed={"total variation": lambda e: mean_total_variation(clients_of(e))},
 )

@@ -13,7 +13,6 @@ from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.central import Central
 from benchmark.methods.flfl import FL2
 from benchmark.methods.semifl import SemiFL
-from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Cosine
@@ -133,15 +132,14 @@ def scale(setting: Setting, profile: str) -> Scale:
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     """The suite's bounds, and the control of Table 3.
 
-    In the ablations the bound is labels alone, as rounds in which no client takes part. In Table 1 the paper's own
-    bound is repeated at Table 5's rate, and (FL)^2 stands beside SemiFL.
+    In the ablations the bound is labels alone, as rounds in which no client takes part. In Table 1 (FL)^2 stands
+    beside SemiFL.
     """
     if name in ("tab4", "fig4", "tab6"):
         yield from labels_alone(cells)
     if name == "tab3":
         yield from controls(cells)
     if name == "tab1":
-        yield from at_table_5_s_rate(cells)
         yield from flfl(cells)
 
 
@@ -185,16 +183,6 @@ def controls(cells: Sequence[Cell]) -> Iterable[Cell]:
             note="ours: supervised FedAvg with SemiFL's backbone, sBN, strong augmentation and global momentum",
         )
         yield replace(control, setting={**control.setting, "N_s": "all"})
-
-
-def at_table_5_s_rate(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """The bounds of Table 1 at the rate and decay that Table 5 prints; none where a stand-in has that rate already."""
-    for cell in cells:
-        e = cell.experiment
-        if isinstance(e.method, ServerOnly) and e.optimizer != TABLE_5:
-            method, label = f"{cell.setting['method']}, rate .03", f"{cell.label}, rate .03"
-            note = "ours: the bound at Table 5's rate; the released code has .1"
-            yield cell.companion(method, replace(e, optimizer=TABLE_5), label=label, note=note, role="bound")
 
 
 def flfl(cells: Sequence[Cell]) -> Iterable[Cell]:

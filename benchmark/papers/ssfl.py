@@ -17,7 +17,6 @@ from benchmark.methods.central import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.optim.sgd import Cosine
-from benchmark.papers.bounds import ALONE, ALONE_NOTE, lacking
 from benchmark.papers.columns import Factor
 from benchmark.papers.item import Cell
 from benchmark.papers.paper import Paper, Rule, printed_variant
@@ -211,14 +210,11 @@ def _stand_in_labels(setting: Setting, stand_in: StandIn) -> dict[str, Any]:
 
 COUNTERPARTS = ("FedAvg", "CRL with GN")  # of grouping: "FedAvg", and in section 3 the other
 CONTROL = "Control"
-OWN_GROUP = "Own group"  # grouping with section 3.3's start of a client
 
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     yield from controls(cells)
-    yield from labelled_clients(cells)
     if name == "tab2":
-        yield from own_group(next(cell for cell in cells if cell.label == "Grouping/full"))
         yield from ladder(next(cell.experiment for cell in cells if cell.label == "FedAvg/full"))
 
 
@@ -229,25 +225,6 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
         if not any(label.replace("Grouping", other) in by_label for other in COUNTERPARTS if "Grouping" in label):
             continue
         yield cell.companion(CONTROL, control_of(cell.experiment), note=cell.note)
-
-
-def labelled_clients(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """The bounds where clients have labels: those labels alone."""
-    at_clients = [cell for cell in cells if cell.experiment.data.label_setting in ("every_client", "share")]
-    for cell, alone in lacking(at_clients):
-        yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
-
-
-def own_group(grouping: Cell) -> Iterator[Cell]:
-    """Grouping whose clients start from the mean of the group that they were in.
-
-    Section 3.3: "the server broadcasts w_avg,i to the user group G_i". As released they start from the mean of the
-    group that they are put into.
-    """
-    method = replace(grouping.experiment.method, client_start="paper")
-    if method != grouping.experiment.method:
-        note = "grouping by section 3.3: clients go on from the mean of the group they were in"
-        yield grouping.companion(OWN_GROUP, replace(grouping.experiment, method=method), note=note)
 
 
 def ladder(full: Experiment) -> list[Cell]:

@@ -45,8 +45,9 @@ def item(paper: Paper, name: str, profile: str) -> Item:
         if entry.label not in printed:
             printed[entry.label] = entry.cell()
     cells = (*printed.values(), *paper.additions(name, tuple(printed.values())))
-    cells = (*cells, *_controls(full_name, file, printed.values()))
-    if paper.bounded and file["metrics"][0] == ACCURACY and "cells_of" not in file:  # else bounded in the other item
+    cells = (*cells, *_controls(full_name, file, tuple(printed.values())))
+    on_accuracy = file["metrics"][0].startswith((ACCURACY, "rounds_to/"))
+    if paper.bounded and on_accuracy and "cells_of" not in file:  # else bounded in the other item
         cells = (*cells, *bounds(cells))
     claims = claims_of(file, {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line})
     stand_ins = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
@@ -82,18 +83,19 @@ class Control:
     of: Mapping[str, Any]  # what rows and columns say of these cells; a list: one of its values
     fields: Mapping[str, Any]  # by dotted name: {"data.labelled_clients": 10}
     method: str = "{method}"  # its name; "{method}" is that of the cell
-    label: str  # "{label}" is that of the cell
+    label: str = ""  # "{label}" is that of the cell; empty: that one with this method
     setting: Mapping[str, Any] = field(default_factory=dict)  # what rows and columns say in addition
+    role: Literal["control", "bound"] = "control"
     note: str
 
-    def of_cells(self, cells: Iterable[Cell]) -> Iterator[Cell]:
-        """The controls of those of the cells that have the setting."""
-        for cell in cells:
-            if all(cell.setting.get(key) in (v if isinstance(v, list) else [v]) for key, v in self.of.items()):
-                experiment = changed(cell.experiment, self.fields)
-                method, label = self.method.format(**cell.setting), self.label.format(label=cell.label)
-                control = cell.companion(method, experiment, label=label, note=self.note)
-                yield replace(control, setting={**control.setting, **self.setting})
+    def is_of(self, cell: Cell) -> bool:
+        return all(cell.setting.get(key) in (v if isinstance(v, list) else [v]) for key, v in self.of.items())
+
+    def beside(self, cell: Cell) -> Cell:
+        experiment = changed(cell.experiment, self.fields)
+        method, label = self.method.format(**cell.setting), self.label.format(label=cell.label)
+        control = cell.companion(method, experiment, label=label, note=self.note, role=self.role)
+        return replace(control, setting={**control.setting, **self.setting})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,13 +186,16 @@ class Entry:
             yield "printed: " + ", ".join(f"{key} = {self.line[key]}" for key in other)
 
 
-def _controls(item: str, file: Mapping[str, Any], cells: Iterable[Cell]) -> Iterator[Cell]:
+def _controls(item: str, file: Mapping[str, Any], cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Not of a cell that has these fields already, such as a stand-in's."""
     for number, table in enumerate(file.get("controls", ())):
         where = f"{item}: controls[{number}]"
-        controls = list(from_plain(Control, table, where).of_cells(cells))
-        if not controls:
+        control = from_plain(Control, table, where)
+        of = [cell for cell in cells if control.is_of(cell)]
+        if not of:
             raise ConfigError(f"{where}.of: {table['of']} is the setting of no cell")
-        yield from controls
+        beside = [(cell, control.beside(cell)) for cell in of]
+        yield from (added for cell, added in beside if added.experiment != cell.experiment)
 
 
 def _printed(file: Mapping[str, Any], line: Line) -> dict[str, Printed]:

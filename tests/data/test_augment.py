@@ -55,20 +55,14 @@ def test_crops_equal_numpy_pad(data: st.DataObject, mode: str, channels: int) ->
         assert np.array_equal(crop, wide[:, top : top + 9, left : left + 8])
 
 
-def test_padding_is_cut_to_whole_pixels_and_half_of_the_images_are_mirrored() -> None:
-    """int(.125 W): 4 at 32, 3 at 28, 1 at 8. A dark pixel moves by at most that much, and that much does occur. Of
-    4,000 images 2,000 +- 4 sigma (sigma = sqrt(4000 / 4) = 31.6) are mirrored."""
+def test_padding_is_cut_to_whole_pixels() -> None:
+    """int(.125 W): 4 at 32, 3 at 28, 1 at 8. A dark pixel moves by at most that much, and that much does occur."""
     for size, padding in ((32, 4), (28, 3), (8, 1)):
         images_NCHW = torch.zeros(600, 1, size, size, dtype=torch.uint8)
         images_NCHW[:, :, size // 2, size // 2] = 255
         weak = Weak(flip=0.0, padding_mode="zero")
         moved = views_of(images_NCHW, Augmentation(weak=weak))["weak"][:, 0].nonzero()[:, 1:] - size // 2
         assert set(moved.flatten().tolist()) == set(range(-padding, padding + 1))
-    images_NCHW = noise(4000, 1, 8)
-    weak_NCHW = views_of(images_NCHW, Augmentation(weak=Weak(crop_padding=0.0)))["weak"]
-    mirrored = (weak_NCHW == images_NCHW.flip(-1)).flatten(1).all(1)
-    assert torch.equal(~mirrored, (weak_NCHW == images_NCHW).flatten(1).all(1))
-    assert abs(int(mirrored.sum()) - 2000) < 127
 
 
 def test_an_enlarged_image_is_cropped_where_the_draws_say_and_then_flipped() -> None:

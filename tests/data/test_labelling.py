@@ -90,18 +90,6 @@ def test_labels_drawn_apart_are_among_the_unlabelled_images_too(half, share, rul
         assert np.ptp([len(images_N) for images_N in actual.labelled]) <= 1
 
 
-def test_labels_drawn_apart_come_from_a_draw_of_their_own():
-    """Half of each class is labelled: one draw for both would deal them out alike, with a distance of 0 within a
-    client. From two draws it is that of two clients (.50 over 200 draws of shuffled images, one draw +- .045)."""
-    labels_N = np.tile(np.arange(10), 1000)
-    whole = split(labels_N, 10, 0, 20, Dirichlet(alpha=0.1, rule="sage"), 0, labelled_share=0.5)
-    one_Kd, other_Kd = (
-        counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
-        for counts_Kd in (whole.counts(labels_N), whole.labelled_counts(labels_N))
-    )
-    assert abs(one_Kd - other_Kd).sum(axis=1).mean() / 2 == pytest.approx(0.5, abs=4 * 0.045)
-
-
 @pytest.mark.parametrize(
     ("client", "share", "expected"),
     [

@@ -1,28 +1,17 @@
-"""What settings follow from: FedSwitch's beta, RSCFed's, SemiFL's computed columns and (FL)^2's place, by hand.
+"""What follows from settings: FedSwitch's beta, RSCFed's, and SemiFL's computed columns, by hand.
 
 The settings themselves are held by the digests of `test_items.py`.
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmark.data.partition import Dirichlet, FedMatchSkew, Iid
 from benchmark.experiment import Data, Experiment, Federation
-from benchmark.methods.flfl import FL2
-from benchmark.papers.columns import clients_of
 from benchmark.papers.fedswitch import divergence_K, prior_of
 from tests.papers.conftest import item_of
-
-
-def test_clients_of_fedswitch_hold_sections_5_1_and_5_2_s_images():
-    """55,000 unlabelled images of 100 clients, and 51,000 where clients hold labels of 100 x 50."""
-    for cell in item_of("fedswitch/tab2").cells:
-        if cell.role == "published":
-            images = 510 if cell.setting["labels"] == "Labels at Client" else 550
-            assert clients_of(cell.experiment).sum(axis=1).tolist() == [images] * 100
 
 
 def test_the_divergence_of_clients_by_hand():
@@ -66,17 +55,6 @@ def test_rscfed_s_beta_keeps_its_ratio_to_a_client_s_images(profile, data, ratio
     method = tab2.cell(f"{data}/RSCFed").experiment.method
     assert (method.beta, method.beta_labelled) == pytest.approx([beta * ratio for beta in betas])
     assert tab2.cell(f"{data}/Basic + SSO").experiment.method.beta == 0.0
-
-
-def test_fl2_is_in_semifl_s_place():
-    """At i.i.d. clients and Dir(.3) all is SemiFL's but the method: its Table 4's, and 32 images a batch."""
-    item = item_of("semifl/tab1")
-    cells = [cell for cell in item.cells if cell.setting["method"] == "(FL)^2"]
-    assert len(cells) == 8
-    for cell in cells:
-        e, semifl = cell.experiment, item.cell(cell.label.replace("(FL)^2", "SemiFL")).experiment
-        assert replace(e, method=semifl.method) == semifl and cell.label.split("/")[2] in ("IID", "Dir(0.3)")
-        assert e.method == FL2(server_batch_size=semifl.method.server_batch_size) and e.method.batch_size == 32
 
 
 def test_computed_columns_of_semifl_s_table_3():
