@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from rich.text import Text
 from benchmark.experiment import Experiment
 from benchmark.records.record import run_folder
 from sweeps.launcher import Launch
-from sweeps.status import RunStatus, Summary, status_of, summary
+from sweeps.status import RunStatus, status_of, summary
 
 SECONDS_BETWEEN_LOOKS = 2.0  # at folders
 SECONDS_BETWEEN_LINES = 15.0  # at least, and a tenth of the time so far
-RECENT = 300.0  # seconds whose pace tells the time left, once a fifth of them is over
 
 
 class Display:
@@ -28,7 +26,6 @@ class Display:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._began = self._next = time.monotonic()  # when to show
-        self._looks: list[tuple[float, float]] = []  # when, and what was left of all work
 
     def __enter__(self) -> "Display":
         if self._live:
@@ -47,26 +44,15 @@ class Display:
         between_lines = max(SECONDS_BETWEEN_LINES, (now - self._began) / 10)
         self._next = now + (SECONDS_BETWEEN_LOOKS if self._live else between_lines)
         runs = look()
-        total = summary(runs)
-        if total.seconds_left is not None:
-            total = replace(total, seconds_left=self._left(runs, now) or total.seconds_left)
         if self._live:
-            self._live.update(view(runs, total), refresh=True)
+            self._live.update(view(runs), refresh=True)
         else:
             accuracies = [f"accuracy {100 * run.accuracy:.2f} %" for run in runs if run.accuracy is not None]
-            line = [total.line(), *(accuracies if len(runs) == 1 else ())]
+            line = [summary(runs).line(), *(accuracies if len(runs) == 1 else ())]
             self._console.print(", ".join(line), highlight=False, soft_wrap=True)
 
-    def _left(self, runs: Sequence[RunStatus], now: float) -> float | None:
-        """Seconds, at the pace of the last minutes; None where they are too few."""
-        self._looks.append((now, sum(run.work_left for run in runs)))
-        while len(self._looks) > 1 and now - self._looks[1][0] > RECENT:
-            del self._looks[0]
-        (then, before), (_, left) = self._looks[0], self._looks[-1]
-        return left * (now - then) / (before - left) if now - then >= RECENT / 5 and left < before else None
 
-
-def view(runs: Sequence[RunStatus], total: Summary) -> RenderableType:
+def view(runs: Sequence[RunStatus]) -> RenderableType:
     """The summary, and a line for each run that was begun and is not finished."""
     table = Table(box=None, pad_edge=False)
     for column in ("cell", "seed", "state", "round", "accuracy", "attempt"):
@@ -76,7 +62,7 @@ def view(runs: Sequence[RunStatus], total: Summary) -> RenderableType:
             accuracy = "" if run.accuracy is None else f"{100 * run.accuracy:.2f} %"
             progress = f"{run.round}/{run.rounds}"
             table.add_row(Text(run.name), str(run.seed), run.state, progress, accuracy, str(run.attempt))
-    line = Text(total.line())
+    line = Text(summary(runs).line())
     return Group(line, table) if table.row_count else line
 
 

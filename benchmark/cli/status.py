@@ -12,7 +12,7 @@ from benchmark.cli.scope import add_reference, add_scope, chosen_items, seeds_of
 from benchmark.records.identity import at_hand
 from benchmark.records.record import run_folder
 from sweeps.plan import plan
-from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, to_json, where_apart
+from sweeps.status import FINISHED, RunStatus, on_disk, status_of, to_json, where_apart
 
 WIDTH = 100  # columns where there is no terminal
 
@@ -45,7 +45,7 @@ def act(options: argparse.Namespace) -> int:
     if options.json:
         print(to_json(runs))
         return 0
-    (console if console.is_terminal else Console(width=WIDTH)).print(view(runs, summary(runs)))
+    (console if console.is_terminal else Console(width=WIDTH)).print(view(runs))
     for trouble in dict.fromkeys(run.trouble for run in runs if run.trouble is not None):
         print(trouble)
     return 0

@@ -1,18 +1,12 @@
 """The command line: what it prints, its exit codes, and that a wrong word leaves nothing behind."""
 
 import json
-import os
-import signal
-import threading
-import time
-from typing import Any
 
 import pytest
 
 from benchmark.cli.main import main
 from benchmark.errors import Stopped
 from benchmark.papers.catalogue import items
-from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under
 from benchmark.verdicts.rule import rule
 from sweeps.processes import attempt
@@ -32,20 +26,13 @@ def fssl(capsys, *words):
     [
         (["run", "--partition.R=2"], 65, "R"),
         (["run", "--federation.C=99"], 65, "choose C from 1 to 10"),
-        (
-            ["run", "--method=ssfl", "--method.averaging=grouping", "--method.averaging.S=11"],
-            65,
-            "choose S from 1 to 5",
-        ),
+        (["run", "--method=ssfl", "--method.averaging=grouping", "--method.averaging.S=11"], 65, "choose S from"),
         (["run", "--data.N_s=55"], 65, "N_s"),
-        (["run", "--data.N_s=5"], 65, "N_s"),
-        (["run", "--data.N_s=100000"], 65, "N_s"),
         (["run", "--data.name=minst"], 65, "mnist"),
         (["run", "--data.name=svhn"], 66, "svhn"),
         (["run", "--config", "nothing.yaml"], 65, "nothing.yaml"),
         (["run", "--cell", "ssfl/tab2:FedAvg/ful"], 65, "FedAvg/full"),
         (["run", "--federation.alpha=1"], 65, "unknown key federation.alpha = 1; did you mean 'partition.alpha' or"),
-        (["run", "--method.T=1"], 65, "unknown key method.T = 1; did you mean 'federation.T'?"),
         (["run", "--threads", "0"], 65, "--threads: 0; choose 1 or more"),
         (["run", "--engine", "cpu"], 65, "unknown engine 'cpu'; choose auto, reference, pool"),
         (["run", "--engine", "ray"], 65, "'ray' is withdrawn; choose pool on one machine"),
@@ -53,7 +40,6 @@ def fssl(capsys, *words):
         (["run", "--engine", "pool", "--devices", "cuda:99"], 65, "--devices: no device 'cuda:99' in 'cuda:99'; "),
         (["run", "--devices", "cpu", "--precision", "tf32"], 65, "precision: 'tf32', which cpu does not have"),
         (["run", "--engine", "pool", "--workers", "0"], 65, "--workers: 0; choose 1 or more"),
-        (["run", "--device", "tpu"], 65, "--devices: no device 'tpu' in 'tpu'; "),
         (["run", "--sweep", "sweep.json", "--cell", "x"], 65, "leave out --cell, --profile and --config"),
         (["run", "--profile", "laptop"], 65, "--profile: is that of --cell"),
         (["data", "partition", "--data", "digits", "--K", "3"], 65, "did you mean '--federation.K'?"),
@@ -64,7 +50,6 @@ def fssl(capsys, *words):
         (["reproduce", "ssfl/tab2", "--profile", "lap"], 65, "laptop"),
         (["reproduce", "ssfl/tab2", "--seeds", "0"], 65, "--seeds"),
         (["reproduce", "ssfl/tab2", "--seeds", "many"], 65, "many"),
-        (["reproduce", "ssfl/tab2", "--proflie", "demo"], 65, "--proflie"),
         (["plan"], 65, "ITEM"),
         (["fly"], 65, "fly"),
         ([], 65, "COMMAND"),
@@ -83,20 +68,18 @@ def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, says):
 
 @pytest.mark.parametrize("command", ["status", "verify", "wandb-rebuild"])
 def test_results_that_are_not_there_are_not_read(capsys, tmp_path, command):
-    """A mistyped name is no folder without records; nor is one with none whole."""
+    """A mistyped name is no folder without records."""
     code, out, err = fssl(capsys, command, "--results", tmp_path / "typo")
     assert (code, out) == (66, "") and "typo is not there; check its name" in err
     assert not list(tmp_path.iterdir())
+    assert fssl(capsys, "verify", "--results", tmp_path)[0] == 66
 
 
 @pytest.mark.parametrize("words", ["plan fedswitch/tab1", "list networks", "report fedswitch/tab1 --profile demo"])
-def test_no_results_yet_are_a_normal_state(capsys, tmp_path, words):
+def test_no_results_yet_are_a_normal_state(capsys, tmp_path, monkeypatch, words):
+    monkeypatch.setattr("benchmark.records.copies.COMMITTED", tmp_path)
     code, out, err = fssl(capsys, *words.split(), "--results", tmp_path / "later")
     assert code == 0 and out and "later is not there yet: no run of it counts" in err
-
-
-def test_no_record_is_not_verified(capsys, tmp_path):
-    assert fssl(capsys, "verify", "--results", tmp_path)[0] == 66
 
 
 def test_an_unwritable_results_folder(capsys, tmp_path):
@@ -109,10 +92,7 @@ def test_run_prints_its_result_as_json(capsys, tmp_path):
     code, out, _ = fssl(capsys, "run", *TINY, "--json", "--results", tmp_path)
     result = json.loads(out)
     assert code == 0 and result["status"] == "done" and result["rounds"] == 2
-    assert (tmp_path / "runs" / result["cell_key"] / "seed=0" / "result.json").exists()
-    assert result["folder"].endswith("seed=0")
-    lines = (tmp_path / "runs" / result["cell_key"] / "seed=0" / "rounds.jsonl").read_text().splitlines()
-    assert [json.loads(line)["round"] for line in lines] == [1, 2]
+    assert result["folder"] == str(tmp_path / "runs" / result["cell_key"] / "seed=0")
     assert fssl(capsys, "verify", "--results", tmp_path)[:2] == (0, "1 records, 0 troubles\n")
 
 
@@ -131,9 +111,10 @@ def test_a_printed_configuration_runs_again(capsys, tmp_path):
 
 
 def test_diverging_is_exit_70(capsys, tmp_path):
-    code, _, err = fssl(capsys, "run", *TINY, "--optimizer.lr=1e30", "--json", "--results", tmp_path)
+    words = ("run", *TINY, "--optimizer.lr=1e30", "--json", "--results", tmp_path)
+    code, _, err = fssl(capsys, *words)
     assert code == 70 and "not finite" in err
-    code, out, _ = fssl(capsys, "run", *TINY, "--optimizer.lr=1e30", "--json", "--results", tmp_path)
+    code, out, _ = fssl(capsys, *words)
     assert code == 70 and json.loads(out)["status"] == "diverged"
 
 
@@ -151,28 +132,21 @@ def test_plan_prints_one_object(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("by", ["run", "launcher"])
-def test_the_manifest_of_a_confirming_run_has_its_claims_and_the_rule(by, capsys, tmp_path):
-    """Stopped as soon as it has begun. A pilot's manifest has neither."""
-    (item,) = items(["ssfl/tab2"], "demo")
-    experiment = item.cell("Server only").experiment
+def test_a_confirming_run_begins_under_its_claims_and_the_rule(by, capsys, tmp_path, monkeypatch):
+    """A pilot has neither."""
+    manifests = {}
 
-    def manifest(seed: int) -> dict[str, Any]:
-        path = run_folder(tmp_path, experiment.with_seed(seed)) / "manifest.json"
+    def begin(experiment, results, *, begun_under, **options):
+        manifests[experiment.seed] = begun_under()
+        raise Stopped
 
-        def stop() -> None:
-            while not path.exists():
-                time.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        threading.Thread(target=stop).start()
+    monkeypatch.setattr("benchmark.records.run.run", begin)
+    experiment = items(["ssfl/tab2"], "demo")[0].cell("Server only").experiment
+    for seed in (100, 3):
         if by == "run":
             words = ("--cell", "ssfl/tab2:Server only", "--profile", "demo", "--results", tmp_path)
             assert fssl(capsys, "run", *words, f"--seed={seed}")[0] == 76
         else:
-            error = attempt(experiment.with_seed(seed), tmp_path, "cpu")
-            assert isinstance(error, Stopped)
-        return json.loads(path.read_text())
-
-    confirming, pilot = manifest(100), manifest(3)
-    assert {name: confirming[name] for name in ("claims", "rule")} == begun_under(experiment.with_seed(100), tmp_path)
-    assert confirming["rule"] == rule() and not {"claims", "rule"} & pilot.keys()
+            assert isinstance(attempt(experiment.with_seed(seed), tmp_path, "cpu"), Stopped)
+    assert manifests == {100: begun_under(experiment.with_seed(100), tmp_path), 3: {}}
+    assert manifests[100].keys() == {"claims", "rule"} and manifests[100]["rule"] == rule()

@@ -10,20 +10,6 @@ from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.launcher import Launch
-from sweeps.status import RunStatus
-
-
-def test_the_time_left_is_by_the_pace_of_the_last_minutes(monkeypatch):
-    """Ten rounds took 1,000 s; the next thirty take 120: at 4 s a round, 60 rounds are 4 min."""
-    clock, text = [0.0], io.StringIO()
-    monkeypatch.setattr("benchmark.cli.progress.time.monotonic", lambda: clock[0])
-    begun = RunStatus(cell_key="", seed=0, name="", state="running", rounds=100, work=100.0)
-    with Display(Console(file=text, width=200)) as display:
-        for seconds, done, mean in ((1.0, 10, 100.0), (121.0, 40, 28.0)):
-            clock[0] = seconds
-            known = [replace(begun, round=done, share_done=done / 100, seconds_per_round=mean)]
-            display.show(known.copy)
-    assert [line.rpartition("about ")[2] for line in text.getvalue().splitlines()] == ["2.5 h left", "4 min left"]
 
 
 def test_lines_in_a_pipe_are_rarer_the_longer_it_takes(monkeypatch):

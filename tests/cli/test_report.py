@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -50,15 +51,15 @@ def places(tmp_path, monkeypatch):
 
 def test_a_record_that_several_items_show_is_read_once(monkeypatch):
     """A folder of ten thousand runs took three times its memory."""
-    read, paths = collect.read_copy, []
-    monkeypatch.setattr(collect, "read_copy", lambda path: (paths.append(path), read(path))[1])
+    read = Mock(wraps=collect.read_copy)
+    monkeypatch.setattr(collect, "read_copy", read)
     reading = partial(read_records, with_runs=False)
     first = report.on_disk(["ssfl/tab2", "ssfl/figd3"], ["laptop"], ROOT / "results", reading)
+    paths = [call.args[0] for call in read.call_args_list]
     assert len(paths) > len(set(paths)) > 0  # they share cells
-    every = sorted(set(paths))
-    paths.clear()
+    read.reset_mock()
     assert report.on_disk(["ssfl/tab2", "ssfl/figd3"], ["laptop"], ROOT / "results", read_once(reading)) == first
-    assert sorted(paths) == every
+    assert sorted(call.args[0] for call in read.call_args_list) == sorted(set(paths))
 
 
 def test_reproduce_trains_once_and_prints_the_same_table(places, capsys, tmp_path):

@@ -1,9 +1,10 @@
-"""Where the packed real data lies, and a cache of its own for every test that loads a set."""
+"""Where the packed real data lies, a cache of its own for every test that loads a set, and folders of images."""
 
 import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from benchmark.data import datasets
 
@@ -25,3 +26,13 @@ def own_cache(tmp_path, monkeypatch):
 def of_any_size(monkeypatch):
     """Sets of a few images are taken under a known name."""
     monkeypatch.setattr(datasets, "check_counts", lambda data: None)
+
+
+def save_images(
+    folder: Path, count: int, mode: str = "RGB", size: tuple[int, int] = (6, 5), red: int = 0, green: int = 0
+) -> None:
+    """Images that differ by ten in red, or in gray."""
+    folder.mkdir(parents=True)
+    for index in range(count):
+        colour = 10 * index if mode == "L" else (10 * index + red, 20 + green, 30)
+        Image.new(mode, size, colour).save(folder / f"{index}.png")

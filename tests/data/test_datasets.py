@@ -11,9 +11,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from benchmark.data import packed
 from benchmark.data.datasets import DATASETS, DataSet, as_released, channel_statistics, image_shape_of, load
-from tests.data.places import REAL, needs, own_cache  # noqa: F401 - a fixture for every test here
+from tests.data.places import REAL, own_cache  # noqa: F401 - a fixture for every test here
 
 
 @cache
@@ -40,16 +39,6 @@ def test_statistics_by_hand():
     images_NCHW = torch.tensor([[[[0, 255]], [[51, 51]]]], dtype=torch.uint8)
     mean, std = channel_statistics(images_NCHW)
     assert mean == pytest.approx((0.5, 0.2)) and std == pytest.approx((0.5, 1 / 255))
-
-
-@pytest.mark.slow
-@needs("cifar10")
-def test_cifar10_stays_interleaved_and_has_cifars_statistics():
-    """Its test part (quick to decode): 1,000 a class, stored 0..9, 0..9, ...; mean as published for CIFAR-10."""
-    images_NCHW, labels_N, _ = packed._read_split(REAL / "cifar10", "test", DATASETS["cifar10"].packed_sha256)
-    assert labels_N.tolist() == list(range(10)) * 1000
-    mean, _ = channel_statistics(torch.as_tensor(images_NCHW))
-    assert mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=0.005)
 
 
 @pytest.mark.parametrize(

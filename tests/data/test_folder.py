@@ -1,5 +1,6 @@
-"""A user's own images are learned as a person sees them, each once, or refused by name."""
+"""A user's own images are learned as a person sees them, each once, or refused by name; their path stays at home."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,8 +11,16 @@ import pytest
 import torch
 from PIL import Image
 
+from benchmark.cli.main import main
 from benchmark.data.datasets import DataSet, load
 from benchmark.errors import ConfigError, DataError
+from benchmark.experiment import Data, Federation
+from benchmark.papers.catalogue import items
+from benchmark.records.run import run
+from benchmark.records.wandb_mirror import config_of
+from sweeps.factors import experiment_of
+from tests.conftest import tiny_experiment
+from tests.data.places import save_images
 
 SIZE = (4, 2)  # pixels: wide and high
 LEFT_DARK = np.array([[0, 0, 200, 200]] * 2, dtype=np.uint8)  # what a person sees
@@ -103,17 +112,15 @@ def test_one_gray_image_that_sorts_first_makes_no_colour_set_gray(pets):
     assert [200, 10, 10] in [image[:, 0, 0].tolist() for image in all_images(data)]
 
 
+TWO_FRAMES = {"save_all": True, "append_images": [Image.new("L", SIZE, 1)]}
+
+
 @pytest.mark.parametrize(
     ("image", "name", "options", "words"),
     [
         (Image.new("F", SIZE, 0.5), "new.tif", {}, "whole numbers"),
         (Image.new("I", SIZE, 70_000), "new.tif", {}, "65535"),
-        (
-            Image.new("L", SIZE, 9),
-            "new.gif",
-            {"save_all": True, "append_images": [Image.new("L", SIZE, 1)]},
-            "2 frames",
-        ),
+        (Image.new("L", SIZE, 9), "new.gif", TWO_FRAMES, "2 frames"),
     ],
 )
 def test_what_has_no_one_look_is_refused_by_name(pets, image, name, options, words):
@@ -121,7 +128,7 @@ def test_what_has_no_one_look_is_refused_by_name(pets, image, name, options, wor
         seen(pets, image, name, **options)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "photo.heic", "weights.npy", "archive.zip"])
+@pytest.mark.parametrize("name", ["notes.txt", "photo.heic", "archive.zip"])
 def test_a_file_that_is_no_image_is_refused_by_name(pets, name):
     (pets / "cat" / name).write_bytes(b"x")
     with pytest.raises(DataError, match=f"cat/{name}: is not an image"):
@@ -160,21 +167,14 @@ def test_one_image_in_two_classes_or_in_train_and_test_is_said(pets):
     assert note.startswith("val/ left out, ") and "train/ and test/" in note
 
 
-def save_images(folder: Path, count: int, mode: str = "RGB", size: tuple[int, int] = (6, 5), red: int = 0) -> None:
-    folder.mkdir(parents=True)
-    for index in range(count):
-        colour = 10 * index if mode == "L" else (10 * index + red, ord(folder.name[0]), 30)
-        Image.new(mode, size, colour).save(folder / f"{index}.png")
-
-
 def test_a_folder_with_train_and_test(tmp_path):
     for part, count in (("train", 3), ("test", 2)):
         for label, name in enumerate(("cat", "dog")):
-            save_images(tmp_path / part / name, count + label, red=part == "test")
+            save_images(tmp_path / part / name, count + label, red=part == "test", green=label)
     data = load(f"folder:{tmp_path}")
     assert data.classes == ("cat", "dog") and data.image_shape == (3, 5, 6)
     assert data.train_labels_N.tolist() == [0] * 3 + [1] * 4
-    assert data.train_images_NCHW[2, :, 0, 0].tolist() == [20, ord("c"), 30]
+    assert data.train_images_NCHW[2, :, 0, 0].tolist() == [20, 20, 30]
     assert len(data.test_labels_N) == 5 and data.note == ""
     assert load(f"folder:{tmp_path}?size=8").image_shape == (3, 8, 8)
 
@@ -221,3 +221,28 @@ def test_folders_that_cannot_be_a_set(tmp_path, option, error, words):
     (tmp_path / "broken" / "a" / "0.png").write_bytes(whole[:40])
     with pytest.raises(error, match=words):
         load(f"folder:{tmp_path}{option}")
+
+
+def test_the_path_to_it_leaves_no_machine(tmp_path):
+    for label, name in enumerate(("cat", "dog", "owl")):
+        save_images(tmp_path / "pets" / name, 20, size=(8, 8), green=label)
+    data = Data(name=f"folder:{tmp_path / 'pets'}", N_s=12)
+    experiment = tiny_experiment(data=data, federation=Federation(K=2, C=2, T=1, rounds=1))
+    run(experiment, tmp_path / "results")
+    (manifest,) = (tmp_path / "results").rglob("manifest.json")
+    assert json.loads(manifest.read_text())["data"]["name"] == "folder:pets"
+    assert str(tmp_path) not in manifest.read_text()
+    assert config_of(experiment)["data"]["name"] == "folder:pets"  # on W&B
+
+
+def test_ten_labels_a_class_are_the_default(pets, tmp_path, capsys):
+    """On the command line, in a grid and in an item; a number that is given stays. 50 is no multiple of 3 classes."""
+    save_images(pets / "owl", 2)
+    data = f"folder:{pets}"
+    (tmp_path / "mine.toml").write_text(f'rows = {{ All = {{ data = "{data}" }} }}')
+    (item,) = items([str(tmp_path / "mine.toml")], "demo")
+    assert item.cells[0].experiment.data.N_s == 30
+    assert experiment_of({"data.name": data}).data.N_s == 30
+    for words, N_s in (([], 30), (["--data.N_s=12"], 12)):
+        assert main(["run", "--data", data, *words, "--print-config"]) == 0
+        assert json.loads(capsys.readouterr().out)["data"]["N_s"] == N_s

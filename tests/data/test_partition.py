@@ -13,7 +13,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmark.data.partition import RULES, ClassSkew, Dirichlet, FedMatchSkew, Iid, Partition, Shards, main_classes
-from benchmark.data.split import mean_total_variation
 from benchmark.data.tables import round_table
 from benchmark.errors import ConfigError
 from benchmark.streams import numpy_stream
@@ -48,7 +47,7 @@ def test_every_rule_gives_what_it_gave():
         assert hashlib.sha256(counts_Kd.astype("<i8").tobytes()).hexdigest()[:16] == digest, rule
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(n_d=CLASS_SIZES, half=st.integers(1, 12), R=st.floats(0, 1), alpha=st.floats(0.02, 500), seed=st.integers(0, 9))
 def test_equal_clients_are_equal_up_to_one_image(n_d, half, R, alpha, seed):
     rules = (Iid(), ClassSkew(R=R, sizes="equal"))
@@ -76,7 +75,7 @@ def test_paper_sizes_are_equation_9_rounded_down_or_up(n_d, K, percent):
         assert abs(int(counts_Kd[client].sum()) - q * N) < 1
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(K=st.integers(2, 4), d=st.integers(2, 4), data=st.data())
 def test_rounding_keeps_columns_and_rounds_entries_and_rows(K, d, data):
     """Random tables in quarters whose columns are whole."""
@@ -104,7 +103,7 @@ def test_dirichlet_redraws_until_every_client_has_enough():
         Dirichlet(alpha=0.3, min_size=30, max_redraws=0).shares(np.full(4, 100), 6, 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.005, 500), seed=st.integers(0, 9))
 def test_limited_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
     """The cap, class by class: whoever held N/K images or more before a class has none of it."""
@@ -117,50 +116,13 @@ def test_fedswitch_proportions_are_those_of_the_dirichlet_distribution():
     """A client's share of class c has mean p_c and variance p_c (1 - p_c) / (alpha + 1).
 
     alpha = 2, p = (1/2, 1/4, 1/4). Client 0 of 4 wants at most N/4 of a class, and there are N/4 or more, so none
-    runs out. 2,000 seeds: the mean's standard error is below 0.007, the variance's about 2 % (the share's fourth
+    runs out. 500 seeds: the mean's standard error is below 0.014, the variance's about 4 % (the share's fourth
     moment is near a uniform's).
     """
     n_d, share_d = np.array([2000, 1000, 1000]), np.array([0.5, 0.25, 0.25])
-    shares_Sd = np.stack([drawn("fedswitch", n_d, 4, 2.0, seed)[0] for seed in range(2000)]) / 1000
-    assert shares_Sd.mean(axis=0) == pytest.approx(share_d, abs=0.025)
-    assert shares_Sd.var(axis=0) == pytest.approx(share_d * (1 - share_d) / 3, rel=0.1)
-
-
-def shuffled_and_cut(n_d: np.ndarray, K: int, alpha: float, random: np.random.Generator) -> np.ndarray:
-    """(K, d) counts of SAGE's rule on images: shuffle, cut into K/2 slices, share each out, string together, cut."""
-    order_N = random.permutation(np.repeat(np.arange(len(n_d)), n_d))
-    row: list[int] = []
-    for slice_M in np.array_split(order_N, K // 2):
-        held: list[list[int]] = []
-        while not held or min(map(len, held)) < len(slice_M) // 4:
-            held = [[], []]
-            for label in range(len(n_d)):
-                of_class = slice_M[slice_M == label].tolist()
-                share_2 = random.dirichlet([alpha, alpha]) * [len(own) < len(slice_M) / 2 for own in held]
-                cut = int(share_2[0] / share_2.sum() * len(of_class)) if share_2.any() else 0
-                held[0] += of_class[:cut]
-                held[1] += of_class[cut:]
-        row += held[0] + held[1]
-    return np.array([np.bincount(piece, minlength=len(n_d)) for piece in np.array_split(np.array(row), K)])
-
-
-@pytest.mark.parametrize(("alpha", "measured"), [(0.1, 0.51), (1.0, 0.37)])
-def test_sage_s_clients_differ_as_its_images_do(alpha, measured):
-    """Mean total variation and classes of a client, 20 clients and ten equal classes, against a shuffle of images.
-
-    20 seeds of each: means may differ by 4 standard errors of their difference. `measured`: the variation by another
-    simulation, to two digits. Every two clients hold all classes.
-    """
-    n_d = np.full(10, 1000)
-    ours = [drawn("sage", n_d, 20, alpha, seed) for seed in range(20)]
-    theirs = [shuffled_and_cut(n_d, 20, alpha, np.random.default_rng(seed)) for seed in range(20)]
-    for statistic in (mean_total_variation, lambda counts_Kd: (counts_Kd > 0).sum(axis=1).mean()):
-        values_2S = np.array([[*map(statistic, tables)] for tables in (ours, theirs)])
-        (mean, other), (spread, more) = values_2S.mean(axis=1), values_2S.var(axis=1, ddof=1) / 20
-        assert mean == pytest.approx(other, abs=4 * (spread + more) ** 0.5)
-        if statistic is mean_total_variation:
-            assert mean == pytest.approx(measured, abs=0.005 + 4 * spread**0.5)
-    assert all((counts_Kd.reshape(10, 2, 10).sum(axis=1) > 0).all() for counts_Kd in ours)
+    shares_Sd = np.stack([drawn("fedswitch", n_d, 4, 2.0, seed)[0] for seed in range(500)]) / 1000
+    assert shares_Sd.mean(axis=0) == pytest.approx(share_d, abs=0.05)
+    assert shares_Sd.var(axis=0) == pytest.approx(share_d * (1 - share_d) / 3, rel=0.15)
 
 
 @settings(max_examples=60, deadline=None)
@@ -181,7 +143,7 @@ def test_more_shards_for_the_largest_classes_by_hand():
     assert ((counts_Kd > 0).sum(axis=1) == 2).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     n_d=st.lists(st.integers(60, 300), min_size=2, max_size=12).map(np.array),
     K=st.integers(1, 30), wanted=st.integers(1, 12), distinct=st.booleans(), seed=st.integers(0, 5),

@@ -72,17 +72,3 @@ def test_labels_at_the_clients(capsys):
     assert np.sum(actual["counts"]) + 6 * 10 * 2 == 1397
     assert main(words) == 0
     assert "client 5, labelled" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--R 0.4", "--partition.R"),
-        ("--partition.rule=limited", "partition.rule"),
-        ("--partition=dirichlet --partition.alpha=1 --partition.rule=sage --federation.K=5", "K=5 is odd"),
-    ],
-)
-def test_wrong_words_end_with_65_and_one_line(capsys, words, says):
-    assert main(["data", "partition", *words.split()]) == 65
-    error = capsys.readouterr().err
-    assert says in error and error.count("\n") == 1

@@ -17,7 +17,7 @@ from PIL import Image
 
 from benchmark.data.datasets import load
 from benchmark.errors import DataError
-from tests.data.places import of_any_size, own_cache  # noqa: F401 - fixtures
+from tests.data.places import of_any_size, own_cache, save_images  # noqa: F401 - fixtures
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -108,15 +108,6 @@ def test_a_download_fills_the_cache_and_keeps_standard_output_clean(tmp_path, mo
     monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", None)
     assert load("mnist").content_hash == loaded.content_hash
     assert capsys.readouterr().out == ""
-
-
-def save_images(
-    folder: Path, count: int, mode: str = "RGB", size: tuple[int, int] = (6, 5), red: int = 0, green: int = 0
-) -> None:
-    folder.mkdir(parents=True)
-    for index in range(count):
-        colour = (10 * index + red, 20 + green, 30)
-        Image.new(mode, size, 10 * index if mode == "L" else colour).save(folder / f"{index}.png")
 
 
 @pytest.mark.usefixtures("of_any_size")

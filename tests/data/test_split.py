@@ -94,19 +94,6 @@ def test_golden_hash_of_digits():
     assert shared.hash() == "ff51ce1d7f4af2019e9d1e99bcbf0628401aaf9653706fe4ec510638e5e504ff"
 
 
-@pytest.mark.parametrize(("K", "R"), [(5, 0.4), (16, 1.0), (30, 0.4)])
-def test_realised_R_in_closed_form(K, R):
-    """Clients with one main class are at distance 0, all others at R (A.2): R (1 - sum_j C(m_j,2) / C(K,2)).
-
-    d = 10: K <= 10 -> 1, K = 16 -> 1 - 6/120 = 0.95, K = 30 -> 1 - 30/435 = 0.931. With 30,000 images a class an
-    entry's rounding (under 1 of 3,000 in each of 10 classes) moves a distance by less than 10/3000.
-    """
-    m_d = [len(range(label, K, 10)) for label in range(10)]
-    expected = R * (1 - sum(m * (m - 1) for m in m_d) / (K * (K - 1)))
-    counts_Kd = ClassSkew(R=R).shares(np.full(10, 30_000), K, 0)
-    assert mean_total_variation(counts_Kd) == pytest.approx(expected, abs=10 / 3000)
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 8), st.integers(1, 6), st.integers(0, 10**6))
 def test_realised_R_is_definition_2(K, d, seed):

@@ -88,25 +88,11 @@ TRACES = {
         "semifl", threshold=0.13, mix_source="released_code", order="released_code", momentum="released_code"
     ),
     "semifl-static-batch-norm": of("semifl", norm="sbn", threshold=0.123),
-    "semifl-static-batch-norm-released": of(
-        "semifl", norm="sbn", threshold=0.123, order="released_code", moments="released_code"
-    ),
     "flfl": of("flfl", threshold=0.13),
     "flfl-released": of(
         "flfl", norm="sbn", threshold=0.13, anchor="weak", momentum="released_code", warm_start_rounds=1
     ),
     "cbafed": of("cbafed", "some_clients", base=0.03, labelled_epochs_each=1, residual_every=1, optimizer=SLOW),
-    "cbafed-released": of(
-        "cbafed",
-        "some_clients",
-        base=0.1,
-        tail=0.06,
-        labelled_epochs_each=3,
-        residual_every=1,
-        momentum="released_code",
-        warm_start_rounds=1,
-        optimizer=SLOW,
-    ),
     "rscfed": of("rscfed", "some_clients", **PER_SUBSET),
     "rscfed-per-round": of("rscfed", "some_clients", M=2, subset=3, beta=100.0),
     "rscfed-released": of("rscfed", "some_clients", M=2, subset=3, unlabelled_weight=0.02, **RELEASED_RSCFED),

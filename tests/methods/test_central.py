@@ -129,10 +129,7 @@ def test_loss_in_numpy(method, expected):
     assert aux["server/loss"].item() == pytest.approx(supervised, rel=1e-6)
 
 
-METHODS = (FixMatch, UDA, PseudoLabeling, PiModel, MeanTeacher, MixMatch, ReMixMatch)
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [FixMatch, MeanTeacher])
 def test_the_average_of_weights_is_tested(method):
     """a <- .9 a + .1 w after each step, two rounds of one step; the first model of `models` is a."""
     e = tiny_with(method(batch_size=8, unlabelled_ratio=1, ema=0.9), T=1)

@@ -13,9 +13,7 @@ from benchmark.federated.environment import weights_of
 from benchmark.methods.feddure import FedDure
 from benchmark.methods.protocol import Weights
 from benchmark.streams import torch_stream
-from tests.federated.helpers import difference
 from tests.methods.plain_torch import PlainRounds, compared, partly_labelled, step
-from tests.methods.watch import watched
 
 METHOD = FedDure(
     threshold=0.14,
@@ -116,13 +114,3 @@ def _like(norm: nn.Module, channels: int) -> nn.Module:
 @pytest.mark.parametrize("way", WAYS)
 def test_two_rounds_by_plain_torch(way):
     compared(Plain, of(way), of("batch norm" if "batch norm" in way else "paper"), least=2e-6)
-
-
-def test_the_regulator_stays_with_its_client():
-    """It is trained in each job, from where the last one left it; neither it nor the copy is sent."""
-    module, watch = watched(of("paper"), 2)
-    for job, outcome in watch.clients(1):
-        kept = module.state.clients[str(job.key.client)]
-        assert outcome.private is not None and set(kept) == {"fine"}
-        assert difference(outcome.private["fine"], kept["fine"]) > 0
-    assert all(set(outcome.sends) == {"student"} for _, outcome in watch.clients())

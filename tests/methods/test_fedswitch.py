@@ -1,4 +1,4 @@
-"""FedSwitch and its baselines: a local step by hand, Eqs. 2 and 3, warm starts."""
+"""FedSwitch and its baselines: whole rounds by plain torch, Eq. 3 by hand, warm starts."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,106 +6,131 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+import torch.nn.functional as F
 from scipy.stats import entropy
 
-from benchmark.federated.batches import JobBatches
-from benchmark.federated.engines import ReferenceEngine
-from benchmark.federated.environment import prepare, weights_of
+from benchmark.experiment import Experiment
+from benchmark.federated.environment import weights_of
 from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
-from benchmark.methods.fedswitch import DISTRIBUTIONS, FedSwitch, FedSwitchUpdate, kl_from_uniform
-from benchmark.methods.protocol import Job, Key, Limit
+from benchmark.methods.fedswitch import FedSwitch
+from benchmark.methods.protocol import Stream
 from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
-from benchmark.optim.sgd import SGD, Constant
 from tests.federated.helpers import difference, equal
+from tests.methods.plain_torch import PlainRounds, batches, compared, mean, partly_labelled, step
 from tests.methods.watch import tiny_with, watched
 
-BATCHES: dict[str, Any] = {"batch_size": 8, "labelled_batch_size": 4, "server_batch_size": 8}
-SHARED: dict[str, Any] = {"threshold": 0.14, "mu": 0.1, **BATCHES}
-FOUR: dict[str, Any] = {
-    "fedprox_fixmatch": FedProxFixMatch(**SHARED),
-    "ts_server_ema": TSServerEMA(**SHARED, ratio=0.5),
-    "ts_client_ema": TSClientEMA(**SHARED, ratio=0.5),
-    "fedswitch": FedSwitch(**SHARED, ratio=0.5),
+SHARED: dict[str, Any] = {
+    **{"threshold": 0.15, "unlabelled_weight": 2.0, "mu": 0.5},
+    **{"batch_size": 8, "labelled_batch_size": 4, "server_batch_size": 8},
+}
+METHOD = FedSwitch(**SHARED, ratio=0.5, local_ratio=0.75, beta=0.02)
+WAYS: dict[str, Any] = {
+    "FedProx-FixMatch": FedProxFixMatch(**SHARED),
+    "FedProx-FixMatch, full": FedProxFixMatch(**SHARED, proximal="full"),
+    "TS-Server EMA": TSServerEMA(**SHARED, ratio=0.5),
+    "TS-Client EMA": TSClientEMA(**SHARED, ratio=0.5),
+    "TS-Client EMA, mean": TSClientEMA(**SHARED, ratio=0.5, server_teacher="mean"),
+    "FedSwitch": METHOD,
+    "one ratio": replace(METHOD, local_ratio=None),
+    "algorithm": replace(METHOD, rule="algorithm"),
+    "sum": replace(METHOD, divergence="sum"),
+    "histogram": replace(METHOD, prediction="histogram"),
+    "sure images": replace(METHOD, counted="kept"),
+    "last known": replace(METHOD, rule="algorithm", unsent_teacher="keep_last"),
 }
 
 
-experiment = tiny_with
+MEASURED = ("sum", "histogram", "sure images")  # other numbers, which may lead to the same choices
 
 
-def after_rounds(method, rounds, setting="server"):
-    return watched(experiment(method, setting), rounds)
+def of(way: str) -> Experiment:
+    return partly_labelled(WAYS[way], T=2)
 
 
-def test_two_local_steps_by_hand():
-    """L_s + lambda_u L_u + mu/2 ||S - S^s||^2, a local teacher, plain SGD, two batches: written out with torch alone.
+class Plain(PlainRounds):
+    """`known`: the divergences of teacher and student; `sent`: whether each round's clients were sent the teacher."""
 
-    lambda_u = 2, mu = .5, alpha = 3/4, teacher half as large as the student; D^T and D^S are means over two batches.
-    """
-    base = experiment(FOUR["fedswitch"], "every_client")
-    sgd = SGD(lr=0.1, momentum=0.0, nesterov=False, weight_decay=0.0, schedule=Constant())
-    environment = prepare(replace(base, optimizer=sgd))
-    _, watch = watched(environment.experiment, 1, environment)
-    streams = watch.clients()[0][0].data
-    start = weights_of(environment.network())
-    sent_teacher = {name: value / 2 for name, value in start.items()}
-    update = FedSwitchUpdate(
-        method=FedSwitch(threshold=0.11, unlabelled_weight=2.0, mu=0.5), labeller="teacher", local_ratio=0.75
-    )
-    job = Job(
-        key=Key(client=1), update=update, receives={"student": start, "teacher": sent_teacher}, data=streams,
-        limit=Limit(steps=2),
-    )  # fmt: skip
-    (outcome,) = ReferenceEngine(environment).fit([job], 1, {})
+    def begin(self) -> None:
+        self.teacher, self.known, self.sent = self.now, (None, None), list[bool]()
 
-    student, teacher = environment.network(), environment.network()
-    teacher.load_state_dict(sent_teacher)
-    kl = {"kl_teacher": 0.0, "kl_student": 0.0}
-    kept = []
-    for batch in JobBatches(environment, job, 1):
-        labelled, views = batch.streams["labelled"], batch.streams["unlabelled"].views
-        with torch.no_grad():
-            weak_ND = teacher(views["weak"]).softmax(-1)
-        strong_ND = student(views["strong"])
-        picked_N = -strong_ND.log_softmax(-1)[range(8), weak_ND.argmax(-1)]
-        kept += (weak_ND.max(-1).values >= 0.11).tolist()
-        unsupervised = (picked_N * (weak_ND.max(-1).values >= 0.11)).sum() / 8
-        supervised = -student(labelled.views["weak"]).log_softmax(-1)[range(4), labelled.labels_N].mean()
-        squares = sum((w - start[name]).square().sum() for name, w in student.named_parameters())
-        student.zero_grad()
-        (supervised + 2 * unsupervised + 0.5 / 2 * squares).backward()
-        with torch.no_grad():
-            for w in student.parameters():
-                assert w.grad is not None
-                w.sub_(0.1 * w.grad)
-            for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
-                t.copy_(0.75 * t + 0.25 * s)
-        for name, p_ND in (("kl_teacher", weak_ND), ("kl_student", strong_ND.detach().softmax(-1))):
-            kl[name] += entropy(p_ND.double().mean(0).numpy(), np.full(10, 0.1)) / 2
-    assert 0.2 < np.mean(kept) < 0.9
-    assert difference(outcome.sends["student"], student.state_dict()) < 1e-6 < difference(student.state_dict(), start)
-    assert {name: outcome.sends[name] for name in kl} == pytest.approx(kl, rel=1e-5)
+    def _keeper(self, client: int, name: str) -> None:
+        return None
+
+    def play(self, cohort: list[int]) -> None:
+        method, (teacher, student) = self.method, self.known
+        self.sent.append(not isinstance(method, FedProxFixMatch))
+        if isinstance(method, FedSwitch) and teacher is not None:
+            self.sent[-1] = (abs(teacher - method.beta) < abs(student - method.beta)) == (method.rule == "equation")
+        students, teachers, divergences = zip(*[self.job(client) for client in cohort], strict=True)
+        self.now, values = mean(students), [[v for v in column if v is not None] for column in zip(*divergences)]  # noqa: B905
+        self.known = tuple(np.mean(now) if now else old for now, old in zip(values, self.known, strict=True))
+        if isinstance(method, TSClientEMA):
+            self.teacher = mean(teachers)
+        if getattr(method, "server_teacher", "") != "mean":
+            self.teacher = mean([self.teacher, self.now])
+
+    def job(self, client: int) -> Any:
+        method, (student, teacher, start) = self.method, (self.network() for _ in range(3))
+        if self.sent[-1]:
+            teacher.load_state_dict(self.teacher)
+        labeller, share = teacher if self.sent[-1] else student, 1.0
+        if isinstance(method, FedSwitch | TSClientEMA):
+            share = getattr(method, "local_ratio", None) or method.ratio
+        streams = {
+            "labelled": Stream.whole("labelled", 4),
+            "unlabelled": Stream.whole("unlabelled", 8, "weak", "strong"),
+        }
+        sgd, divergences = self.optimizer(client, student), ([], [])
+        for batch in batches(self.environment, self.number, client, self.T, streams):
+            labelled, (weak, strong) = batch["labelled"], batch["unlabelled"].views.values()
+            with torch.no_grad():
+                p_ND, of_teacher_ND = labeller(weak).softmax(1), teacher(weak).softmax(1)
+            strong_ND = student(strong)
+            picked_N = F.cross_entropy(strong_ND, p_ND.argmax(1), reduction="none") * (p_ND.amax(1) >= method.threshold)
+            loss = F.cross_entropy(student(labelled.views["weak"]), labelled.labels_N) + 2.0 * picked_N.mean()
+            pairs = zip(student.parameters(), start.parameters(), strict=True)
+            half = 2.0 if method.proximal == "half" else 1.0
+            loss = loss + method.mu / half * sum((w - was.detach()).square().sum() for w, was in pairs)
+            for values, of_ND in zip(divergences, (of_teacher_ND, strong_ND.detach().softmax(1)), strict=True):
+                values.append(self.divergence(of_ND))
+            step(sgd, loss)
+            with torch.no_grad():
+                for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
+                    t.copy_(share * t + (1 - share) * s)
+        if getattr(method, "unsent_teacher", "") == "keep_last" and not self.sent[-1]:
+            divergences[0].clear()
+        there = [[v for v in values if v is not None] for values in divergences]
+        add = np.sum if getattr(method, "divergence", "") == "sum" else np.mean
+        return weights_of(student), weights_of(teacher), [add(values) if values else None for values in there]
+
+    def divergence(self, p_ND: torch.Tensor) -> float | None:
+        """From uniform; none of a batch without an image that counts."""
+        counted_ND = p_ND.double()
+        if getattr(self.method, "prediction", "") == "histogram":
+            counted_ND = F.one_hot(p_ND.argmax(1), 10).double()
+        if getattr(self.method, "counted", "") == "kept":
+            counted_ND = counted_ND[p_ND.amax(1) >= self.method.threshold]
+        return entropy(counted_ND.mean(0).numpy(), np.full(10, 0.1)) if len(counted_ND) else None
 
 
-def test_the_last_known_divergence_is_kept():
-    """Teacher in round 1, then never: the server's D^T stays; clients have no teacher and send one number."""
-    method = FedSwitch(**SHARED, unsent_teacher="keep_last", beta=0.0)
-    first, _ = after_rounds(method, 1)
-    known = first.metrics["fedswitch/kl_teacher"]
-    far = replace(method, beta=50.0 if known < first.metrics["fedswitch/kl_student"] else 0.0)
-    module, watch = after_rounds(far, 2)
-    assert module.metrics["fedswitch/sent_teacher"] == 0.0 and module.metrics["fedswitch/kl_teacher"] == known
-    assert all(set(outcome.sends) == {"student", "kl_student"} for _, outcome in watch.clients())
+@pytest.mark.parametrize("way", WAYS)
+def test_three_rounds_by_plain_torch(way):
+    """L_s + lambda_u L_u + mu/2 ||S - S^s||^2, and what the server makes of it."""
+    module, plain = compared(Plain, of(way), of(way if way in MEASURED else "FedSwitch"), 3)
+    server = module.state.server
+    if "teacher" in server:
+        assert difference(server["teacher"], plain.teacher) < 1e-6
+    assert way != "FedSwitch" or plain.sent == [True, False, True]
+    if isinstance(WAYS[way], FedSwitch):
+        assert (server["kl_teacher"], server["kl_student"]) == pytest.approx(plain.known, rel=1e-4)
 
 
 @pytest.mark.parametrize("setting", ["server", "some_clients"])
-@pytest.mark.parametrize("name", FOUR)
-def test_warm_start_trains_holders_of_labels_alone(name, setting):
+@pytest.mark.parametrize("method", [FedProxFixMatch(**SHARED), METHOD])
+def test_warm_start_trains_holders_of_labels_alone(method, setting):
     """Round 1: ServerUpdate, or the one labelled client; teacher and student are one afterwards. Round 2: all."""
-    method = replace(FOUR[name], warm_start_rounds=1)
-    module, watch = after_rounds(method, 1, setting)
+    module, watch = watched(tiny_with(replace(method, warm_start_rounds=1), setting), 1)
     ((job, _),) = watch.seen[1]
     assert set(job.data) == {"labelled"} and module.environment.labelled[job.key.client] > 0
     server = module.state.server
@@ -114,58 +139,19 @@ def test_warm_start_trains_holders_of_labels_alone(name, setting):
     assert {job.key.client for job in watch.jobs(2)} >= {0, 1, 2, 3}
 
 
-# FedSwitch's equations on numbers: the EMA (Eq. 1), divergences (Eq. 2) and the rule (Eq. 3).
-
-
-@given(st.lists(st.lists(st.floats(-30, 30), min_size=5, max_size=5), min_size=1, max_size=7))
-def test_divergence_against_scipy(logits):
-    logits_ND = torch.tensor(logits)
-    for shares in DISTRIBUTIONS.values():
-        share_D = shares(logits_ND).mean(dim=0)
-        assert float(share_D.sum()) == pytest.approx(1.0) and float(kl_from_uniform(share_D)) >= -1e-12
-        assert float(kl_from_uniform(share_D)) == pytest.approx(entropy(share_D.numpy(), np.full(5, 0.2)), abs=1e-9)
-
-
 @pytest.mark.parametrize(
-    ("beta", "kl_teacher", "kl_student", "sent"),
+    ("beta", "known", "sent"),
     [
-        (0.0, 0.3, 0.5, True),  # .3 < .5
-        (1.0, 0.3, 0.5, False),  # .7 > .5
-        (0.5, 0.75, 0.25, False),  # .25 = .25: a tie is "otherwise" in Eq. 3
-        (0.5, 0.7, 0.2, True),  # .2 < .3
+        (0.0, (0.3, 0.5), True),  # .3 < .5
+        (1.0, (0.3, 0.5), False),  # .7 > .5
+        (0.5, (0.75, 0.25), False),  # .25 = .25: a tie is "otherwise" in Eq. 3
+        (0.5, (0.7, 0.2), True),  # .2 < .3
     ],
 )
-def test_eq_3_by_hand(beta, kl_teacher, kl_student, sent):
-    assert FedSwitch(beta=beta).sends_teacher(kl_teacher, kl_student) is sent
-
-
-@given(*[st.floats(0, 3)] * 3)
-def test_the_algorithms_do_the_opposite_of_eq_3(beta, kl_teacher, kl_student):
+def test_eq_3_by_hand(beta, known, sent):
+    """The algorithms do the opposite. The first round has nothing to go by."""
     equation, algorithm = FedSwitch(beta=beta), FedSwitch(beta=beta, rule="algorithm")
-    assert equation.sends_teacher(kl_teacher, kl_student) != algorithm.sends_teacher(kl_teacher, kl_student)
-
-
-def test_the_first_round_has_nothing_to_go_by():
-    for rule in ("equation", "algorithm"):
-        assert FedSwitch(rule=rule).sends_teacher(None, None)
-        assert not FedSwitch(rule=rule, first_round="student").sends_teacher(None, None)
-
-
-# Whose predictions count in Eq. 2.
-
-
-def test_divergences_of_sure_images_alone_by_hand():
-    """tau = .7; the student is .75, .75 and .25 sure of class 0 and .5 of the fourth image: three count, with a mean of
-    7/12. The teacher, .6 sure, has none: 0, and no batch."""
-    student_ND = torch.tensor([[3.0, 1], [3, 1], [1, 3], [1, 1]]).log()
-    teacher_ND = torch.tensor([[0.6, 0.4]] * 4).log()
-    update = FedSwitchUpdate(method=FedSwitch(threshold=0.7, counted="kept"), labeller="teacher")
-    actual = update.divergences(student_ND, teacher_ND)
-    assert {name: float(value) for name, value in actual.items()} == pytest.approx(
-        {
-            "client/kl_student": entropy([7 / 12, 5 / 12], [0.5, 0.5]),
-            "client/kl_student_batches": 1.0,
-            "client/kl_teacher": 0.0,
-            "client/kl_teacher_batches": 0.0,
-        }
-    )
+    assert equation.sends_teacher(*known) is sent and algorithm.sends_teacher(*known) is not sent
+    for method in (equation, algorithm):
+        assert method.sends_teacher(None, None)
+        assert not replace(method, first_round="student").sends_teacher(None, None)

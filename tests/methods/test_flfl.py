@@ -38,7 +38,7 @@ WAYS = {
 def of(way: str) -> Experiment:
     e = experiment_of(WAYS[way], "server")
     plain = replace(e.data.augmentation, weak=Weak(flip=0.0, crop_padding=0.0))
-    return replace(e, data=replace(e.data, augmentation=plain))
+    return replace(e, data=replace(e.data, augmentation=plain, images=300))
 
 
 def gradient_of(parameter: Tensor) -> Tensor:

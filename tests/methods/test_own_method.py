@@ -2,8 +2,6 @@
 
 import re
 import sys
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -11,10 +9,9 @@ import torch
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import method_class, read_method
 from benchmark.methods.protocol import Local, Method, State
-from benchmark.methods.shared import fit_each, mean_of
+from benchmark.methods.ssfl import SSFL, ConsistencyUpdate
 from tests.conftest import ROOT, tiny_experiment
 from tests.federated.helpers import module_of
-from tests.methods.toys import UNLABELLED, ToConstant
 
 OWN = "OwnLoss(threshold=self.threshold)"
 README = (ROOT / "benchmark" / "methods" / "README.md").read_text()
@@ -41,79 +38,36 @@ def test_the_method_in_the_readme_runs(tmp_path, monkeypatch, own_loss):
     assert list(module.models()) == ["student"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wrong(Method):
-    """A method of which one function, or one of its local work, returns something else than it should."""
-
-    function: str
-    returns: Any
-
-    needs = frozenset({"server"})
-
-    def init(self, setup):
-        return self.returns if self.function == "init" else super().init(setup)
-
-    def round(self, state, world):
-        if self.function == "round":
-            return self.returns(state)
-        if self.function == "fit":
-            return state, {"jobs": float(len(list(world.fit(self.returns))))}
-        update, data = WrongWork(method=self), {"unlabelled": UNLABELLED}
-        outcomes = fit_each(world, world.cohort(), update, {"student": state.server["student"]}, data)
-        return State(server={"student": mean_of(outcomes, otherwise=None)}), {}
-
-    def models(self, state):
-        return self.returns(state) if self.function == "models" else super().models(state)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrongWork(ToConstant):
-    method: Wrong
-
-    def start(self, received, private, reader):
-        return self.method.returns if self.method.function == "start" else super().start(received, private, reader)
-
-    def loss(self, trainable, frozen, batch, draw):
-        loss, aux = super().loss(trainable, frozen, batch, draw)
-        return self.method.returns(loss) if self.method.function == "loss" else (loss, aux)
-
-    def finish(self, local):
-        return self.method.returns if self.method.function == "finish" else super().finish(local)
-
-
-HERE = __name__
 OF_ROUND = "return a State and the numbers to record, such as `state, {}`"
 OF_MODELS = "return the weights to evaluate by name, such as {'student': weights}"
 OF_LOSS = "return the loss, a scalar tensor, and tensors to report, such as `loss, {}`"
 OF_START = "return None or Local(trainable={'student': weights})"
+STATE, LOSS = State(server={}), torch.ones(())
 
 
 @pytest.mark.parametrize(
-    ("function", "returns", "message"),
+    ("owner", "function", "returns", "message"),
     [
-        ("init", {"student": 1}, ":Wrong, init: returned {'student': int}; return State(server={...})"),
-        ("round", lambda state: state, f":Wrong, round 1: returned State; {OF_ROUND}"),
-        ("round", lambda state: (state, None), f":Wrong, round 1: returned State and NoneType; {OF_ROUND}"),
-        ("round", lambda state: (state, {"loss": "low"}), f":Wrong, round 1: returned str as 'loss'; {OF_ROUND}"),
-        ("models", lambda state: {}, f":Wrong, models: returned {{}}; {OF_MODELS}"),
-        ("models", lambda state: {"best": torch.ones(2)}, f":Wrong, models: returned {{'best': Tensor}}; {OF_MODELS}"),
-        (
-            "models",
-            lambda state: {"best": {"w": torch.ones(2)}},
-            "(missing or unknown: conv1.bias, conv1.weight, conv2.bias); what `models` names",
-        ),
-        ("fit", [1], "world.fit was given list; give it a list of Job(...)"),
-        ("start", {"student": {}}, f":WrongWork, start: returned {{'student': dict}}; {OF_START}"),
-        ("start", Local(trainable={"fc.bias": 1}), f":WrongWork, start: returned Local; {OF_START}"),  # type: ignore[dict-item]
-        ("loss", lambda loss: loss, f":WrongWork, loss: returned Tensor[]; {OF_LOSS}"),
-        ("loss", lambda loss: (loss.repeat(2), {}), f":WrongWork, loss: returned Tensor[2] and {{}}; {OF_LOSS}"),
-        ("loss", lambda loss: (loss, {"l": 1.0}), f":WrongWork, loss: returned float as 'l'; {OF_LOSS}"),
-        ("finish", None, ":WrongWork, finish: returned NoneType; return what is sent by name, such as {'student': "),
+        (SSFL, "init", {"student": 1}, "ssfl, init: returned {'student': int}; return State(server={...})"),
+        (SSFL, "round", STATE, f"ssfl, round 1: returned State; {OF_ROUND}"),
+        (SSFL, "round", (STATE, None), f"ssfl, round 1: returned State and NoneType; {OF_ROUND}"),
+        (SSFL, "round", (STATE, {"loss": "low"}), f"ssfl, round 1: returned str as 'loss'; {OF_ROUND}"),
+        (SSFL, "models", {}, f"ssfl, models: returned {{}}; {OF_MODELS}"),
+        (SSFL, "models", {"best": LOSS}, f"ssfl, models: returned {{'best': Tensor}}; {OF_MODELS}"),
+        (SSFL, "models", {"best": {"w": LOSS}}, "(missing or unknown: conv1.bias, conv1.weight, conv2.bias); what"),
+        (SSFL, "_client_jobs", [1], "world.fit was given list; give it a list of Job(...)"),
+        (ConsistencyUpdate, "start", {"student": {}}, f"start: returned {{'student': dict}}; {OF_START}"),
+        (ConsistencyUpdate, "start", Local(trainable={"w": 1}), f"start: returned Local; {OF_START}"),  # type: ignore[dict-item]
+        (ConsistencyUpdate, "loss", LOSS, f":ConsistencyUpdate, loss: returned Tensor[]; {OF_LOSS}"),
+        (ConsistencyUpdate, "loss", (torch.ones(2), {}), f"loss: returned Tensor[2] and {{}}; {OF_LOSS}"),
+        (ConsistencyUpdate, "loss", (LOSS, {"l": 1.0}), f"loss: returned float as 'l'; {OF_LOSS}"),
+        (ConsistencyUpdate, "finish", None, "finish: returned NoneType; return what is sent by name, such as {'"),
     ],
 )
-def test_a_wrong_return_value_names_the_function_and_what_was_wanted(function, returns, message):
+def test_a_wrong_return_value_names_the_function_and_what_was_wanted(monkeypatch, owner, function, returns, message):
+    monkeypatch.setattr(owner, function, lambda *arguments: returns)
     with pytest.raises(ConfigError) as caught:
-        played(Wrong(function=function, returns=returns))
+        played(tiny_experiment().method)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -127,8 +81,8 @@ class Plain(Method):
         ("semifll", "did you mean 'semifl'"),
         ("grouping", "type --method ssfl --method.averaging grouping"),
         ("nowhere:Method", "cannot be imported"),
-        (f"{HERE}:HERE", "is not a dataclass"),
-        (f"{HERE}:Plain", "is not a dataclass"),
+        (f"{__name__}:README", "is not a dataclass"),
+        (f"{__name__}:Plain", "is not a dataclass"),
         ("benchmark.optim.sgd:SGD", "add init, round, models, check, needs"),
     ],
 )

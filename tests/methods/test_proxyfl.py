@@ -9,13 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.errors import ConfigError
-from benchmark.federated.environment import prepare, weights_of
+from benchmark.federated.environment import weights_of
 from benchmark.methods.proxyfl import ProxyFL
-from benchmark.models.build import Model
 from benchmark.streams import numpy_stream
 from tests.methods.plain_torch import PlainRounds, compared, mean, partly_labelled, step
-from tests.methods.watch import tiny_with
 
 SIZES: dict[str, Any] = {"batch_size": 8, "labelled_batch_size": 12, "tuning_batch_size": 6}
 RATES: dict[str, Any] = {"threshold": 0.4, "unlabelled_weight": 2.0, "proxy_weight": 0.7, "decay": 0.6}
@@ -122,19 +119,3 @@ def test_two_rounds_by_plain_torch(way):
     module, plain = compared(Plain, of(way), of("batch norm" if "batch norm" in way else "released"), least=2e-6)
     assert torch.allclose(module.state.server["shares"], plain.share_D, atol=1e-6)
     assert 0.05 < module.metrics["pseudo/kept"] < 0.95
-
-
-def test_a_network_without_features_is_refused(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "own_net", type("", (), {"Net": OwnNet}))
-    experiment = replace(tiny_with(METHOD, "share"), model=Model(network="own_net:Net"))
-    with pytest.raises(ConfigError, match=r"own_net:Net has no features; make it a benchmark.models.classifier.Class"):
-        prepare(experiment)
-
-
-class OwnNet(torch.nn.Module):
-    def __init__(self, image_shape, num_classes, norm):
-        super().__init__()
-        self.fc = torch.nn.Linear(64, num_classes)
-
-    def forward(self, images_NCHW):
-        return self.fc(images_NCHW.flatten(1))

@@ -8,14 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmark.federated.environment import prepare, weights_of
-from benchmark.federated.module import FederatedModule
-from benchmark.federated.process_pool import ProcessPool
+from benchmark.federated.environment import weights_of
 from benchmark.methods.protocol import Batch, Selected, Weights
 from benchmark.methods.sage import SAGE, FedLabel, FixMatchGPL, FixMatchLPL, FlexMatchLPL
-from tests.federated.helpers import FastHere
 from tests.methods.plain_torch import PlainRounds, compared, partly_labelled, step
-from tests.methods.toys import equal_trees
 from tests.methods.watch import tiny_with, watched
 
 SHARED: dict[str, Any] = {"unlabelled_weight": 2.0, "batch_size": 8, "labelled_batch_size": 12}
@@ -115,21 +111,6 @@ def test_two_rounds_by_plain_torch(way):
         assert all(plain.counts[case] > 5 for case in ((True, False, True), (True, True, False), (False, False, True)))
     if "FlexMatch" in way:
         assert 0.5 < sum(plain.kept) / len(plain.kept) < 0.999
-
-
-def test_shared_momentum_and_counts_are_the_same_in_a_pool():
-    """Jobs run one after another, each on what the last one left; the counts of four clients lie beside it."""
-    environment = prepare(partly_labelled(replace(METHODS[FlexMatchLPL], momentum="released_code"), T=2))
-    here = FederatedModule(environment, FastHere(environment))
-    with ProcessPool(environment, workers=2) as pool:
-        there = FederatedModule(environment, pool)
-        for module in (here, there):
-            for number in (1, 2):
-                module.training_step(number, 0)
-    assert equal_trees(dict(here.state.clients), dict(there.state.clients))
-    assert equal_trees(here.state.server, there.state.server)
-    (kept,) = here.state.clients.values()
-    assert kept.keys() == {"momentum", "last_sure"} and kept["last_sure"].keys() == {"0", "1", "2", "3"}
 
 
 def test_an_epoch_is_as_many_steps_as_labelled_batches_would_be():

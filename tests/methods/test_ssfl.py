@@ -1,4 +1,4 @@
-"""SSFL: losses in NumPy, what clients start from, batch-norm statistics, and averages by hand."""
+"""SSFL: whole rounds by plain torch, means and moving averages by hand."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,186 +6,153 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.special import log_softmax, softmax
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
-from benchmark.methods.protocol import SERVER, Batch
-from benchmark.methods.shared import RunningMean, ema_, is_statistic, mean
-from benchmark.methods.ssfl import (
-    CRL,
-    ConsistencyUpdate,
-    Grouping,
-    SelfTraining,
-    SelfTrainingUpdate,
-    TwoViewSelfTrainingUpdate,
-    cut,
-    with_server,
-)
-from tests.federated.helpers import difference, equal, module_of, weights_after
-from tests.methods.watch import watched
+from benchmark.experiment import Experiment
+from benchmark.federated.environment import weights_of
+from benchmark.methods.protocol import SERVER, Key, Stream, Weights
+from benchmark.methods.shared import ema_, is_statistic, mean
+from benchmark.methods.ssfl import CRL, SSFL, FedAvg, Grouping, SelfTraining, Supervised
+from tests.federated.helpers import equal
+from tests.methods.plain_torch import PlainRounds, batches, compared, experiment_of, step
+from tests.methods.plain_torch import mean as plain_mean
+
+METHOD = SSFL(objective=CRL(threshold=0.14), batch_size=8, server_batch_size=8)
+GROUPS = replace(METHOD, averaging=Grouping(S=2))
+BATCH_NORM = replace(METHOD, objective=CRL(threshold=0.12))
+WAYS = {
+    "FedAvg": METHOD,
+    "FedAvg, the server's weight": replace(METHOD, averaging=FedAvg(server_weight=0.4)),
+    "FedAvg, nothing sure": replace(METHOD, objective=CRL(threshold=1.0)),
+    "FedAvg, self-training": replace(METHOD, objective=SelfTraining(threshold=0.14)),
+    "FedAvg, oracle labels": replace(METHOD, objective=Supervised()),
+    "FedAvg, after a warm start": replace(METHOD, warm_start_rounds=1),
+    "grouping": GROUPS,
+    "grouping, from the client's last group": replace(GROUPS, client_start="paper"),
+    "grouping, from the average": replace(GROUPS, client_start="average"),
+    "grouping, a server a group": replace(GROUPS, server_models="released_code"),
+    "grouping, released momentum": replace(GROUPS, momentum="released_code"),
+    "batch norm": BATCH_NORM,
+    "batch norm, one forward": replace(METHOD, objective=CRL(threshold=0.12, views="one_forward")),
+    "batch norm, evaluation": replace(METHOD, objective=CRL(threshold=0.11, pseudo_label_mode="eval")),
+    "batch norm, averaged": replace(BATCH_NORM, bn_statistics="averaged"),
+    "batch norm, slots": replace(METHOD, objective=SelfTraining(threshold=0.11), bn_statistics="slot"),
+    "labels at clients": METHOD,
+    "labels at clients, both views": replace(METHOD, client_labels="released_code"),
+}
 
 
-def with_method(experiment, **changes):
-    return replace(experiment, method=replace(experiment.method, **changes))
+def of(way: str) -> Experiment:
+    setting = "share" if "at clients" in way else "everywhere" if "oracle" in way else "server"
+    e = experiment_of(WAYS[way], setting)
+    return replace(e, model=replace(e.model, norm="bn" if "batch norm" in way else "gn"))
 
 
-def test_nothing_confident_leaves_clients_where_they_are(tiny):
-    """tau = 1 keeps nothing: clients move by weight decay alone, and without it not at all.
-
-    With C = 4 the average is then (w_s + 4 w_0) / 5, so that the round moves by a fifth of the server's change.
-    """
-    idle = replace(with_method(tiny, objective=CRL(threshold=1.0)), optimizer=replace(tiny.optimizer, weight_decay=0.0))
-    start = module_of(idle).state.server["average"]
-    module, watch = watched(idle)
-    (server_after,) = [o.sends["student"] for job, o in watch.seen[1] if job.key.client == SERVER]
-    expected = {name: (server_after[name] + 4 * start[name]) / 5 for name in start}
-    assert difference(module.state.server["average"], expected) < 1e-6
-    assert module.metrics["pseudo/kept"] == 0.0 and "pseudo/accuracy" not in module.metrics
+def statistics_of(weights: Weights) -> Weights:
+    return {name: value for name, value in weights.items() if is_statistic(name)}
 
 
-@pytest.mark.parametrize("start", ["released_code", "paper", "average"])
-def test_what_clients_start_from(tiny, start):
-    """After one round: the mean of the slot's group, of the group the client was in, or the average."""
-    module, watch = watched(with_method(tiny, averaging=Grouping(S=2), client_start=start))
-    state = module.state
-    module.training_step(2, 0)
-    received = {job.key.client: job.receives["student"] for job, _ in watch.clients(2)}
-    groups = cut(module._world(2).cohort(), (2, 2))
-    for group, members in enumerate(groups):
-        for client in members:
-            expected = {
-                "released_code": state.server["groups"][str(group)],
-                "paper": state.server["groups"][str(state.server["last_group"][str(client)])],
-                "average": state.server["average"],
-            }[start]
-            assert equal(received[client], expected)
+class Plain(PlainRounds):
+    """`groups`: their means; `last`: the group of each client; `own`: a slot's statistics."""
+
+    def begin(self) -> None:
+        self.groups = [self.now] * getattr(self.method.averaging, "S", 1)
+        self.last, self.own = dict[int, int](), dict[int, Weights]()
+        self.at_clients = self.environment.experiment.data.label_setting == "share"
+
+    def _keeper(self, client: int, name: str) -> Any:
+        return name if self.method.momentum == "released_code" else None
+
+    def play(self, cohort: list[int]) -> None:
+        method, S = self.method, len(self.groups)
+        replicas = 0 if self.at_clients else S if method.server_models == "released_code" else 1
+        servers = [self.serve(replica) for replica in range(replicas)]
+        if self.number <= method.warm_start_rounds:
+            (self.now,) = servers
+            self.groups = servers * S
+            return
+        group_of = {int(k): g for g, members in enumerate(np.array_split(cohort, S)) for k in members}
+        students: list[list[Weights]] = [[] for _ in self.groups]
+        for slot, (client, g) in enumerate(group_of.items()):
+            last = self.groups[self.last[client]] if client in self.last else self.now
+            start = {"released_code": self.groups[g], "average": self.now, "paper": last}[method.client_start]
+            students[g].append(self.job(client, slot, {**start, **self.own.get(slot, {})}))
+        self.groups = [
+            self.mean(of_group, servers[g % replicas :] if servers else []) for g, of_group in enumerate(students)
+        ]
+        self.now, self.last = plain_mean(self.groups), group_of
+        if servers and method.bn_statistics != "averaged":
+            self.now.update(statistics_of(servers[0]))
+
+    def mean(self, students: list[Weights], servers: list[Weights]) -> Weights:
+        if not servers:
+            return plain_mean(students)
+        n, share = len(students), self.method.averaging.server_weight
+        share = 1 / (n + 1) if share is None else share
+        both = plain_mean([servers[0], *students], [share, *[(1 - share) / n] * n])
+        return both if self.method.bn_statistics == "averaged" else {**both, **statistics_of(servers[0])}
+
+    def serve(self, replica: int) -> Weights:
+        network, name = self.network().train(), f"server {replica}"
+        sgd = self.optimizer(SERVER, network, name=name, lr=0.05)
+        streams = {"labelled": Stream(part="labelled", batch_size=8, views=("weak",))}
+        for batch in batches(self.environment, self.number, Key(client=SERVER, draw=replica), self.T, streams):
+            step(sgd, F.cross_entropy(network(batch["labelled"].views["weak"]), batch["labelled"].labels_N))
+        self.keep(SERVER, sgd, name)
+        return weights_of(network)
+
+    def job(self, client: int, slot: int, start: Weights) -> Weights:
+        network, name = self.network(), f"slot {slot}"
+        network.load_state_dict(start)
+        sgd = self.optimizer(client, network, name=name)
+        views = ("weak", "strong") if isinstance(self.method.objective, CRL) else ("weak",)
+        streams = {"unlabelled": Stream(part="unlabelled", batch_size=8, views=views)}
+        if self.at_clients:
+            streams["labelled"] = Stream(part="labelled", batch_size=8, views=("weak",))
+        for batch in batches(self.environment, self.number, client, self.T, streams):
+            loss = self.loss_of(network, batch["unlabelled"])
+            if self.at_clients:
+                labelled = batch["labelled"]
+                loss = loss + F.cross_entropy(network(labelled.views["weak"]), labelled.labels_N)
+            step(sgd, loss)
+        self.keep(client, sgd, name)
+        if self.method.bn_statistics == "slot":
+            self.own[slot] = statistics_of(weights_of(network))
+        return weights_of(network)
+
+    def loss_of(self, network: nn.Module, images: Any) -> Tensor:
+        objective, weak = self.method.objective, images.views["weak"]
+        if isinstance(objective, Supervised):
+            return F.cross_entropy(network(weak), images.labels_N)
+        if self.method.client_labels == "released_code":
+            learns_ND = labels_ND = network(torch.cat([weak, images.views["strong"]]))
+        elif getattr(objective, "views", "") == "one_forward":
+            labels_ND, learns_ND = network(torch.cat([weak, images.views["strong"]])).chunk(2)
+        else:
+            in_training = isinstance(objective, CRL) and objective.pseudo_label_mode == "train"
+            with torch.no_grad():
+                labels_ND = network.train(in_training)(weak)
+            learns_ND = network.train()(images.views["strong" if isinstance(objective, CRL) else "weak"])
+        p_ND = labels_ND.detach().softmax(1)
+        losses_N = F.cross_entropy(learns_ND, p_ND.argmax(1), reduction="none")
+        return (losses_N * (p_ND.amax(1) >= objective.threshold)).mean()
 
 
-def test_batch_statistics_stay_at_the_server_or_are_averaged(tiny):
-    norm = replace(tiny, model=replace(tiny.model, norm="bn"))
-    kept, averaged = weights_after(norm, rounds=1), weights_after(with_method(norm, bn_statistics="averaged"), rounds=1)
-    statistics = {name for name in kept if is_statistic(name)}  # two forwards count twice as many batches at clients
-    assert statistics and all((kept[name] != averaged[name]).any() for name in statistics)
-    assert equal(
-        {name: kept[name] for name in kept if name not in statistics},
-        {name: averaged[name] for name in averaged if name not in statistics},
-    )
+@pytest.mark.parametrize("way", WAYS)
+def test_two_rounds_by_plain_torch(way):
+    """Eqs. 3 to 8, and each switch at each value."""
+    module, _ = compared(Plain, of(way), of(way.split(",")[0]), 2 + WAYS[way].warm_start_rounds)
+    assert (module.metrics.get("pseudo/kept") == 0) == ("nothing" in way)
+    assert ("pseudo/accuracy" in module.metrics) == ("nothing" not in way and "oracle" not in way)
 
 
-def test_a_slot_goes_on_from_its_own_batch_statistics():
-    """By hand: weights are what was received, statistics what the slot left, if it left any."""
-    update = SelfTrainingUpdate(keeps_statistics=True)
-    received = {"conv.weight": torch.ones(2), "norm.running_mean": torch.zeros(2)}
-    reader: Any = None  # nothing is read
-    local = update.start({"student": received}, None, reader)
-    assert local is not None
-    local.trainable["student"] = {"conv.weight": torch.full((2,), 3.0), "norm.running_mean": torch.full((2,), 5.0)}
-    assert equal(update.finish(local)["student"], local.trainable["student"])
-    assert local.private is not None and set(local.private) == {"statistics"}
-    again = update.start({"student": received}, local.private, reader)
-    assert again is not None
-    expected = {"conv.weight": torch.ones(2), "norm.running_mean": torch.full((2,), 5.0)}
-    assert equal(again.trainable["student"], expected)
-
-
-# The losses in NumPy, with labels at the clients. Legend: N images, D classes.
-
-
-RNG = np.random.default_rng(7)
-W_DC, WEAK, STRONG, LABELLED = (RNG.normal(size=size) for size in ((4, 3), (6, 3), (6, 3), (5, 3)))
-LABELS = np.array([0, 3, 1, 1, 2])
-
-
-@pytest.mark.parametrize(
-    ("update", "learns", "taught_by"),
-    [
-        # Eq. 4: the strong view from the weak one's argmax. Eq. 5: the weak view from its own.
-        (ConsistencyUpdate(objective=CRL(threshold=0.6)), [STRONG], [WEAK]),
-        (SelfTrainingUpdate(objective=SelfTraining(threshold=0.6)), [WEAK], [WEAK]),
-        # As released: each view from its own; a mean over both halves.
-        (TwoViewSelfTrainingUpdate(objective=CRL(threshold=0.6)), [WEAK, STRONG], [WEAK, STRONG]),
-    ],
-)
-def test_the_losses_by_numpy(update, learns, taught_by):
-    """Cross-entropy of the labels, plus the mean over all views that learn of those at least tau sure."""
-    layer = nn.Linear(3, 4, bias=False).double()
-    layer.weight.data = torch.tensor(W_DC)
-    batch = {
-        "labelled": Batch(views={"weak": torch.tensor(LABELLED)}, labels_N=torch.tensor(LABELS)),
-        "unlabelled": Batch(views={"weak": torch.tensor(WEAK), "strong": torch.tensor(STRONG)}, labels_N=None),
-    }
-    loss, aux = update.loss(nn.ModuleDict({"student": layer}), nn.ModuleDict(), batch, torch.Generator())
-    on_labels = -log_softmax(LABELLED @ W_DC.T, axis=1)[np.arange(5), LABELS].mean()
-    terms = []
-    for view, teacher in zip(learns, taught_by, strict=True):
-        p_ND = softmax(teacher @ W_DC.T, axis=1)
-        kept_N = p_ND.max(axis=1) >= 0.6
-        terms.append(-log_softmax(view @ W_DC.T, axis=1)[np.arange(6), p_ND.argmax(axis=1)] * kept_N)
-        assert 0 < kept_N.sum() < 6
-    assert loss.item() == pytest.approx(on_labels + np.concatenate(terms).mean())
-    assert aux["client/labelled_loss"].item() == pytest.approx(on_labels)
-    assert aux["labels_N"].tolist() == (WEAK @ W_DC.T).argmax(axis=1).tolist() and len(aux["kept_N"]) == 6
-
-
-# Averaging by hand (Eqs. 7 and 8), and shared means.
-#
-# Server w_s = (1, 2); clients w_1 = (4, 5), w_2 = (7, 8), w_3 = (10, 5), w_4 = (1, 1).
-#
-# FedAvg, Eq. 8: (1 + 4 + 7 + 10 + 1) / 5 = 4.6, (2 + 5 + 8 + 5 + 1) / 5 = 4.2.
-# Groups {1, 2}, {3, 4}, Eq. 7: ((1+4+7)/3, (2+5+8)/3) = (4, 5); ((1+10+1)/3, (2+5+1)/3) = (4, 8/3); mean (4, 23/6).
-# Unequal groups {1, 2, 3}, {4}: ((1+4+7+10)/4, (2+5+8+5)/4) = (5.5, 5); ((1+1)/2, (2+1)/2) = (1, 1.5); mean 3.25 each.
-
-
-W_S = {"w": torch.tensor([1.0, 2.0])}
-CLIENTS = [{"w": torch.tensor(pair)} for pair in ([4.0, 5.0], [7.0, 8.0], [10.0, 5.0], [1.0, 1.0])]
-
-
-def group_mean(members, server_weight=None):
-    clients = RunningMean()
-    for member in members:
-        clients.add(member)
-    return with_server(clients, W_S, server_weight)
-
-
-@pytest.mark.parametrize(
-    ("groups", "expected"),
-    [([CLIENTS], [4.6, 4.2]), ([CLIENTS[:2], CLIENTS[2:]], [4.0, 23 / 6]), ([CLIENTS[:3], CLIENTS[3:]], [3.25, 3.25])],
-    ids=["FedAvg", "equal groups", "unequal groups count equally"],
-)
-def test_groups_by_hand(groups, expected):
-    torch.testing.assert_close(mean([group_mean(members) for members in groups])["w"], torch.tensor(expected))
-
-
-def test_sums_are_float64():
+def test_sums_are_float64_and_counters_keep_their_type():
     """2^24 + 1 is not a float32: a float32 sum of 2^24, 1 and 1 loses both ones; the mean of three is 5592406."""
-    parts = [{"w": torch.tensor([float(2**24)])}, {"w": torch.tensor([1.0])}, {"w": torch.tensor([1.0])}]
-    assert mean(parts)["w"].item() == 5592406.0
-
-
-def test_counters_keep_their_type():
-    counted = mean([{"n": torch.tensor(3)}, {"n": torch.tensor(6)}])
-    assert counted["n"].dtype == torch.int64 and counted["n"].item() == 4
-
-
-@given(st.integers(1, 60), st.integers(1, 60))
-def test_paper_groups_hold_everyone_and_differ_by_at_most_one(C, S):
-    if S > C:
-        with pytest.raises(ConfigError, match=f"choose S from 1 to {C}"):
-            Grouping(S=S).group_sizes(C)
-        return
-    sizes = Grouping(S=S).group_sizes(C)
-    assert sum(sizes) == C and len(sizes) == S and max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize(
-    ("C", "S", "sizes"), [(10, 2, (5, 5)), (20, 2, (10, 10)), (30, 3, (10, 10, 10)), (47, 5, (10, 10, 10, 10, 7))]
-)
-def test_released_groups(C, S, sizes):
-    """utils_v2.py:1498-1567 of the released code."""
-    assert Grouping(S=S, sizes="released_code").group_sizes(C) == sizes
+    average = mean([{"w": torch.tensor([w]), "n": torch.tensor(n)} for w, n in ((2.0**24, 3), (1.0, 6), (1.0, 4))])
+    assert average["w"].item() == 5592406.0
+    assert average["n"].dtype == torch.int64 and average["n"].item() == 4
 
 
 def test_released_groups_that_leave_one_empty_are_refused():
@@ -198,16 +165,14 @@ def test_ema_in_place_by_hand(lerp):
     """T = 4 follows S = 2, then S = 0, with decay 3/4: 3.5, then 2.625; running statistics do so, counters are the
     student's. decay 1 leaves T, decay 0 gives S bit by bit."""
     teacher, student = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
-    for network, value, batches in ((teacher, 4.0, 3), (student, 2.0, 7)):
+    for network, value, count in ((teacher, 4.0, 3), (student, 2.0, 7)):
         for name, tensor in network.state_dict().items():
-            tensor.fill_(batches if name == "num_batches_tracked" else value)
+            tensor.fill_(count if name == "num_batches_tracked" else value)
     ema_(teacher, student, 0.75, lerp=lerp)
     after = teacher.state_dict()
     assert after["weight"].item() == after["running_mean"].item() == 3.5 and after["num_batches_tracked"].item() == 7
     nn.init.zeros_(student.weight)
-    ema_(teacher, student, 1.0, lerp=lerp)
-    assert teacher.weight.item() == 3.5
-    ema_(teacher, student, 0.75, lerp=lerp)
-    assert teacher.weight.item() == 2.625
-    ema_(teacher, student, 0.0, lerp=lerp)
+    for decay, weight in ((1.0, 3.5), (0.75, 2.625), (0.0, 0.0)):
+        ema_(teacher, student, decay, lerp=lerp)
+        assert teacher.weight.item() == weight
     assert equal(teacher.state_dict(), student.state_dict())

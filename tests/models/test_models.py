@@ -19,8 +19,8 @@ from tests.models.written_out import (
     SMALL,
     TINY,
     VGG11,
+    WRESNET,
     forward,
-    wresnet_forward,
 )
 
 # N images, C channels, H rows, W columns, D classes
@@ -90,8 +90,8 @@ def test_forward_flops_of_the_emnist_cnn_by_hand() -> None:
         (Model(network="fedavg_cnn"), (3, 16, 16), partial(forward, FEDAVG, padding=2, norm=32)),
         (SMALL_CNN, (1, 28, 28), partial(forward, SMALL)),
         (TINY_CNN, (1, 8, 8), partial(forward, TINY)),
-        (Model(network="wresnet28x2", norm="bn"), (3, 16, 16), wresnet_forward),
-        (Model(network="wresnet28x2", norm="sbn"), (1, 28, 28), wresnet_forward),
+        (Model(network="wresnet28x2", norm="bn"), (3, 16, 16), partial(forward, WRESNET, norm=0)),
+        (Model(network="wresnet28x2", norm="sbn"), (1, 28, 28), partial(forward, WRESNET, norm=0)),
         (Model(network="resnet9"), (3, 32, 32), partial(forward, RESNET9, norm=32)),
         (Model(network="vgg11"), (1, 28, 28), partial(forward, VGG11, norm=32)),
         (RSCFED_CNN, (3, 32, 32), partial(forward, RSCFED, padding=0)),

@@ -26,12 +26,41 @@ VGG11 = " ".join(  # vgg.py:28-74 with norms
 VGG11 += " flatten fc1 norm relu fc2 fc3"
 
 
-def forward(description: str, weights: dict[str, Tensor], images_NCHW: Tensor, padding: int = 1, norm: int = 4):
-    """Layer by layer; "[" begins a shortcut that "]" adds. A norm has so many groups, or 0: the batch's own statistics;
-    one that has no weights is left out. "even": what a pool lacks in its last window is the least."""
+def resnet_block(index: int) -> str:
+    """Of four pre-activated ones a stage (wresnet.py:9-60); the first begins its shortcut after norm and ReLU."""
+    name, first, stride = f"blocks.{index}", not index % 4, ":2" if index in (4, 8) else ""
+    begin = f"{name}.norm1 relu [" if first else f"[ {name}.norm1 relu"
+    work = f"{name}.conv1{stride} {name}.norm2 relu {name}.conv2"
+    return f"{begin} {work} {f']{name}.projection{stride}' if first else ']'}"
+
+
+WRESNET = f"conv1 {' '.join(map(resnet_block, range(12)))} norm relu mean fc"
+
+
+def forward(
+    description: str, weights: dict[str, Tensor], images_NCHW: Tensor, padding: int = 1, norm: int = 4
+) -> Tensor:
+    """Layer by layer; "[" begins a shortcut that "]" adds, or "]NAME" after that layer; ":2" is a stride. A norm has so
+    many groups, or 0: the batch's own statistics; one that has no weights is left out. "even": what a pool lacks in its
+    last window is the least."""
+
+    def layer(name: str, hidden: Tensor) -> Tensor:
+        name, _, stride = name.partition(":")
+        weight, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
+        if weight.dim() == 4:
+            side = padding if weight.shape[-1] > 1 else 0
+            return F.conv2d(hidden, weight, bias, stride=int(stride or 1), padding=side)
+        if weight.dim() == 2:
+            return F.linear(hidden, weight, bias)
+        if norm:
+            return F.group_norm(hidden, norm, weight, bias)
+        return F.batch_norm(hidden, None, None, weight, bias, training=True)
+
     hidden, shortcuts = images_NCHW, list[Tensor]()
     for word in description.split():
         match word:
+            case "mean":
+                hidden = hidden.mean(dim=(2, 3))
             case "relu":
                 hidden = F.relu(hidden)
             case "even":
@@ -42,43 +71,8 @@ def forward(description: str, weights: dict[str, Tensor], images_NCHW: Tensor, p
                 hidden = hidden.reshape(len(hidden), -1)
             case "[":
                 shortcuts.append(hidden)
-            case "]":
-                hidden = hidden + shortcuts.pop()
-            case _ if f"{word}.weight" in weights:
-                layer = weights[f"{word}.weight"], weights[f"{word}.bias"]
-                if layer[0].dim() == 4:
-                    hidden = F.conv2d(hidden, *layer, padding=padding)
-                elif layer[0].dim() == 2:
-                    hidden = hidden @ layer[0].T + layer[1]
-                elif norm:
-                    hidden = F.group_norm(hidden, norm, *layer)
-                else:
-                    hidden = F.batch_norm(hidden, None, None, *layer, training=True)
-            case _:
-                assert "norm" in word
+            case _ if word.startswith("]"):
+                hidden = hidden + (layer(word[1:], shortcuts.pop()) if word[1:] else shortcuts.pop())
+            case _ if "norm" not in word or f"{word}.weight" in weights:
+                hidden = layer(word, hidden)
     return hidden
-
-
-def wresnet_forward(weights: dict[str, Tensor], images_NCHW: Tensor) -> Tensor:
-    """The released forward pass (wresnet.py:9-60) at batch statistics, with its `equal_inout` branches."""
-
-    def active(hidden: Tensor, norm: str) -> Tensor:
-        scale, shift = weights[f"{norm}.weight"], weights[f"{norm}.bias"]
-        mean, var = hidden.mean(dim=(0, 2, 3)), hidden.var(dim=(0, 2, 3), unbiased=False)
-        normalised = (hidden - mean[:, None, None]) / (var[:, None, None] + 1e-5).sqrt()
-        return F.relu(normalised * scale[:, None, None] + shift[:, None, None])
-
-    hidden = F.conv2d(images_NCHW, weights["conv1.weight"], padding=1)
-    for index in range(12):
-        stride = 2 if index in (4, 8) else 1
-        name, equal_inout = f"blocks.{index}", index not in (0, 4, 8)
-        out = active(hidden, f"{name}.norm1")
-        if not equal_inout:
-            hidden = out
-        inner = F.conv2d(out, weights[f"{name}.conv1.weight"], stride=stride, padding=1)
-        inner = F.conv2d(active(inner, f"{name}.norm2"), weights[f"{name}.conv2.weight"], padding=1)
-        if not equal_inout:
-            hidden = F.conv2d(hidden, weights[f"{name}.projection.weight"], stride=stride)
-        hidden = hidden + inner
-    pooled = F.adaptive_avg_pool2d(active(hidden, "norm"), 1).flatten(1)
-    return pooled @ weights["fc.weight"].T + weights["fc.bias"]

@@ -1,4 +1,4 @@
-"""Claims of all papers: verbatim sentences, on cells that exist."""
+"""Claims of all papers: verbatim sentences, as they stood in the commits that they name."""
 
 import re
 import subprocess
@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import ACCURACY
 from benchmark.papers.published import PUBLISHED, claims_of, read_published
-from benchmark.papers.scale import PROFILES
-from benchmark.verdicts.derived import DERIVED
 from tests.conftest import ROOT
+from tests.papers.conftest import item_of
 
 TEXTS = {name: f"papers/{name}.md" for name in ("semifl", "rscfed", "fedswitch")}
 TEXTS |= {"ssfl": "papers/ssfl_gradient_diversity.md", "sage": "facts/sage_protocol.md"}
-NAMES = [f"{paper}/{path.stem}" for paper in TEXTS for path in sorted((PUBLISHED / paper).glob("*.toml"))]
+PATHS = [path for paper in TEXTS for path in sorted((PUBLISHED / paper).glob("*.toml")) if path.stem != "departures"]
+NAMES = [f"{path.parent.name}/{path.stem}" for path in PATHS]
 
 
 def plain(text: str) -> str:
@@ -26,7 +25,7 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("/departures")])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_quote_is_in_the_paper(name):
     path = ROOT.parent / "shared" / TEXTS[name.split("/")[0]]
     if not path.exists():
@@ -47,7 +46,7 @@ def git(*words: str) -> str:
     return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("/departures")])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_claim_stands_in_the_commit_that_it_names(name):
     """As it is now, in a commit of that hour."""
     claims = [claim for claim in read_published(name).get("claims", ()) if claim.get("commit")]
@@ -66,41 +65,9 @@ def hashed(claim: dict[str, Any]) -> dict[str, Any]:
     return {"endpoint": "last", "metric": ACCURACY, "main": False} | {k: v for k, v in claim.items() if k in HASHED}
 
 
-DIFFERENCES = ("pseudo/kl_log_ratio", "pseudo/kl_gap")  # 0 where two things are the same, in a single cell
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_items_are_whole(profile):
-    """Every claim refers to cells that exist, sums its coefficients to zero (unless its metric is a difference itself),
-    and, where it is counted, speaks of what its cells have or what runs hand over; every label is there once. A claim
-    on rounds may hold one cell against a share of another's."""
-    for item in items(ITEMS, profile):
-        labels = [cell.label for cell in item.cells]
-        assert len(set(labels)) == len(labels), item.name
-        for claim in item.claims:
-            assert claim.labels and set(claim.labels) <= set(labels), item.name
-            absolute = claim.metric in DIFFERENCES or claim.endpoint == "reached"
-            for contrast in (claim.contrast, *claim.contrasts):
-                assert absolute or sum(contrast.values()) == pytest.approx(0.0), (item.name, claim.name)
-            if claim.endpoint == "arithmetic" and claim.metric not in DERIVED:
-                assert all(claim.metric in item.cell(label).computed for label in claim.labels), (item.name, claim.name)
-        assert {cell.experiment.profile for cell in item.cells} == {item.profile}, item.name
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_cells_elsewhere_exist(profile):
-    """What a claim names of another item is there, under every profile, and is a difference."""
-    every = {item.name: item for item in items(ITEMS, profile)}
-    named = [place for item in every.values() for claim in item.claims for place in claim.elsewhere]
-    assert named
-    for place in named:
-        assert place.contrasts_in(cell.label for cell in every[place.item].cells), place
-        assert sum(place.contrast.values()) == pytest.approx(0.0)
-
-
 def test_what_is_written_of_a_claim_later_is_not_in_its_hash():
     """A claim that is withdrawn, or speaks of cells elsewhere, keeps its hash and so its seeds."""
-    (item,) = items(["ssfl/tab2"], "demo")
+    item = item_of("ssfl/tab2", "demo")
     for claim in item.claims:
         bare = replace(claim, withdrawn="", elsewhere=(), made=None)
         assert item.hash_of(bare) == item.hash_of(claim) == item.hash_of(replace(bare, withdrawn="why"))

@@ -42,16 +42,13 @@ def mine(tmp_path, monkeypatch):
 
 def test_cells_are_a_start_with_the_fields_of_row_and_column(mine):
     (item,) = items(["./mine.toml"], "demo")
-    plain = to_json(DEFAULT)
-    plain["federation"] |= {"rounds": 2, "T": 2}
-    plain["method"]["warm_start_rounds"] = 0
-    plain["partition"]["R"] = 0.8
-    assert item.cell("FedSwitch/R = 0.8").experiment == from_json(plain)
-    plain = to_json(cell_named("arena/digits:SemiFL/untuned", "demo"))
-    plain["federation"] |= {"rounds": 2, "T": 2}
-    plain["method"]["warm_start_rounds"] = 0
-    plain["partition"]["R"] = 0.8
-    assert item.cell("SemiFL/R = 0.8").experiment == from_json(plain)
+    starts = {"FedSwitch": DEFAULT, "SemiFL": cell_named("arena/digits:SemiFL/untuned", "demo")}
+    for row, start in starts.items():
+        plain = to_json(start)
+        plain["federation"] |= {"rounds": 2, "T": 2}
+        plain["method"]["warm_start_rounds"] = 0
+        plain["partition"]["R"] = 0.8
+        assert item.cell(f"{row}/R = 0.8").experiment == from_json(plain)
     assert item.family == "mine/mine demo"
 
 
@@ -100,37 +97,6 @@ def test_what_is_misspelt_is_refused_in_one_line(mine, typed, instead, message):
     assert "\n" not in str(refused.value)
 
 
-def test_own_code_that_was_edited_is_trained_anew(mine, monkeypatch, capsys):
-    """A record of other source does not count; a site of records alone imports nothing."""
-    code = (
-        "from dataclasses import dataclass\n\nfrom benchmark.methods.server_only import ServerOnly\n\n\n"
-        "@dataclass(frozen=True, kw_only=True)\nclass Mine(ServerOnly):\n    pass\n"
-    )
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    mine.write_text(FILE.partition("[[claims]]")[0].replace("FedSwitch = {}", 'Own = { method = "my_edited:Mine" }'))
-    mine.write_text(mine.read_text().replace(', "method.warm_start_rounds" = 0', ""))
-
-    def left() -> int:
-        assert main(["plan", "./mine.toml", "--json", "--results", "r", "--profile", "demo"]) == 0
-        return int(json.loads(capsys.readouterr().out)["runs"])
-
-    try:
-        mine.with_name("my_edited.py").write_text(code)
-        assert main(["reproduce", "./mine.toml", "--results", "r", "--profile", "demo"]) == 0
-        capsys.readouterr()
-        assert left() == 0
-        sys.modules.pop("my_edited")
-        assert main(["report", "--results", "r"]) == 0
-        assert "my_edited" not in sys.modules
-        assert "fssl report FOLDER/mine.toml" in (mine.parent / "r/site/index.html").read_text()
-        mine.with_name("my_edited.py").write_text(code.replace("    pass", "    shift = 1  # another source"))
-        mine.write_text(mine.read_text() + "\n")  # another text: read anew
-        capsys.readouterr()
-        assert left() == 1
-    finally:
-        sys.modules.pop("my_edited", None)
-
-
 def test_a_sweep_s_runs_carry_the_claims_of_the_item(mine, monkeypatch, capsys):
     """The file alone says which claims its confirming runs began under, at a worker and at an agent."""
     assert main(["sweep", "./mine.toml", "--profile", "demo", "--seeds", "1"]) == 0
@@ -160,13 +126,17 @@ def test_two_files_of_one_name_are_not_one_item(mine, capsys):
     note_own(items(["other/mine.toml"], "demo"), mine.parent / "r")
 
 
-def test_a_damaged_note_is_named_and_ends_nothing_else(mine, capsys):
-    note = mine.parent / "r/own/mine-mine-demo.json"
-    note.parent.mkdir(parents=True)
-    note.write_text('{"name": 3}')
+def test_a_site_of_records_alone_imports_no_code_and_names_a_damaged_note(mine, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(mine.parent)
+    code = "from benchmark.methods.server_only import ServerOnly\n\n\nclass Mine(ServerOnly):\n    pass\n"
+    (mine.parent / "my_code.py").write_text(code)
+    mine.write_text('rows = { Own = { method = "my_code:Mine" } }')
+    note_own(items(["./mine.toml"], "demo"), mine.parent / "r")
+    del sys.modules["my_code"]
+    (mine.parent / "r/own/damaged.json").write_text('{"name": 3}')
     assert main(["report", "--results", "r"]) == 0
-    assert (
-        f"{note.relative_to(mine.parent / 'r')}: name is 3, not text" in (mine.parent / "r/site/index.html").read_text()
-    )
+    assert "my_code" not in sys.modules
+    front = (mine.parent / "r/site/index.html").read_text()
+    assert "fssl report FOLDER/mine.toml" in front and "own/damaged.json: name is 3, not text" in front
     assert main(["run", "--results", "r", "--seed=100", "--federation.rounds=1", "--federation.T=1"]) == 66
     assert "not text; remove it" in capsys.readouterr().err

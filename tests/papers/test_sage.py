@@ -2,26 +2,14 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
-from benchmark.data.partition import Dirichlet
-from benchmark.errors import Stopped
-from benchmark.methods.feddure import FedDure
-from benchmark.methods.proxyfl import ProxyFL
-from benchmark.methods.supervised_fl import SupervisedFL
-from benchmark.optim.sgd import Constant
 from benchmark.papers.published import PUBLISHED, read_published
-from benchmark.records.run import run
 from tests.conftest import ROOT
 from tests.papers.conftest import item_of
-from tests.records.equality import differences
-from tests.records.test_run import Interrupt
 
 FACTS = ROOT.parent / "shared" / "facts"
 SETS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "SVHN": "svhn", "CINIC-10": "cinic10"}
@@ -109,40 +97,15 @@ BY_DATA = {
 
 
 @pytest.mark.parametrize("name", ["tab1", "tab6"])
-def test_settings_are_the_released_code_s(name):
-    """20 clients, 8 a round, SGD .1 and .9 without Nesterov, decay 1e-4, batches 128 and 256, tau .95, mu .001."""
+def test_lengths_and_labels_are_the_released_code_s(name):
     cells = item_of(f"sage/{name}").cells
     assert len(cells) == 13 * 12
     for cell in cells:
-        e, method = cell.experiment, cell.experiment.method
+        e = cell.experiment
         rounds, T, rarest, labels = BY_DATA[e.data.name]
-        federation = e.federation
-        assert (federation.K, federation.C, federation.T, federation.epochs) == (20, 8, T, None)
-        assert federation.rounds == rounds and e.evaluation.every == 1
-        assert e.partition == Dirichlet(alpha=float(cell.setting["alpha"]), rule="sage")
-        assert (e.data.augmentation.weak.flip, e.data.test_statistics) == (0.5, "training")
-        assert e.model.network == "resnet8x4"
-        if cell.setting["method"] == "FedAvg-SL":
-            assert (e.data.label_setting, e.data.labelled_clients) == ("some_clients", 20)
-        else:
-            assert e.data.label_setting == "drawn_apart"
+        assert (e.federation.rounds, e.federation.T) == (rounds, T)
+        if cell.setting["method"] != "FedAvg-SL":  # which has all labels
             assert math.floor(round(e.data.labelled_share * rarest, 6)) == labels[name]
-        if isinstance(method, SupervisedFL):
-            assert (method.batch_size, method.mu) == (128, 0.001 if cell.setting["method"] == "FedProx" else 0)
-        else:
-            assert (method.labelled_batch_size, method.batch_size) == (128, 256)
-        if cell.setting["method"] == "FedMatch":
-            assert (method.threshold, method.lambdas.s, method.helpers, e.model.norm) == (0.75, 10.0, 2, "gn")
-            continue
-        assert e.model.norm == "bn" and getattr(method, "threshold", 0.95) == (
-            0.6 if isinstance(method, FedDure) else 0.95
-        )
-        if isinstance(method, ProxyFL):  # options.py: total_server_epochs / num_rounds; scripts/train.sh
-            assert method.tuning_passes == (10 if e.data.name == "cifar100" else 100)
-            assert (method.tuning_rate, method.tuning_batch_size, method.decay) == (0.005, 4, 0.99)
-        sgd = e.optimizer
-        assert (sgd.lr, sgd.momentum, sgd.nesterov, sgd.weight_decay) == (0.1, 0.9, False, 1e-4)
-        assert sgd.schedule == Constant()
 
 
 @pytest.mark.parametrize("profile", ["demo", "laptop"])
@@ -163,26 +126,3 @@ def test_figure_5a_shows_how_mild_its_alphas_are():
     assert cells[usual.format("0.8")] == pytest.approx(0.51, abs=0.06)
     assert cells[usual.format("0.1")] == pytest.approx(0.83, abs=0.06)
     assert cells[paired.format("1")] == pytest.approx(0.37, abs=0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", sorted({line["method"] for line in read_published("sage/tab1")["cells"] if "not_yet" not in line})
-)
-def test_full_size_runs_start_and_go_on_after_an_interruption(method, tmp_path, monkeypatch):
-    """On 400 made-up images, one client a round and two local steps: the same weights with and without a break."""
-    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
-    draw = np.random.default_rng(0)
-    for number in range(420):
-        path = tmp_path / "data" / ("test" if number >= 400 else "train") / "abcdefghij"[number % 10] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
-    e = item_of("sage/tab1").cell(f"CIFAR-10/{method}/alpha=0.1").experiment
-    partition = Dirichlet(alpha=0.1, rule="sage", min_size=1)
-    e = replace(e, data=replace(e.data, name=f"folder:{tmp_path / 'data'}"), partition=partition)
-    e = replace(e, federation=replace(e.federation, C=1, T=2, rounds=2))
-    whole = run(e, tmp_path / "whole")
-    with pytest.raises(Stopped):
-        run(e, tmp_path / "broken", callbacks=[Interrupt(1)])
-    assert run(e, tmp_path / "broken")["last"] == whole["last"]
-    assert differences(tmp_path / "broken", tmp_path / "whole", e) == []

@@ -8,14 +8,12 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.methods.rscfed import RSCFed
-from benchmark.methods.semifl import SemiFL
 from benchmark.papers import published
-from benchmark.papers.catalogue import ITEMS, VARIANTS, WITH_SWITCHES, items, profiles, variant_of
+from benchmark.papers.catalogue import ITEMS, WITH_SWITCHES
 from benchmark.papers.item import Printed
 from benchmark.papers.paper import Paper
 from benchmark.papers.published import read_published
-from benchmark.papers.scale import PROFILES, REDUCED, Scale
+from benchmark.papers.scale import Scale
 from benchmark.papers.table import item
 
 FILE = """
@@ -165,58 +163,3 @@ def test_a_method_that_a_paper_does_not_have_is_refused(paper):
 def test_a_missing_file_is_named(toy):
     with pytest.raises(ConfigError, match=r"toy/tab2: .*tab2.toml is missing"):
         item(toy(FILE), "tab2", "paper")
-
-
-NETWORKS = {"wresnet28x2": "WResNet28x2", "resnet18": "ResNet18", "resnet9": "ResNet9", "fedavg_cnn": "CNN"}
-
-
-def passes(e: Experiment) -> object:
-    """E of SemiFL is a round's; E of SSFL a run's, in epochs of 65,536 / 64 local steps, or times its usual length."""
-    if isinstance(e.method, SemiFL):
-        return e.federation.epochs or f"{e.federation.T} steps"
-    return "3 x the rounds" if e.profile in REDUCED else e.federation.rounds * e.federation.T / 1024
-
-
-# What a row or column says of a cell, read from what runs.
-RUNS: dict[str, Callable[[Experiment], object]] = {
-    "R": lambda e: e.partition.R_nominal or 0.0,
-    "T": lambda e: e.federation.T,
-    "N_s": lambda e: "all" if e.data.label_setting == "everywhere" else e.data.N_s,
-    "K": lambda e: e.federation.K,
-    "C": lambda e: e.federation.C,
-    "rounds": lambda e: e.federation.rounds,
-    "network": lambda e: NETWORKS.get(e.model.network, e.model.network),
-    "E": passes,
-    "alpha": lambda e: vars(e.partition)["alpha"],
-    "beta_g": lambda e: e.method.server_momentum,
-    "mixup": lambda e: "yes" if e.method.mix_weight else "no",
-    "sBN": lambda e: e.method.statistics.replace("_", " "),
-    "M": lambda e: e.method.M,
-    "K_subset": lambda e: e.method.subset,
-    "clients": lambda e: e.method.M * e.method.subset if isinstance(e.method, RSCFed) else e.federation.C,
-    "share": lambda e: e.method.labelled_share,
-}
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_every_factor_that_is_shown_is_the_one_that_runs(profile):
-    """And where the print has another, the cell's note names it: 200 rounds of FedMatch, of which 600 run."""
-    shown = set()
-    for name in [*ITEMS, *VARIANTS]:
-        paper = name.partition("/")[0]
-        if "/departures" in name or paper == "arena" or profile not in profiles(name):
-            continue
-        variant = variant_of(name)
-        lines = read_published(name.removesuffix(variant.suffix if variant else ""))["cells"]
-        for cell in items([name], profile)[0].cells:
-            if cell.role not in ("published", "quoted"):
-                continue
-            said = {key: value for key, value in cell.setting.items() if key in RUNS}
-            assert said == {key: RUNS[key](cell.experiment) for key in said}, (name, cell.label)
-            printed = [line for line in lines if line["method"] == cell.setting["method"]]
-            assert any(
-                all(line[key] == value or f"{key} = {line[key]}" in cell.note for key, value in said.items())
-                for line in printed
-            ), (name, cell.label)
-            shown |= {(paper, key) for key in said}
-    assert {("semifl", "rounds"), ("semifl", "network"), ("semifl", "E"), ("ssfl", "E"), ("fedswitch", "alpha")} < shown

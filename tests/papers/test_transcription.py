@@ -4,7 +4,7 @@ Each entry there has to be one of ours, with equal numbers, under every key that
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -64,38 +64,23 @@ def in_our_words(name: str, entry: Entry) -> Iterator[dict[str, Any]]:
     ours = {keys[k]: v for k, v in entry.items() if k in keys and v is not None and k not in dropped}
     if "data" in ours:
         ours["data"] = DATA[ours["data"]]
-    ours = {key: WORDS[paper](key, value) for key, value in ours.items()}
+    ours = {key: in_our_word(paper, key, value) for key, value in ours.items()}
     if name in ("fedswitch.tab2", "fedswitch.tab3"):
         ours["method"] = FEDSWITCH.get(ours["method"], ours["method"])
     yield ours
 
 
-def ssfl_word(key: str, value: Any) -> Any:
+def in_our_word(paper: str, key: str, value: Any) -> Any:
+    match paper, key:
+        case "semifl", "N_s":
+            return "all" if str(value).lower() == "all" else int(value)
+        case "semifl", "mixup":
+            return "yes" if value else "no"
+        case "rscfed", "method":
+            return re.sub(r" ?\(ours\)", "", value).replace("FedIRM(", "FedIRM (")
+        case "fedswitch", "labels":
+            return {"labels-at-client": "Labels at Client", "labels-at-server": "Labels at Server"}[value]
     return value
-
-
-def semifl_word(key: str, value: Any) -> Any:
-    if key == "N_s":
-        return "all" if str(value).lower() == "all" else int(value)
-    return {True: "yes", False: "no"}[value] if key == "mixup" else value
-
-
-def rscfed_word(key: str, value: Any) -> Any:
-    return re.sub(r" ?\(ours\)", "", value).replace("FedIRM(", "FedIRM (") if key == "method" else value
-
-
-def fedswitch_word(key: str, value: Any) -> Any:
-    if key == "labels":
-        return {"labels-at-client": "Labels at Client", "labels-at-server": "Labels at Server"}[value]
-    return value
-
-
-WORDS: Mapping[str, Callable[[str, Any], Any]] = {
-    "ssfl": ssfl_word,
-    "semifl": semifl_word,
-    "rscfed": rscfed_word,
-    "fedswitch": fedswitch_word,
-}
 
 
 def is_dash(entry: Entry) -> bool:

@@ -27,8 +27,6 @@ from reports.site import build
 from tests.reports.fakes import accuracies, begun_under, make_cell, make_record, pair
 from tests.reports.test_site import Page, words
 
-RULE = {"rule": {"version": 4}}
-
 
 def pilots() -> tuple[Item, Records]:
     item = pair()
@@ -162,17 +160,6 @@ def test_a_card_counts_a_cell_of_two_items_once() -> None:
     assert (line["cells_run"], line["total"], line["items"]) == (1, 2, 2)
 
 
-def test_what_is_counted_has_no_seeds_in_its_sentence() -> None:
-    """Nothing was drawn by chance."""
-    item, records = pilots()
-    claim = replace(item.claims[0], endpoint="arithmetic", metric="parameters")
-    cells = tuple(replace(cell, computed={"parameters": n}) for cell, n in zip(item.cells, (300.0, 100.0), strict=True))
-    one = Reported(replace(item, profile="paper", cells=cells, claims=(claim,)), records)
-    (row,) = rows_of(one)
-    assert row.finding == "parameters: the difference is +200. It is counted."
-    assert claims_pictures(one.judged) == []
-
-
 def test_a_claim_is_drawn_with_every_seed_and_the_interval_that_is_told() -> None:
     """At 3 of 9 seeds a ends 10 points below labels alone: every seed is judged and drawn."""
     item = pair()
@@ -194,24 +181,22 @@ def test_a_claim_is_drawn_with_every_seed_and_the_interval_that_is_told() -> Non
 
 
 def test_it_is_told_when_claim_and_first_run_were_made_and_by_which_rule() -> None:
-    """Seed 101 began first, before the rule had a version; a pilot was earlier still. Without a run: none yet."""
+    """Seed 101 began first, before the rule had a version. Without a run: none yet."""
     item = pair(made=datetime(2026, 11, 22, 21, 53, 57, tzinfo=UTC), commit="9500fb4")
-    records = confirmed()[1]
 
-    def begun(run: RunRecord, hour: int) -> RunRecord:
+    def begun(run: RunRecord) -> RunRecord:
         first = run.seed == 101
-        said = {"attempts": [{"started": f"2026-11-23T{hour - first:02}:07:29Z"}]} | ({} if first else RULE)
+        said = {
+            "attempts": [{"started": f"2026-11-23T{2 - first:02}:07:29Z"}],
+            "rule": {"version": None if first else 4},
+        }
         return replace(run, manifest={**run.manifest, **said})
 
-    a, b = (cell.cell_key for cell in item.cells)
-    records = {
-        a: {**{s: begun(run, 2) for s, run in records[a].items()}, 0: make_record(item.cells[0], 0)},
-        b: {s: begun(run, 3) for s, run in records[b].items()},
-    }
+    records = {key: {s: begun(run) for s, run in runs.items()} for key, runs in confirmed()[1].items()}
     assert pre_registration(Reported(item, records), item.claims[0]) == {
         "Claim made": f"2026-11-22 21:53 UTC, in commit 9500fb4, hash {item.hash_of(item.claims[0])}",
         "First confirming run": "2026-11-23 01:07:29 UTC, a seed 101, by code 4f1c2a9be0",
-        "Rule": "version 4; 2 runs begun before the rule had a version; 16 runs begun under version 4",
+        "Rule": "version 4; 16 runs begun under version 4; 2 runs begun under version None",
     }
     assert pre_registration(Reported(item, {}), item.claims[0])["First confirming run"] == "none yet"
 

@@ -20,21 +20,8 @@ from reports.reported import Reported
 from reports.site import build
 from reports.tables import csv_of, latex_of, markdown_of
 from reports.terminal import print_item
-from tests.reports.fakes import accuracies, begun_under, make_cell, make_record, pair, printed
+from tests.reports.fakes import accuracies, begun_under, lean, make_cell, make_record, pair, printed
 from tests.reports.test_site import words
-
-
-def two_methods(profile: str = "laptop") -> tuple[Item, Records]:
-    """C = 2: A .90 .91 .92 (published 80.5), B .80 .82 .81; C = 4: A was not run, B .70 once."""
-    cells = (
-        make_cell("A/2", {"method": "A", "C": 2}, 1, published=printed(80.5)),
-        make_cell("B/2", {"method": "B", "C": 2}, 2),
-        make_cell("A/4", {"method": "A", "C": 4}, 3),
-        make_cell("B/4", {"method": "B", "C": 4}, 4),
-    )
-    item = Item(name="toy/tab1", title="Toy", profile=profile, cells=cells, seeds=3, margin=0.01, notes=("a note",))
-    values = [(cells[0], [0.90, 0.91, 0.92]), (cells[1], [0.80, 0.82, 0.81]), (cells[3], [0.70])]
-    return item, accuracies(values)
 
 
 def terminal(item: Item, records: Records, width: int = 100, encoding: str = "utf-8") -> str:
@@ -63,40 +50,40 @@ def test_the_end_of_the_output_has_the_verdicts() -> None:
 
 
 def test_all_formats_say_the_same_by_hand() -> None:
-    """A: mean .91, std .01. B: mean .81, std .01. CSV has fractions throughout, also what the paper prints."""
-    item, records = two_methods()
+    """A/2: .6 .7 .8; B/2: .85 .9 and a diverged run; A/4: .5; B/4: none. CSV has fractions, also what is printed."""
+    item, records = lean()
     (table,) = item_tables(Reported(item, records))
     lines = markdown_of(table).splitlines()
     assert lines[2] == "| C | A, ours | B, ours | A, published |"
-    assert lines[4] == "| C = 2 | 91.00 ±1.00 n=3 | 81.00 ±1.00 n=3 | 80.50 |"
-    assert lines[5] == "| C = 4 | – not run (0/3) | 70.00 n=1/3 | – |"
-    assert lines[-1] == "- a note" and "orientation only" in lines[0]
+    assert lines[4] == "| C = 2 | 70.00 ±10.00 n=3 | 87.50 ±3.54 n=2/3, 1 diverged | 83.07 |"
+    assert lines[5] == "| C = 4 | 50.00 n=1/3 | – not run (0/3) | 83.07 |"
+    assert lines[-1] == "- N." and "orientation only" in lines[0]
     latex = latex_of(table)
-    assert r"C = 2 & 91.00 ±1.00 n=3 & 81.00 ±1.00 n=3 & 80.50 \\" in latex and "% a note" in latex
+    assert r"C = 2 & 70.00 ±10.00 n=3 & 87.50 ±3.54 n=2/3, 1 diverged & 83.07 \\" in latex and "% N." in latex
     assert latex.count("&") == 3 * 3 and r"\begin{tabular}{lrrr}" in latex
     rows = {row["label"]: row for row in csv.DictReader(io.StringIO(csv_of(table.data).decode()))}
     first = rows["A/2"]
-    assert (first["unit"], first["published"], first["n"], first["status"]) == ("fraction", "0.805", "3", "done")
-    assert float(first["mean"]) == pytest.approx(0.91) and float(first["std"]) == pytest.approx(0.01)
-    assert (rows["A/4"]["mean"], rows["A/4"]["n"], rows["A/4"]["status"]) == ("", "0", "missing")
+    assert (first["unit"], first["published"], first["n"], first["status"]) == ("fraction", "0.8307", "3", "done")
+    assert float(first["mean"]) == pytest.approx(0.7) and float(first["std"]) == pytest.approx(0.1)
+    assert (rows["B/4"]["mean"], rows["B/4"]["n"], rows["B/4"]["status"]) == ("", "0", "missing")
     assert list(rows) == ["A/2", "B/2", "A/4", "B/4"]
     text = terminal(item, records)
-    for said in ("91.00 ±1.00", "n=3", "80.50", "not run (0/3)", "note: a note", "C = 2 "):
+    for said in ("70.00 ±10.00", "n=3", "83.07", "not run (0/3)", "note: N.", "C = 2 "):
         assert said in text, said
     assert "…" not in text and max(map(len, text.splitlines())) <= 100
     assert text.rstrip().endswith("report: reports/site/x.html")
-    assert "91.00 +-1.00" in terminal(item, records, encoding="ascii")
+    assert "70.00 +-10.00" in terminal(item, records, encoding="ascii")
     result = item_result(item, records, report="x.html")
     cells = {cell["label"]: cell for cell in result["cells"]}
-    assert cells["A/2"]["published"] == 80.5 and cells["A/2"]["mean"] == pytest.approx(0.91)
-    assert (cells["A/4"]["mean"], cells["A/4"]["n"], cells["A/4"]["status"]) == (None, 0, "missing")
-    assert (cells["B/4"]["n"], cells["B/4"]["n_wanted"], cells["B/4"]["status"]) == (1, 3, "partial")
+    assert cells["A/2"]["published"] == 83.07 and cells["A/2"]["mean"] == pytest.approx(0.7)
+    assert (cells["B/4"]["mean"], cells["B/4"]["n"], cells["B/4"]["status"]) == (None, 0, "missing")
+    assert (cells["A/4"]["n"], cells["A/4"]["n_wanted"], cells["A/4"]["status"]) == (1, 3, "partial")
     start = {"item": "toy/tab1", "profile": "laptop", "metric": "test/accuracy", "report": "x.html"}
     assert start.items() <= result.items()
 
 
 def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
-    item, records = two_methods()
+    item, records = lean()
     cell = item.cells[0]
     best = {"round": 3, "test/accuracy": 0.95}
     chosen = {
@@ -111,12 +98,10 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
     assert [row["label"] for row in table.data if row["selection"]] == ["A/2"]
 
 
-def test_the_ladder_and_diverged_runs(laptop_table: tuple[Item, Records]) -> None:
-    item, records = laptop_table
-    table, ladder = item_tables(Reported(item, records))
+def test_the_ladder_is_a_table_of_its_own(laptop_table: tuple[Item, Records]) -> None:
+    _, ladder = item_tables(Reported(*laptop_table))
     assert [entry.line for entry in ladder.rows[0].entries][0::3] == ["Server only", "90.00 ±0.00 n=3"]
-    assert "n=2/3, 1 diverged" in markdown_of(table)
-    text = terminal(item, records)
+    text = terminal(*laptop_table)
     assert "small, C = 10" in text and "…" not in text
     assert "Ladder: what each step adds" in text and "claim 1:" in text
 

@@ -1,0 +1,164 @@
+"""All items under all profiles: what they were when the committed records were made, and whole in themselves.
+
+A digest is of all labels, roles and cell keys of a paper's items under a profile, and of its claims' hashes. Where one
+changes, records of those cells no longer count, or confirming seeds no longer judge. Then `NUMERICS` of
+benchmark/experiment.py is what has to move, or the change has to be undone. A further item, and a stand-in that is
+chosen anew, have another digest.
+"""
+
+import hashlib
+from collections.abc import Callable
+
+import pytest
+
+from benchmark.experiment import Experiment, from_json, from_record
+from benchmark.methods.rscfed import RSCFed
+from benchmark.methods.semifl import SemiFL
+from benchmark.papers.catalogue import ITEMS, OURS, VARIANTS, items, profiles, variant_of
+from benchmark.papers.published import read_published
+from benchmark.papers.scale import PROFILES, REDUCED
+from benchmark.records.copies import read_copy
+from benchmark.verdicts.derived import DERIVED
+from tests.conftest import ROOT
+from tests.papers.conftest import item_of
+
+# demo, laptop, gpu, paper; "-": the runs are those of a smaller profile. Of `-printed`, `-plain`: the variants.
+DIGESTS = {
+    "ssfl": "3961140097b3 0a9dd9f1a8af 53e4d8b69ac9 be3e4b4f511a",
+    "semifl": "e91f9a9ccf2a c62d92873c98 79abe620b83a 0bed19a6fa0b",
+    "rscfed": "bb1107eead23 f52b3f317f0a 4445420b31ed 6fb665904f17",
+    "fedswitch": "9165482433bc efae6052e15b 070a2a721c8f 92039fa2ad6e",
+    "sage": "2881a94ac635 469b90ac47a6 847326113ff7 91cdb17541ff",
+    "arena": "f54d618fe189 e39f7b04082c 38046a9d984d -",
+    "ssfl-printed": "- - 992a2598fbf8 141e783b6eea",
+    "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",
+}
+NAMES = (*ITEMS, *VARIANTS)
+
+
+def digest(names: list[str], profile: str) -> str:
+    """Of these items, whatever the order of their cells and claims."""
+    built = [item_of(name, profile) for name in names if profile in profiles(name)]
+    cells = [f"{item.name} {cell.label} {cell.role} {cell.cell_key}" for item in built for cell in item.cells]
+    claims = [f"{item.name} {claim.name} {item.hash_of(claim)}" for item in built for claim in item.claims]
+    return hashlib.sha256("\n".join(sorted(cells + claims)).encode()).hexdigest()[:12] if built else "-"
+
+
+def part_of(name: str) -> str:
+    """The line of `DIGESTS` that holds an item: its paper, and the variant."""
+    return name.partition("/")[0] + next((end for end in ("-printed", "-plain") if name.endswith(end)), "")
+
+
+@pytest.mark.parametrize("part", sorted({*DIGESTS, *map(part_of, NAMES)}))
+def test_labels_keys_and_claims_stay(part):
+    names = [name for name in NAMES if part_of(name) == part]
+    assert " ".join(digest(names, profile) for profile in PROFILES) == DIGESTS[part]
+
+
+def test_old_records_of_fedirm_are_read_as_they_were_made():
+    """Their method lacks the fields that came later; a configuration that lacks them has FedIRM as released."""
+    key = item_of("rscfed/fig2-plain", "laptop").cell("FedIRM (weight adju.)").cell_key
+    path = next((ROOT / "results" / "reference" / key).iterdir())
+    written = read_copy(path).experiment
+    assert not {"asked", "ramp_from", "smoothing", "labelled_views", "relation_weight"} & written["method"].keys()
+    assert from_record(written).cell_key == key != from_json(written).cell_key
+    assert from_json(written).method.asked == "student"
+
+
+def test_variants_and_questions_of_ours_are_asked_for_by_name():
+    assert {item.name for item in items(["all"], "demo")} == set(ITEMS) >= OURS
+    assert not OURS & {item.name for item in items(["ssfl", "rscfed"], "demo")}
+    for name, suffix, words in (
+        ("ssfl/tab2", "-printed", "by the print"),
+        ("rscfed/tab1", "-plain", "plain Dirichlet"),
+    ):
+        assert words in item_of(name + suffix).title
+        assert any(f"{name}{suffix}" in note for note in item_of(name).notes)
+
+
+DIFFERENCES = ("pseudo/kl_log_ratio", "pseudo/kl_gap")  # 0 where two things are the same, in a single cell
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_claims_are_on_what_there_is(profile):
+    """Coefficients sum to zero, unless the metric is a difference itself or claims hold rounds against a share of
+    another cell's; what is counted speaks of what cells have or runs hand over; cells elsewhere exist."""
+    every = {item.name: item for item in items(ITEMS, profile)}
+    for item in every.values():
+        labels = [cell.label for cell in item.cells]
+        assert len(set(labels)) == len(labels), item.name
+        assert {cell.experiment.profile for cell in item.cells} == {item.profile}, item.name
+        for claim in item.claims:
+            assert claim.labels and set(claim.labels) <= set(labels), item.name
+            absolute = claim.metric in DIFFERENCES or claim.endpoint == "reached"
+            for contrast in (claim.contrast, *claim.contrasts):
+                assert absolute or sum(contrast.values()) == pytest.approx(0.0), (item.name, claim.name)
+            if claim.endpoint == "arithmetic" and claim.metric not in DERIVED:
+                assert all(claim.metric in item.cell(label).computed for label in claim.labels), (item.name, claim.name)
+            for place in claim.elsewhere:
+                assert place.contrasts_in(cell.label for cell in every[place.item].cells), place
+                assert sum(place.contrast.values()) == pytest.approx(0.0)
+
+
+def test_no_two_profiles_of_an_item_share_a_run():
+    """The same cells under another name would be trained, and shown, twice."""
+    for name in ITEMS:
+        by_profile = {item.profile: item for item in (item_of(name, profile) for profile in PROFILES)}
+        assert set(by_profile) == set(profiles(name))
+        runs = [key for item in by_profile.values() for key in {cell.cell_key for cell in item.cells}]
+        assert len(set(runs)) == len(runs), name
+
+
+NETWORKS = {"wresnet28x2": "WResNet28x2", "resnet18": "ResNet18", "resnet9": "ResNet9", "fedavg_cnn": "CNN"}
+
+
+def passes(e: Experiment) -> object:
+    """E of SemiFL is a round's; E of SSFL a run's, in epochs of 65,536 / 64 local steps, or times its usual length."""
+    if isinstance(e.method, SemiFL):
+        return e.federation.epochs or f"{e.federation.T} steps"
+    return "3 x the rounds" if e.profile in REDUCED else e.federation.rounds * e.federation.T / 1024
+
+
+# What a row or column says of a cell, read from what runs.
+RUNS: dict[str, Callable[[Experiment], object]] = {
+    "R": lambda e: e.partition.R_nominal or 0.0,
+    "T": lambda e: e.federation.T,
+    "N_s": lambda e: "all" if e.data.label_setting == "everywhere" else e.data.N_s,
+    "K": lambda e: e.federation.K,
+    "C": lambda e: e.federation.C,
+    "rounds": lambda e: e.federation.rounds,
+    "network": lambda e: NETWORKS.get(e.model.network, e.model.network),
+    "E": passes,
+    "alpha": lambda e: vars(e.partition)["alpha"],
+    "beta_g": lambda e: e.method.server_momentum,
+    "mixup": lambda e: "yes" if e.method.mix_weight else "no",
+    "sBN": lambda e: e.method.statistics.replace("_", " "),
+    "M": lambda e: e.method.M,
+    "K_subset": lambda e: e.method.subset,
+    "clients": lambda e: e.method.M * e.method.subset if isinstance(e.method, RSCFed) else e.federation.C,
+    "share": lambda e: e.method.labelled_share,
+}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_factor_that_is_shown_is_the_one_that_runs(profile):
+    """And where the print has another, the cell's note names it: 200 rounds of FedMatch, of which 600 run."""
+    shown = set()
+    for name in NAMES:
+        paper = name.partition("/")[0]
+        if "/departures" in name or paper == "arena" or profile not in profiles(name):
+            continue
+        variant = variant_of(name)
+        lines = read_published(name.removesuffix(variant.suffix if variant else ""))["cells"]
+        for cell in item_of(name, profile).cells:
+            if cell.role not in ("published", "quoted"):
+                continue
+            said = {key: value for key, value in cell.setting.items() if key in RUNS}
+            assert said == {key: RUNS[key](cell.experiment) for key in said}, (name, cell.label)
+            printed = [line for line in lines if line["method"] == cell.setting["method"]]
+            assert any(
+                all(line[key] == value or f"{key} = {line[key]}" in cell.note for key, value in said.items())
+                for line in printed
+            ), (name, cell.label)
+            shown |= {(paper, key) for key in said}
+    assert {("semifl", "rounds"), ("semifl", "network"), ("semifl", "E"), ("ssfl", "E"), ("fedswitch", "alpha")} < shown
