@@ -238,50 +238,38 @@ def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
     assert alone[experiment.cell_key][0].result == result
 
 
-def test_commands_say_what_differs_and_train_apart(tmp_path, capsys):
-    experiment = pets(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(to_json(experiment)))
-    results = f"--results={tmp_path / 'results'}"
-    run_it = ("run", f"--config={tmp_path / 'config.json'}", "--engine=reference", "--json", results)
-    assert main(run_it) == 0
-    first = json.loads(capsys.readouterr().out)
-    assert Path(first["folder"]).name == "seed=0"
-    change_a_pixel(tmp_path)
-
-    assert main(["status", results]) == 0
-    out = capsys.readouterr().out
-    assert "1 missing" in out and "data: folder:pets has content" in out and "trained apart in seed=0@" in out
-    assert main(run_it) == 0
-    captured = capsys.readouterr()
-    second = json.loads(captured.out)
-    assert Path(second["folder"]).name.startswith("seed=0@") and "data: folder:pets has content" in captured.err
-    assert main(["status", results]) == 0
-    out = capsys.readouterr().out
-    assert "1 done" in out and "data:" not in out
-    assert main(["verify", results]) == 66  # the first is of other data than are here
-    out = capsys.readouterr().out
-    assert f"{Path(first['folder'])}: manifest.json: data.hash" in out and second["folder"] not in out
-
-
-def test_a_launch_trains_apart_what_a_plan_names(tmp_path, capsys):
+def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys):
     """Finished and half-finished runs: each is trained on the images that are here, once."""
     results, experiment = tmp_path / "results", pets(tmp_path)
-    runs = [experiment, experiment.with_seed(1)]
+    runs, place = (experiment, experiment.with_seed(1)), f"--results={results}"
     run(experiment, results)
     with pytest.raises(Stopped):
-        run(experiment.with_seed(1), results, callbacks=[Interrupt(1)])
-    assert plan_of_runs(runs, results).missing == (runs[1],)
+        run(runs[1], results, callbacks=[Interrupt(1)])
+    assert plan_of_runs(runs, results).missing == runs[1:]
     assert capsys.readouterr().err == ""
     change_a_pixel(tmp_path)
+
     missing = plan_of_runs(runs, results).missing
     (line,) = capsys.readouterr().err.splitlines()
-    assert missing == tuple(runs) and line.startswith("fssl: data: folder:pets has content")
-    end = launch(LocalWorkers(1, results), missing, results)
-    assert end.trained == 2
+    assert missing == runs and line.startswith("fssl: data: folder:pets has content")
+    assert main(["status", place]) == 0
+    out = capsys.readouterr().out
+    assert "2 missing" in out and "data: folder:pets has content" in out and "trained apart in seed=0@" in out
+    assert launch(LocalWorkers(1, results), missing, results).trained == 2
     assert plan_of_runs(runs, results).missing == ()
-    assert (
-        sorted(path.name.partition("@")[0] for path in results.glob("runs/*/seed=*")) == ["seed=0"] * 2 + ["seed=1"] * 2
-    )
+    apart = [run_folder(results, one) for one in runs]
+    assert [folder.name[:7] for folder in apart] == ["seed=0@", "seed=1@"]
+    capsys.readouterr()
+    assert main(["status", place]) == 0
+    out = capsys.readouterr().out
+    assert "2 done" in out and "data:" not in out
+    assert main(["verify", place]) == 66  # the first ones are of other data than are here
+    out = capsys.readouterr().out
+    assert "/seed=0: manifest.json: data.hash" in out and not any(str(folder) in out for folder in apart)
+    (tmp_path / "config.json").write_text(json.dumps(to_json(experiment)))
+    assert main(["run", f"--config={tmp_path / 'config.json'}", "--engine=reference", "--json", place]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["folder"] == str(apart[0]) and "data: folder:pets has content" in said.err
 
 
 def test_a_run_that_another_process_begins_on_other_data_meanwhile_is_left_to_it(tmp_path, monkeypatch):
