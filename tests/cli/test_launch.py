@@ -1,5 +1,7 @@
 """`fssl work` and the options of a launch: what is trained, and what is refused before anything is written."""
 
+from typing import Any
+
 import pytest
 
 from benchmark.cli.main import main
@@ -12,7 +14,7 @@ MANY = written({"T": list(range(1, 102)), "seed": list(range(100))}, name="many"
 
 def test_work_trains_a_sweep_file_once(tmp_path, capsys):
     path = tmp_path / "sweep.yaml"
-    grid = {"T": [1], "federation.rounds": [2], "profile": ["demo"], "seed": [0, 1]}
+    grid: dict[str, list[Any]] = {"T": [1], "federation.rounds": [2], "profile": ["demo"], "seed": [0, 1]}
     path.write_text(written(grid, name="small", made_by="a test"))
     result = run_folder(tmp_path, checked(read(path))[0]) / "result.json"
     times = []

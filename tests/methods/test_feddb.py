@@ -66,7 +66,11 @@ class Plain(AlternatingRounds):
 
     def ends(self, returned: list[Any]) -> None:
         students, qs = zip(*returned, strict=True)
-        solvers = {"paper": least_biased, "released_code": by_torch_optim, "equal": lambda q: [1 / len(q)] * len(q)}
+        solvers: dict[str, Any] = {
+            "paper": least_biased,
+            "released_code": by_torch_optim,
+            "equal": lambda q: [1 / len(q)] * len(q),
+        }
         shares = [float(share) for share in solvers[self.method.shares](torch.stack(qs))]
         doubles = [{name: value.double() for name, value in student.items()} for student in students]
         self.follow(mean(doubles, shares))

@@ -52,7 +52,8 @@ class Plain(PlainRounds):
     """`known`: the divergences of teacher and student; `sent`: whether each round's clients were sent the teacher."""
 
     def begin(self) -> None:
-        self.teacher, self.known, self.sent = self.now, (None, None), list[bool]()
+        known: Any = (None, None)  # divergences of teachers and students
+        self.teacher, self.known, self.sent = self.now, known, list[bool]()
 
     def _keeper(self, client: int, name: str) -> None:
         return None
@@ -81,7 +82,8 @@ class Plain(PlainRounds):
             "labelled": Stream.whole("labelled", 4),
             "unlabelled": Stream.whole("unlabelled", 8, "weak", "strong"),
         }
-        sgd, divergences = self.optimizer(client, student), ([], [])
+        divergences: tuple[list[Any], list[Any]] = ([], [])
+        sgd = self.optimizer(client, student)
         for batch in batches(self.environment, self.number, client, self.T, streams):
             labelled, (weak, strong) = batch["labelled"], batch["unlabelled"].views.values()
             with torch.no_grad():
@@ -134,7 +136,8 @@ def test_warm_start_trains_holders_of_labels_alone(method, setting):
     ((job, _),) = watch.seen[1]
     assert set(job.data) == {"labelled"} and module.environment.labelled[job.key.client] > 0
     server = module.state.server
-    assert equal(server["student"], server.get("teacher", server["student"]))
+    student = server["student"]
+    assert student is not None and equal(student, server.get("teacher") or student)
     module.training_step(2, 0)
     assert {job.key.client for job in watch.jobs(2)} >= {0, 1, 2, 3}
 

@@ -1,5 +1,7 @@
 """Kinds of local work: the same in two workers; a client twice."""
 
+from typing import Any
+
 import pytest
 
 from benchmark.federated.engines import Engine, ReferenceEngine
@@ -36,7 +38,11 @@ def test_every_shape_is_the_same_in_two_workers(name):
 
 def test_the_same_client_twice_draws_other_batches_and_sees_what_it_left():
     environment, kept = prepare(tiny_experiment()), dict[str, Tree]()
-    work = {"update": Counting(), "receives": {"student": weights_of(environment.network())}, "limit": Limit(steps=2)}
+    work: dict[str, Any] = {
+        "update": Counting(),
+        "receives": {"student": weights_of(environment.network())},
+        "limit": Limit(steps=2),
+    }
     jobs = [Job(key=Key(client=0, draw=draw), data={"unlabelled": UNLABELLED}, **work) for draw in (0, 1)]
     first, second = (outcome.sends for outcome in ReferenceEngine(environment).fit(jobs, 1, kept))
     assert (first["times"], second["times"]) == (1, 2) and kept["0"]["times"] == 2

@@ -1,6 +1,7 @@
 """Clients with one image, or none: a finite round, or an error that names them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def two_rounds(name: str, clients: tuple[int, ...], unlabelled: int, labelled: i
     """Of the trace, in which these clients are left with the first so many images of each kind."""
     environment = prepare(TRACES[name])
     counts = {"unlabelled": unlabelled, "labelled": labelled}
-    left = {
+    left: dict[str, Any] = {
         kind: tuple(
             part[:count] if client in clients else part for client, part in enumerate(getattr(environment.held, kind))
         )

@@ -103,7 +103,7 @@ class Plain(PlainRounds):
         self.keep(SERVER, sgd, name)
         return weights_of(network)
 
-    def job(self, client: int, slot: int, start: Weights) -> Weights:
+    def job(self, client: int, slot: int, start: Weights) -> Weights:  # type: ignore[override]
         network, name = self.network(), f"slot {slot}"
         network.load_state_dict(start)
         sgd = self.optimizer(client, network, name=name)

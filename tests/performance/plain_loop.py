@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from benchmark.data.augment import make_views
 from benchmark.federated.environment import Environment
-from benchmark.methods.ssfl import SSFL
+from benchmark.methods.ssfl import CRL, SSFL
 from benchmark.models.build import build
 
 Weights = dict[str, Tensor]
@@ -63,14 +63,15 @@ class PlainLoop:
             step(optimizer, functional.cross_entropy(self.network(images_NCHW), labels_N))
 
     def client(self, held_N: Tensor) -> None:
-        optimizer = self.optimizer()
+        optimizer, objective = self.optimizer(), self.method.objective
+        assert isinstance(objective, CRL)
         at_P, size = self.order(held_N, self.method.batch_size)
         views = self.views(at_P, ("weak", "strong"))
         for weak_NCHW, strong_NCHW in zip(views["weak"].split(size), views["strong"].split(size), strict=True):
             with torch.no_grad():
                 confidence_N, labels_N = self.network(weak_NCHW).softmax(dim=1).max(dim=1)
             losses_N = functional.cross_entropy(self.network(strong_NCHW), labels_N, reduction="none")
-            step(optimizer, (losses_N * (confidence_N >= self.method.objective.threshold)).mean())
+            step(optimizer, (losses_N * (confidence_N >= objective.threshold)).mean())
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Loads the global weights into the network; a fresh optimizer for it."""

@@ -38,7 +38,7 @@ class Postgres:
         secret = folder / "password"
         secret.write_text(PASSWORD)
         for path in (folder, secret) if self._as else ():
-            shutil.chown(path, *self._as)
+            shutil.chown(path, *self._as)  # type: ignore[misc]
         self._run("initdb", "-D", str(folder / "data"), "-U", "ann", "--auth=scram-sha-256", "--no-sync", "-E", "UTF8",
                   "--locale=C", f"--pwfile={secret}")  # fmt: skip
         with socket.socket() as free:
