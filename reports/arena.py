@@ -1,23 +1,26 @@
-"""The arena: methods under one environment, compared at equal rounds, with what a run of each costs.
+"""The arena: methods under one environment, compared at equal rounds and at equal bytes, with what a run of each costs.
 
 A column of the arena holds the cells that differ in nothing but their method (untuned, or alpha = 0.1).
 All its means are over the seeds that every compared method has. A method without a finished run, or with a diverged
 one, is listed apart and never averaged.
 
-Methods are sorted by mean. Whether a difference is more than chance, claims alone say. A method that learned nothing
-from unlabelled images comes last and is not ranked: it kept no pseudo-label in the last round of any run, or its
-typical run ends no better than labels alone on the same seeds.
+Methods are sorted by mean at equal rounds. Equal bytes are what the cheapest method hands over in a whole run: others
+are scored at the last evaluation that these pay for, before their learning rate's schedule ends. Whether a difference
+is more than chance, claims alone say. A method that learned nothing from unlabelled images comes last and is not
+ranked: it kept no pseudo-label in the last round of any run, or its typical run ends no better than labels alone on the
+same seeds.
 """
 
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import median
 from typing import Any
 
 from benchmark.papers.bounds import is_bound
-from benchmark.papers.item import Cell, Choice, Item
+from benchmark.papers.item import ACCURACY, Cell, Choice, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.statistics import Summary, summary
@@ -37,6 +40,7 @@ class Compared:
     result: CellResult
     runs: Sequence[RunRecord]  # of the common seeds
     values: Mapping[int, float]  # their accuracies, by seed
+    at_bytes: Sequence[float] = ()  # as `values` at equal bytes; empty where these pay for no evaluation
     not_ranked: str = ""  # why: KEPT_NONE or NO_BETTER
 
     @property
@@ -57,6 +61,7 @@ class Arena:
     key: str  # "hyperparameters"
     value: str | int | float | None  # "untuned"; None: the methods are all that varies
     seeds: tuple[int, ...]  # common to all compared methods; empty: they are not compared
+    budget: float | None  # equal bytes; None where no method hands over any
     compared: tuple[Compared, ...]  # those that are ranked first, best first
     apart: tuple[CellResult, ...]  # without a finished run, or with a diverged one
     waiting: tuple[Choice, ...]
@@ -100,16 +105,21 @@ def _arena(reported: Reported, key: str, value: str | int | float | None) -> Are
     times = Counter(method_of(result.cell) for result in bounds)
     bounds = [r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1]
     labels_alone = next((result.values for result in bounds if is_bound(result.cell)), {})
+    runs_of = {r.cell.label: [run for run in r.runs if run.seed in (common or r.values)] for r in finished}
+    budget = min((total for runs in runs_of.values() for run in runs if (total := sum(_bytes(run)))), default=None)
     compared = []
     for result in finished:
-        runs = [run for run in result.runs if run.seed in (common or result.values)]
+        runs = runs_of[result.cell.label]
         values = {run.seed: result.values[run.seed] for run in runs}
+        reached = [at for run in runs if budget and (at := _accuracy_at(run, budget)) is not None]
+        at_bytes = reached if len(reached) == len(runs) else []  # all means are of the same seeds
         why = _why_not_ranked(runs, values, labels_alone)
-        compared.append(Compared(result=result, runs=runs, values=values, not_ranked=why))
+        compared.append(Compared(result=result, runs=runs, values=values, at_bytes=at_bytes, not_ranked=why))
     return Arena(
         key=key,
         value=value,
         seeds=tuple(sorted(common)),
+        budget=budget,
         compared=tuple(sorted(compared, key=lambda method: (bool(method.not_ranked), -method.seen.mean))),
         apart=tuple(result for result in own if not result.values or result.diverged),
         waiting=tuple(choice for choice in reported.item.choices if choice.setting.get(key, value) == value),
@@ -125,6 +135,18 @@ def _why_not_ranked(runs: Sequence[RunRecord], values: Mapping[int, float], labe
     if shared and median(values[seed] for seed in shared) <= median(labels_alone[seed] for seed in shared):
         return NO_BETTER
     return ""
+
+
+def _bytes(run: RunRecord) -> list[float]:
+    """Up and down, in each round."""
+    return [line.get("comm/bytes_up", 0.0) + line.get("comm/bytes_down", 0.0) for line in run.rounds]
+
+
+def _accuracy_at(run: RunRecord, budget: float) -> float | None:
+    """At the last evaluation that so many bytes pay for; the best until then where the run's rule is the best round."""
+    pairs = zip(run.rounds, accumulate(_bytes(run)), strict=True)
+    seen: list[float] = [line[ACCURACY] for line, spent in pairs if spent <= budget and ACCURACY in line]
+    return (max(seen) if run.selected_on_test else seen[-1]) if seen else None
 
 
 def order_text(arena: Arena, n_wanted: int) -> str:
@@ -157,6 +179,7 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
         Column(name="Method", left=True),
         Column(name="Equal rounds", below=f"{lengths.pop():,} rounds" if len(lengths) == 1 else "last round"),
         Column(name="To the best", below="points"),
+        Column(name="Equal bytes", below="" if arena.budget is None else f"{megabytes(arena.budget)} MB"),
         Column(name="Local steps", below="a run"),
         Column(name="MB up + down", below="a run"),
     )
@@ -174,15 +197,16 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
             named(method.result.cell, cell_address(method.result)),
             mean_entry(method.seen, detail=(" ".join(seeds),) if seeds[1:] else ()),
             Entry(text="best") if method is arena.compared[0] else to_best,
+            mean_entry(summary(method.at_bytes)) if method.at_bytes else "",
             Entry(text=thousands(costs["steps"]), sort=costs["steps"]),
             Entry(text=megabytes(costs["bytes"]), sort=costs["bytes"]),
         )
         rows.append(row_of(entries, "unranked" if method.not_ranked else "compared"))
     for section, results in (("apart", arena.apart), ("bounds", arena.bounds)):
-        rows += [row_of((named(r.cell, cell_address(r)), _end(r), "", "", ""), section) for r in results]
+        rows += [row_of((named(r.cell, cell_address(r)), _end(r), "", "", "", ""), section) for r in results]
         waits = Entry(text="waits for trials", look="missing")
         choices = [choice for choice in arena.waiting if (choice.role == "bound") == (section == "bounds")]
-        rows += [row_of((named(choice), waits, "", "", ""), section) for choice in choices]
+        rows += [row_of((named(choice), waits, "", "", "", ""), section) for choice in choices]
     remark = order_text(arena, item.seeds) + (" Last rows: bounds, not in the ranking." if arena.bounds else "")
     about = f"{item.name}, profile {item.profile}; test accuracy in percent"
     return table_of("table", f"{item.title}, {arena.title} ({about}). {remark}", heads, rows, title=arena.title, **more)
@@ -224,13 +248,14 @@ def arena_rows(reported: Reported) -> list[dict[str, Any]]:
     All accuracies are fractions; None where there is no such value.
     """
     compared = {method.result.cell.label: (arena, method) for arena in arenas(reported) for method in arena.compared}
-    names = ("rounds_mean", "rounds_std", "rounds_n", "rounds_to_best", "run_steps", "run_bytes")
+    names = ("rounds_mean", "rounds_std", "rounds_n", "rounds_to_best", "bytes_mean", "run_steps", "run_bytes")
     rows = []
     for row in item_rows(reported):
         values: Sequence[float | None] = [None] * len(names)
         if row["label"] in compared:
             arena, method = compared[row["label"]]
             seen = method.seen
-            values = (seen.mean, seen.std, seen.n, arena.to_best(method), *method.costs.values())
+            at_bytes = summary(method.at_bytes).mean if method.at_bytes else None
+            values = (seen.mean, seen.std, seen.n, arena.to_best(method), at_bytes, *method.costs.values())
         rows.append(row | dict(zip(names, values, strict=True)))
     return rows

@@ -41,20 +41,22 @@ def test_a_column_is_over_common_seeds() -> None:
 
 def test_the_table_says_what_the_numbers_say() -> None:
     """small(): A .91 and B .81 in the mean; B, C, D and the bound below; the second column waits. Two rounds of A cost
-    20 steps and 2 MB, of B 40 and 1."""
+    20 steps and 2 MB, of B 40 and 1: at 1 MB A has one round behind it, which ended at .5."""
     item, records = small()
     own, tuned = arena_tables(Reported(item, records))
     text = markdown_of(own)
-    assert "| A | 91.00 ±1.00 | best | 20 | 2 |" in text and "| B | 81.00 ±1.00 | -10.00 n=3 | 40 | 1 |" in text
+    assert "| A | 91.00 ±1.00 | best | 50.00 ±0.00 | 20 | 2 |" in text
+    assert "| B | 81.00 ±1.00 | -10.00 n=3 | 81.00 ±1.00 | 40 | 1 |" in text
     assert "C | not run (0/3)" in text and "D | n=0/3, 1 diverged" in text and "S | 65.00 ±0.00" in text
     assert [row.section for row in own.rows] == ["compared", "compared", "apart", "apart", "bounds"]
     assert "Sorted by mean over 3 common seeds; the order may be chance." in own.caption
-    assert own.columns[1].below == "2 rounds"
+    assert own.columns[1].below == "2 rounds" and own.columns[3].below == "1 MB"
     assert "waits for trials" in markdown_of(tuned) and f"B/own: {ONE_MORE_CLIENT}" in tuned.notes
     frame = pd.DataFrame(own.data).set_index("label")
     assert frame.loc["A/own", "rounds_mean"] == pytest.approx(0.91)
     assert frame.loc["B/own", "rounds_to_best"] == pytest.approx(-0.1)
-    assert frame.loc["A/own", "run_bytes"] == 2e6 and frame.loc["A/tuned", "status"] == "waits for trials"
+    assert frame.loc["A/own", "run_bytes"] == 2e6 and frame.loc["A/own", "bytes_mean"] == 0.5
+    assert frame.loc["A/tuned", "status"] == "waits for trials"
     rows = arena_rows(Reported(item, records))
     assert json.loads(json.dumps(rows, allow_nan=False)) == rows
 
@@ -69,3 +71,17 @@ def test_what_is_typically_no_better_than_labels_alone_is_not_ranked(ends_of_c: 
     assert [one.result.cell.label for one in column.compared if not one.not_ranked] == ["A/own", "C/own"][: 1 + ranked]
     assert (column.to_best(column.compared[1]) is not None) == ranked
     assert ("Not ranked: 1 of 2 methods typically" in order_text(column, 3)) == (not ranked)
+
+
+def test_equal_bytes_pay_for_whole_evaluations_alone() -> None:
+    """One byte less than A's second round: its first counts. One less than the first: nothing does."""
+    cheap = arena_cell("B", "own", 905)
+    item = Item(name="arena/toy", title="Toy", profile="demo", cells=(A, cheap), seeds=1, rows=("method",))
+    for budget, expected in ((20.0, [0.9]), (19.0, [0.5]), (9.0, [])):
+        runs = {
+            A.cell_key: {0: run_of(A, 0, [0.5, 0.9], 1, 10)},
+            cheap.cell_key: {0: run_of(cheap, 0, [0.4], 1, budget)},
+        }
+        (column,) = arenas(Reported(item, runs))
+        (a,) = [method for method in column.compared if method.result.cell is A]
+        assert (column.budget, list(a.at_bytes)) == (budget, expected)
