@@ -28,7 +28,7 @@ def experiment_of(method: Any, setting: Any = "some_clients", **changes: Any) ->
     return replace(tiny_with(method, setting), optimizer=SGD_OF_TWO_RATES, **changes)
 
 
-def partly_labelled(method: Any, norm: Any = "gn", *, T: int = 4, images: int = 120, **factors: Any) -> Experiment:
+def partly_labelled(method: Any, norm: Any = "gn", *, T: int = 8, images: int = 120, **factors: Any) -> Experiment:
     """4 clients of 2 or 4 labelled and 22 or 32 other images. Batch norm tells a joint forward from several."""
     e = tiny_with(method, "share", T=T, **factors)
     sgd = SGD(lr=LR, schedule=Constant(), weight_decay=0.0, nesterov=False)

@@ -35,8 +35,7 @@ WAYS: dict[str, Any] = {
 
 
 def of(way: str) -> Experiment:
-    e = experiment_of(WAYS[way], "server")
-    return replace(e, data=replace(e.data, images=300))
+    return experiment_of(WAYS[way], "server")
 
 
 class Plain(AlternatingRounds):
