@@ -49,14 +49,14 @@ class FederatedModule(pl.LightningModule):
         self.environment, self.engine = environment, engine
         self.experiment = environment.experiment
         state = first_state(self.experiment.method, environment.setup()) if state is None else state
-        self._device = engine.device  # where models are averaged and evaluated
-        server, clients = moved(state.server, self._device), moved(dict(state.clients), self._device)
+        # Models are averaged and evaluated on the engine's device. (A LightningModule's own is what its Trainer says.)
+        server, clients = moved(state.server, engine.device), moved(dict(state.clients), engine.device)
         self.state = replace(state, server=server, clients=clients)
         self.rounds_done = rounds_done
         self._kept: ChainMap[str, Tree] = ChainMap()
         self.metrics: dict[str, float] = {}
         self.observers: list[Observer] = []
-        self.evaluator = Evaluator(environment, self._device)
+        self.evaluator = Evaluator(environment, engine.device)
         self._ledger = Ledger(self.environment.data.num_classes)
 
     def configure_optimizers(self) -> None:
@@ -105,7 +105,7 @@ class FederatedModule(pl.LightningModule):
         sent = [job if job.begins is None else replace(job, begins=None) for job in jobs]
         for job, outcome in zip(jobs, self.engine.fit(sent, round_number, self._kept), strict=True):
             check()
-            outcome = replace(outcome, sends=moved(outcome.sends, self._device))
+            outcome = replace(outcome, sends=moved(outcome.sends, self.engine.device))
             self._ledger.enter(job, outcome)
             for observer in self.observers:
                 observer.on_outcome(job, outcome)

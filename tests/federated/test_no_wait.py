@@ -10,14 +10,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.data.augment import Augmentation, Gentle, Weak, make_views
 from benchmark.data.randaugment import RandAugment
+from benchmark.diagnostics.diversity import GradientDiversity
+from benchmark.diagnostics.exchange import Exchange
+from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
-from benchmark.federated.module import FederatedModule
+from benchmark.federated.module import FederatedModule, fit
+from benchmark.federated.trees import leaves
 from benchmark.methods.fedswitch import FedSwitch, FedSwitchUpdate
 from benchmark.models.build import Model
 from benchmark.records.state import RunState, load, save
@@ -438,6 +443,30 @@ def test_fedswitch_on_resnet18_launches_at_most_300_operations():
     with Accelerator() as accelerator:
         FederatedModule(environment, OnAccelerator(environment)).training_step(1, 0)
     assert accelerator.operations["FedSwitchUpdate unlabelled"] <= 300
+
+
+@pytest.mark.parametrize("name", ["crl-grouping", "fedmatch", "rscfed", "heterofl", "remixmatch"])
+def test_whole_runs_stay_on_the_device(name):
+    """Under Lightning's Trainer, which moves its module to the CPU, and with all that watches a run."""
+    experiment = replace(TRACES[name], federation=replace(TRACES[name].federation, rounds=2))
+    environment, lines = prepare(experiment), []
+
+    class Notes(pl.Callback):
+        def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
+            assert isinstance(pl_module, FederatedModule)
+            lines.append(dict(pl_module.metrics))
+
+    def numbers(module: FederatedModule) -> list[dict[str, float]]:
+        lines.clear()
+        fit(module, [GradientDiversity(every=1), Exchange(), Notes()])
+        return list(lines)
+
+    expected = numbers(FederatedModule(environment, ReferenceEngine(environment, fast=True)))
+    with Accelerator():
+        module = FederatedModule(environment, OnAccelerator(environment))
+        measured = numbers(module)
+        assert all(isinstance(value, OnDevice) for _, value in leaves(dict(module.models())))
+    assert measured == [pytest.approx(line, rel=2e-4, abs=1e-7) for line in expected]
 
 
 def test_a_run_s_state_is_saved_from_the_device(tmp_path):
