@@ -15,6 +15,7 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.judge import Estimate, Judged
 from benchmark.verdicts.results import ACCURACY, Records
+from benchmark.verdicts.rule import RULE_VERSION
 from reports.boards import board, declared_claims, furthest, kinds, state_text
 from reports.claims import ClaimRow, claim_values, rows_of, scope_text
 from reports.findings import findings, papers_table
@@ -196,7 +197,7 @@ def test_it_is_told_when_claim_and_first_run_were_made_and_by_which_rule() -> No
     assert pre_registration(Reported(item, records), item.claims[0]) == {
         "Claim made": f"2026-11-22 21:53 UTC, in commit 9500fb4, hash {item.hash_of(item.claims[0])}",
         "First confirming run": "2026-11-23 01:07:29 UTC, a seed 101, by code 4f1c2a9be0",
-        "Rule": "version 4; 16 runs begun under version 4; 2 runs begun under version None",
+        "Rule": f"version {RULE_VERSION}; 16 runs begun under version 4; 2 runs begun under version None",
     }
     assert pre_registration(Reported(item, {}), item.claims[0])["First confirming run"] == "none yet"
 

@@ -89,16 +89,18 @@ def test_only_looks_judge_and_the_first_that_decides_stays():
 
 def test_seeds_without_a_gap_whose_cells_one_engine_trained_are_judged():
     """Which runs have ended must not choose what is judged: without seed 104 only 100 to 103 count; where another
-    engine trained one cell of the third seed, two."""
+    engine, or another device, trained one cell of the third seed, two."""
     item = pair()
     records, key = gains(item, GOOD[:9]), item.cells[0].cell_key
     runs = records[key]
     without = {**records, key: {seed: run for seed, run in runs.items() if seed != 104}}
     assert [(one.n, one.verdict) for one in judge(item, without)] == [(4, "undecided")]
-    other = replace(runs[102], manifest={**runs[102].manifest, "engine": {"name": "other"}})
-    (mixed,) = judge(item, {**records, key: {**runs, 102: other}})
-    assert (mixed.verdict, mixed.n) == ("undecided", 2)
-    assert "several engines trained the cells of seeds 102" in mixed.reason
+    mine = runs[102].manifest.get("engine", {})
+    for engine in ({"name": "other"}, {**mine, "device": "NVIDIA H200"}):
+        other = replace(runs[102], manifest={**runs[102].manifest, "engine": engine})
+        (mixed,) = judge(item, {**records, key: {**runs, 102: other}})
+        assert (mixed.verdict, mixed.n) == ("undecided", 2)
+        assert "several engines trained the cells of seeds 102" in mixed.reason
 
 
 def test_an_improvement_that_is_not_there():
