@@ -10,12 +10,11 @@ from typing import TypeAlias
 
 from benchmark.cli.main import add_methods, add_places, number
 from benchmark.errors import ConfigError, DataError
-from benchmark.experiment import NUMERICS
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import all_records, is_copy
 from benchmark.records.record import FINISHED, Records, RunRecord
-from benchmark.records.verify import Retrained, check_records, retrain
+from benchmark.records.verify import Retrained, check_records, retrain, why_not_here
 from benchmark.verdicts.checks import decided_cells, notes_of_rules, troubles_of_claims
 from sweeps.plan import plan
 
@@ -118,20 +117,25 @@ def _to_retrain(
     records: Sequence[Filed], resolved: Sequence[tuple[Item, Records]], options: argparse.Namespace
 ) -> list[Filed]:
     """N finished runs, any of them with equal chance; with --claims one confirming run of each decided cell."""
+    if not options.retrain and not options.claims:
+        return []
     draw = random.Random(options.seed or 0)
     finished = [(record, path) for record, path in records if record.status in FINISHED]
-    able = [(record, path) for record, path in finished if record.result["numerics"] == NUMERICS]
-    if options.retrain and not able:
-        raise ConfigError(f"--retrain: {options.results} has no finished run of this version to train again")
-    chosen = draw.sample(able, min(options.retrain, len(able)))
+    here = [(record, path) for record, path in finished if why_not_here(record) is None]
+    if options.retrain and not here:
+        raise ConfigError(f"--retrain: {options.results} has no finished run that this machine can train again")
+    chosen = draw.sample(here, min(options.retrain, len(here)))
     if not options.claims:
         return chosen
     if not resolved:
         raise ConfigError("--claims: of which items? name them, such as `fssl verify ssfl/tab2 --claims`")
     decided = {key for item, its_records in resolved for key in decided_cells(item, its_records)}
     for key in sorted(decided):
-        confirming = [filed for filed in able if filed[0].cell_key == key and filed[0].seed in CONFIRMING]
-        chosen.append(draw.choice(confirming))
+        able, all_of_cell = (
+            [filed for filed in among if filed[0].cell_key == key and filed[0].seed in CONFIRMING]
+            for among in (here, finished)
+        )
+        chosen.append(draw.choice(able or all_of_cell))  # of a cell that cannot be trained here, it is said why
     return chosen
 
 

@@ -208,11 +208,11 @@ def retrain(record: RunRecord, *, copied: bool) -> Retrained:
     Bit by bit where engine, processor and packages are equal; to six digits elsewhere, and for a committed copy
     (`copied`), which has no more. Data and partition must have the hashes of the manifest.
     """
-    if record.result.get("numerics") != NUMERICS:
-        return Retrained(skipped=f"it is of numerics {record.result.get('numerics')}, this code of {NUMERICS}")
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run  # trains, and takes seconds to load
 
+    if reason := why_not_here(record):
+        return Retrained(skipped=reason)
     with tempfile.TemporaryDirectory(prefix="fssl-retrain-") as place:
         try:
             experiment = from_record(record.experiment)
@@ -229,6 +229,19 @@ def retrain(record: RunRecord, *, copied: bool) -> Retrained:
         assert again is not None
         exact = not copied and equal_bits_expected(record.manifest, again.manifest)
         return Retrained(exact=exact, trouble=disagreement(record, again, exact=exact))
+
+
+def why_not_here(record: RunRecord) -> str | None:
+    """Why the record's run cannot be trained again by this code on this machine; None where it can."""
+    from benchmark.federated.engines import EngineOptions
+
+    if record.result.get("numerics") != NUMERICS:
+        return f"it is of numerics {record.result.get('numerics')}, this code of {NUMERICS}"
+    try:
+        EngineOptions().as_recorded(record.manifest)
+    except ConfigError as error:  # an engine that is withdrawn, or a device that is not here
+        return str(error)
+    return None
 
 
 def disagreement(old: RunRecord, new: RunRecord, *, exact: bool) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
@@ -204,6 +205,24 @@ def test_runs_trained_again_are_equal(capsys, results):
     assert out.count("trained again, equal to six digits") == 2
     one, again, other = (verify(capsys, results, "--retrain", "1", "--seed", seed)[1] for seed in ("1", "1", "2"))
     assert one == again != other
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine can train them again")
+def test_runs_of_a_device_that_is_not_here_are_not_trained_again(capsys, results, monkeypatch):
+    """They are no fault: others are chosen, and of a cell that has no others it is said why."""
+    shutil.rmtree(results / "runs")
+    card = {"name": "pool", "threads": 1, "bit_equal": False, "device": "NVIDIA H200", "workers": 1}
+    within("manifest", "engine", to=card)(copy_of(results))
+    for seed in "012":
+        code, out = verify(capsys, results, "--retrain", "1", "--seed", seed)
+        assert code == 0 and f"{copy_of(results, 1)}: trained again, equal to six digits" in out
+    experiment = tiny_experiment()
+    monkeypatch.setattr("benchmark.cli.verify.CONFIRMING", (0, 1))
+    monkeypatch.setattr("benchmark.cli.verify.decided_cells", lambda *_: {experiment.cell_key})
+    copy_of(results, 1).unlink()
+    code, out = verify(capsys, results, "ssfl/tab2", "--profile", "demo", "--claims")
+    assert code == 66 and "begun on NVIDIA H200; this machine has no CUDA device" in out
+    assert verify(capsys, results, "--retrain", "1") == (65, "")
 
 
 def test_an_edit_that_is_signed_everywhere_is_found_by_training_again(capsys, results):
