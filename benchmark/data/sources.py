@@ -1,4 +1,4 @@
-"""Readers of data sets: scikit-learn, torchvision, and folders of classes.
+"""Readers of published sets: scikit-learn's digits, and torchvision's layouts.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -6,7 +6,6 @@ Shapes: N images, C channels, H x W pixels.
 import contextlib
 import functools
 import gzip
-import hashlib
 import os
 import shutil
 import socket
@@ -21,23 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.data.packed import UNKNOWN_ORIGIN, Raw, cache_folder, cached
+from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cache_folder, cached, own_split, stamp_of
 from benchmark.data.tables import largest_remainders
 from benchmark.errors import DataError, one_line
-from benchmark.streams import numpy_stream, shuffled
 
 DOWNLOAD_TIMEOUT = 10.0  # seconds without an answer before a server counts as out of reach
-
-
-def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str, classes: list[str]) -> Raw:
-    """The set cut into a training and a test part. `test_d` images of each class are the test part, drawn by a stream
-    that does not depend on the path."""
-    test_N = np.zeros(len(labels_N), dtype=bool)
-    for label, count in enumerate(test_d):
-        of_class_N = np.flatnonzero(labels_N == label)
-        test_N[shuffled(of_class_N, numpy_stream(0, "data", name, "test", label))[:count]] = True
-    train, test = ((images_NCHW[part_N], labels_N[part_N]) for part_N in (~test_N, test_N))
-    return Raw(train=train, test=test, classes=tuple(classes), note="own split")
 
 
 @functools.cache  # a plan prepares many experiments on them
@@ -128,15 +115,14 @@ def class_folders(root: str, download: bool, name: str) -> Raw:
 
 
 def _kept(folder: Any) -> tuple[np.ndarray, list[int]]:
-    """Pixels are kept in the cache folder until a file changes: to open 90,000 takes minutes."""
-    status = [(label, Path(path).name, os.stat(path)) for path, label in folder.samples]
-    stamp = repr([(label, file, status.st_size, status.st_mtime_ns) for label, file, status in status])
+    """Pixels are kept in the cache until a file changes: to open 90,000 takes minutes."""
 
     def decode() -> np.ndarray:
         images_NHWC = np.stack([np.asarray(folder.loader(path)) for path, _ in folder.samples])
         return np.ascontiguousarray(images_NHWC.transpose(0, 3, 1, 2))
 
-    return cached(hashlib.sha256(stamp.encode()).hexdigest(), decode), folder.targets
+    stamp = stamp_of(Path(folder.root), [Path(path) for path, _ in folder.samples])
+    return cached(stamp, decode), folder.targets
 
 
 READERS: Mapping[str, Callable[..., Raw]] = {  # (folder, whether to download, arguments) -> the set
