@@ -7,12 +7,12 @@ import contextlib
 import functools
 import gzip
 import os
+import re
 import shutil
 import socket
 import sys
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,23 +72,18 @@ def _are_of_archives(part: Any) -> bool:
     """
     from torchvision.datasets.utils import check_integrity
 
-    raw, prefixes, checksums = Path(part.raw_folder), ["train", "t10k"], getattr(part, "resources", [])
-    if split := getattr(part, "split", None):  # EMNIST's files are in one archive
-        prefixes, checksums = [f"emnist-{split}-train", f"emnist-{split}-test"], [("gzip.zip", part.md5)]
-    if part._check_legacy_exist():  # then torchvision reads files of its older versions
-        return False
-    try:
-        for name in (f"{prefix}-{kind}-ubyte" for prefix in prefixes for kind in ("images-idx3", "labels-idx1")):
-            if split:
-                with zipfile.ZipFile(raw / "gzip.zip") as archive:
-                    packed = archive.read(f"gzip/{name}.gz")
-            else:
-                packed = (raw / f"{name}.gz").read_bytes()
-            if gzip.decompress(packed) != (raw / name).read_bytes():
-                return False
-        return all(check_integrity(raw / file, md5) for file, md5 in checksums)
-    except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile):
-        return False
+    raw, split = Path(part.raw_folder), getattr(part, "split", None)
+    archives = [("gzip.zip", part.md5)] if split else part.resources  # EMNIST's files are in one
+    if part._check_legacy_exist() or not all(check_integrity(raw / file, md5) for file, md5 in archives):
+        return False  # legacy: torchvision reads files of its older versions
+    packed = {file: (raw / file).read_bytes() for file, _ in archives}
+    if split:
+        with zipfile.ZipFile(raw / "gzip.zip") as archive:
+            names = [name for name in archive.namelist() if re.fullmatch(rf"gzip/emnist-{split}-.*-ubyte\.gz", name)]
+            packed = {Path(name).name: archive.read(name) for name in names}
+    return all(
+        (raw / file).with_suffix("").read_bytes() == gzip.decompress(content) for file, content in packed.items()
+    )
 
 
 def svhn(root: str, download: bool) -> Raw:
