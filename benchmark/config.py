@@ -11,6 +11,7 @@ A field whose type is a union of dataclasses is written with a "kind" key: {"kin
 import dataclasses
 import difflib
 import functools
+import importlib
 import math
 import re
 import reprlib
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, one_line
 from benchmark.plain import GivenTwice, from_json_text
 
 T = TypeVar("T")
@@ -84,6 +85,15 @@ def field_names(cls: Any, path: str = "") -> Iterator[str]:
         for kind in (*kinds, *f.metadata.get("kinds", ())):
             yield from field_names(kind, name)
         yield name
+
+
+def imported(name: str, field: str) -> Any:
+    """What `module:Name` names. Raises ConfigError that begins with the field's name."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # whatever a user's file does
+        raise ConfigError(f"{field}: {quoted(name)} cannot be imported ({one_line(error)})") from error
 
 
 def choose(names: Iterable[str]) -> str:

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from benchmark.config import Checked, Count, ShareBetween, Whole, added, choose, from_plain, to_plain, values_before
 from benchmark.data.augment import Augmentation
-from benchmark.data.datasets import canonical_name, public_name
-from benchmark.data.folder import number_of_classes
+from benchmark.data.folder import canonical_name, number_of_classes, public_name
 from benchmark.data.partition import ClassSkew, Partition
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import METHODS, check_known, method_name, read_method

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmark.data.datasets import public_name
+from benchmark.data.folder import public_name
 from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.columns import WORDS as PRINTED

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from benchmark.data.datasets import public_name
+from benchmark.data.folder import public_name
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import METHODS, method_class, method_name
 from benchmark.papers.item import Cell

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmark.data.datasets import public_name
+from benchmark.data.folder import public_name
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import UNTRAINED
 from benchmark.papers.own import OWN

@@ -5,7 +5,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from benchmark.data.datasets import public_name
+from benchmark.data.folder import public_name
 from benchmark.errors import DataError
 from benchmark.records.bundle import Bundle, check_bundle, noted, opened
 from benchmark.verdicts.results import ACCURACY

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Literal, get_args
 
 from benchmark.data.content import look_again
-from benchmark.data.datasets import public_name
+from benchmark.data.folder import public_name
 from benchmark.errors import FsslError
 from benchmark.records.claim import is_held, why_dead
 from benchmark.records.collect import runs_in, trouble_with

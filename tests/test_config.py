@@ -18,7 +18,6 @@ from benchmark.data.partition import ClassSkew, Dirichlet, Iid
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Experiment, from_json, to_json
 from benchmark.methods.central import FixMatch
-from benchmark.methods.easgd import Asymmetric
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping, SelfTraining
 from benchmark.models.build import Model
@@ -106,7 +105,6 @@ REQUIRED: dict[Any, dict[str, Any]] = {
     ClassSkew: {"R": 0.4},
     Dirichlet: {"alpha": 1.0},
     Model: {"network": "emnist_cnn"},
-    Asymmetric: {"alpha": 0.5, "beta": 0.5},
 }
 
 

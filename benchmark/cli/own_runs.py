@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmark.data.datasets import public_name
+from benchmark.data.folder import public_name
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import from_record
 from benchmark.methods.catalogue import method_name

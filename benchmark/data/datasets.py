@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from benchmark.config import from_plain, nearest, quoted
-from benchmark.data.folder import path_and_option, read_folder
-from benchmark.data.packed import UNKNOWN_ORIGIN, Raw, cache_folder, is_packed, read_packed
+from benchmark.data.folder import canonical_name, path_and_option, public_name, read_folder
+from benchmark.data.packed import is_packed, read_packed
+from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cache_folder
 from benchmark.data.sources import download, read_digits, read_original
 from benchmark.errors import ConfigError, DataError
 from benchmark.plain import expanded
@@ -150,25 +151,6 @@ def _in_words(train: int, test: int, num_classes: int, image_shape: tuple[int, i
     return f"{train:,} training and {test:,} test images of {num_classes} classes and shape {image_shape}"
 
 
-def public_name(name: str) -> str:
-    """The name that may be published: `folder:pets?size=32`, without the path to the folder."""
-    path, option = path_and_option(name)
-    return f"folder:{Path(path).name}{option}" if path else name
-
-
-def canonical_name(name: str) -> str:
-    """One spelling for each data set. Of a folder: its absolute path without links, and its size. A name that cannot
-    be one is returned as it is; `load` refuses it."""
-    path, option = path_and_option(name)
-    size = option.removeprefix("?size=")
-    try:
-        if option != size and size.isdecimal():
-            option = f"?size={int(size)}"
-        return f"folder:{expanded(path).resolve()}{option}" if path is not None else name
-    except (OSError, RuntimeError, ValueError, ConfigError):  # a loop of links, no home, thousands of digits
-        return name
-
-
 def known(name: str) -> Known:
     """The entry of `DATASETS`. Raises ConfigError for a name that it does not have."""
     if name not in DATASETS:
@@ -178,8 +160,11 @@ def known(name: str) -> Known:
 
 
 def find(name: str, root: Path | None = None) -> Path | None:
-    """The folder from which `load` reads a set of `DATASETS`. None: it would have to be downloaded."""
-    for parent in _folders_searched(root):
+    """The folder from which `load` reads a set. None: it is not here, or would have to be downloaded."""
+    path, _ = path_and_option(canonical_name(name))
+    if path is not None:
+        return Path(path) if Path(path).is_dir() else None
+    for parent in _folders_searched(root) if name in DATASETS else ():
         for folder in (parent / name, parent):
             if DATASETS[name].original_in(folder):
                 return folder
@@ -190,10 +175,7 @@ def find(name: str, root: Path | None = None) -> Path | None:
 
 def at_hand(name: str, root: Path | None = None) -> bool:
     """Whether `load` finds the data without a download."""
-    path, _ = path_and_option(canonical_name(name))
-    if path is not None:
-        return Path(path).is_dir()
-    return name == "digits" or (name in DATASETS and find(name, root) is not None)  # scikit-learn brings the digits
+    return name == "digits" or find(name, root) is not None  # scikit-learn brings the digits
 
 
 def _folders_searched(root: Path | None) -> list[Path]:

@@ -14,14 +14,13 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from benchmark.data.packed import Raw
-from benchmark.data.sources import own_split
+from benchmark.data.reading import Raw, own_split
 from benchmark.errors import ConfigError, DataError, one_line
 from benchmark.plain import expanded
 
@@ -32,15 +31,44 @@ GRAY = ("1", "L", "LA", "La", "I")  # of Pillow's modes; and I;16 in all byte or
 WITH_A_WHOLE_FIRST_FRAME = ("MPO", "PSD")  # formats in which further frames are no animation
 
 
-# Of a part, which is train/, test/ or the whole folder: (label, hash of the file) -> its path.
-_Part = dict[tuple[int, str], Path]
-
-
 def path_and_option(name: str) -> tuple[str | None, str]:
     """("PATH", "?size=32") of `folder:PATH?size=32`, the latter empty where nothing is asked for. The path is None for
     the name of another set."""
     path, mark, option = name.removeprefix("folder:").partition("?")
     return (path, mark + option) if name.startswith("folder:") else (None, "")
+
+
+def public_name(name: str) -> str:
+    """The name that may be published: `folder:pets?size=32`, without the path to the folder."""
+    path, option = path_and_option(name)
+    return f"folder:{Path(path).name}{option}" if path else name
+
+
+def canonical_name(name: str) -> str:
+    """One spelling for each data set. Of a folder: its absolute path without links, and its size. A name that cannot
+    be one is returned as it is; `read_folder` refuses it."""
+    path, option = path_and_option(name)
+    size = option.removeprefix("?size=")
+    try:
+        if option != size and size.isdecimal():
+            option = f"?size={int(size)}"
+        return f"folder:{expanded(path).resolve()}{option}" if path is not None else name
+    except (OSError, RuntimeError, ValueError, ConfigError):  # a loop of links, no home, thousands of digits
+        return name
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The images of train/, of test/ or of the whole folder, without copies within a class."""
+
+    images_NCHW: np.ndarray  # in three channels, also where all are gray
+    keys: Sequence[tuple[int, str]]  # label and hash of each file
+    all_gray: bool
+    copies: int
+
+    @property
+    def labels_N(self) -> np.ndarray:
+        return np.array([label for label, _ in self.keys])
 
 
 def read_folder(name: str) -> Raw:
@@ -58,15 +86,13 @@ def read_folder(name: str) -> Raw:
     folders, others = _parts(folder)
     listings = [_classes(part) for part in folders]
     _check_classes(folder, listings)
-    parts, looks = zip(*map(_looked_through, listings), strict=True)
-    first = next(iter(parts[0].values()))
-    with _named_if_unreadable(first):
-        size = (int(value), int(value)) if value else _as_seen(first).size
+    size = (int(value), int(value)) if value else _size_of(next(iter(listings[0].values()))[0])
     if not value and max(size) > LARGE:
         _tell(f"fssl: {folder}: {size[0]} x {size[1]} pixels are slow to learn; ?size=32 after the name shrinks images")
-    mode = "L" if all(map(all, looks)) else "RGB"
-    arrays = [_pixels(part, mode, size) for part in parts]
-    note = ", ".join(_left_out(parts, sum(map(len, looks)), others))
+    parts = [_read_part(listing, size) for listing in listings]
+    channels = 1 if all(part.all_gray for part in parts) else 3
+    arrays = [(part.images_NCHW[:, :channels], part.labels_N) for part in parts]
+    note = ", ".join(_left_out(parts, others))
     if note:
         _tell(f"fssl: {folder}: {note}")
     classes = [*listings[0]]
@@ -152,22 +178,39 @@ def _check_classes(folder: Path, listings: Sequence[Mapping[str, object]]) -> No
         raise DataError(f"{folder}: has {len(first)} class folder, {next(iter(first))}: two or more are needed")
 
 
-def _looked_through(listing: Mapping[str, Sequence[Path]]) -> tuple[_Part, list[bool]]:
-    """The images, without copies within a class, and whether each file is gray. Raises DataError for another file."""
-    part: _Part = {}
-    grays, known = [], Image.registered_extensions()
-    for label, path in ((label, path) for label, files in enumerate(listing.values()) for path in files):
-        if path.suffix.lower() not in known:
-            raise DataError(f"{path}: is not an image that can be read here: save it as PNG, or move it away")
-        with _named_if_unreadable(path):
-            content = path.read_bytes()
-            with Image.open(io.BytesIO(content)) as image:
-                grays.append(_is_gray(image))
-                frames = getattr(image, "n_frames", 1)
-                if frames > 1 and image.format not in WITH_A_WHOLE_FIRST_FRAME:
-                    raise ValueError(f"it has {frames} frames; save the one to learn")
-        part.setdefault((label, hashlib.sha256(content).hexdigest()), path)
-    return part, grays
+def _size_of(path: Path) -> tuple[int, int]:
+    with _opened(path) as (image, _):
+        return _as_seen(image).size
+
+
+def _read_part(listing: Mapping[str, Sequence[Path]], size: tuple[int, int]) -> _Part:
+    """Raises DataError for a file that is no image, or several."""
+    files = [(label, path) for label, paths in enumerate(listing.values()) for path in paths]
+    images_NCHW = np.empty((len(files), 3, size[1], size[0]), dtype=np.uint8)
+    grays, keys = [], dict[tuple[int, str], int]()
+    for label, path in files:
+        with _opened(path) as (image, digest):
+            grays.append(_is_gray(image))
+            if keys.setdefault((label, digest), len(keys)) == len(keys) - 1:
+                seen = _as_seen(image).convert("RGB").resize(size, Image.Resampling.BILINEAR)
+                images_NCHW[len(keys) - 1] = np.asarray(seen).transpose(2, 0, 1)
+    return _Part(images_NCHW[: len(keys)], [*keys], all(grays), len(files) - len(keys))
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[Image.Image, str]]:
+    """The image of a file, and the hash of its content."""
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise DataError(f"{path}: is not an image that can be read here: save it as PNG, or move it away")
+    try:
+        content = path.read_bytes()
+        with Image.open(io.BytesIO(content)) as image:
+            frames = getattr(image, "n_frames", 1)
+            if frames > 1 and image.format not in WITH_A_WHOLE_FIRST_FRAME:
+                raise ValueError(f"it has {frames} frames; save the one to learn")
+            yield image, hashlib.sha256(content).hexdigest()
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
+        raise DataError(f"{path}: not a readable image ({one_line(error)})") from error
 
 
 def _is_gray(image: Image.Image) -> bool:
@@ -177,46 +220,26 @@ def _is_gray(image: Image.Image) -> bool:
     return image.mode in GRAY or image.mode.startswith("I;16")
 
 
-def _left_out(parts: Sequence[_Part], files: int, others: Sequence[str]) -> Iterator[str]:
-    """What is not learned once, in words; `files` are all that were looked through."""
-    images = sum(map(len, parts))
+def _left_out(parts: Sequence[_Part], others: Sequence[str]) -> Iterator[str]:
+    """What is not learned once, in words."""
     if others:
         yield f"{', '.join(f'{name}/' for name in others)} left out"
-    if files > images:
-        yield f"{files - images} copies left out"
-    if in_several := images - len({digest for part in parts for _, digest in part}):
+    if copies := sum(part.copies for part in parts):
+        yield f"{copies} copies left out"
+    digests = [digest for part in parts for _, digest in part.keys]
+    if in_several := len(digests) - len({*digests}):
         yield f"{in_several} images in several classes, or in train/ and test/"
 
 
-def _pixels(part: _Part, mode: str, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    images_NCHW = np.empty((len(part), len(mode), size[1], size[0]), dtype=np.uint8)
-    for image_CHW, path in zip(images_NCHW, part.values(), strict=True):
-        with _named_if_unreadable(path):
-            seen = _as_seen(path).convert(mode).resize(size, Image.Resampling.BILINEAR)
-        for plane_HW, channel in zip(image_CHW, seen.split(), strict=True):
-            plane_HW[:] = channel
-    return images_NCHW, np.array([label for label, _ in part])
-
-
-def _as_seen(path: Path) -> Image.Image:
+def _as_seen(opened: Image.Image) -> Image.Image:
     """Upright, over white, with eight bits a channel."""
-    with Image.open(path) as opened:
-        image: Image.Image = ImageOps.exif_transpose(opened)
-        if image.has_transparency_data:
-            colours = image.convert("RGBA")
-            return Image.alpha_composite(Image.new("RGBA", image.size, "white"), colours).convert("RGB")
-        if image.mode == "F" or image.mode.startswith("I"):
-            values = np.asarray(image)
-            if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-                raise ValueError("its pixels are not whole numbers from 0 to 65535; save it with 8 or 16 bits")
-            return Image.fromarray((values // 257).astype(np.uint8))  # Pillow would clip to white
-        image.load()
-        return image
-
-
-@contextlib.contextmanager
-def _named_if_unreadable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
-        raise DataError(f"{path}: not a readable image ({one_line(error)})") from error
+    image: Image.Image = ImageOps.exif_transpose(opened)
+    if image.has_transparency_data:
+        colours = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), colours).convert("RGB")
+    if image.mode == "F" or image.mode.startswith("I"):
+        values = np.asarray(image)
+        if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+            raise ValueError("its pixels are not whole numbers from 0 to 65535; save it with 8 or 16 bits")
+        return Image.fromarray((values // 257).astype(np.uint8))  # Pillow would clip to white
+    return image

@@ -2,60 +2,34 @@
 
 A file has `labels` (N), `classes` (names in label order) and either `images` uint8 (N,H,W) of a grey set, or one of
 `webp` and `jpeg` (uint8, all encoded files one after another) with `offsets` int64 (N+1). Nothing is ever unpickled.
-The folder with the files is only read. Decoded pixels are in the cache folder, and may be deleted at any time.
+The folder with the files is only read. Decoded pixels are in the cache.
 
 Shapes: N images, C channels, H x W pixels.
 """
 
-import hashlib
 import io
 import os
 import re
-import tempfile
-import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import PIL
 from PIL import Image
 
-from benchmark.errors import ConfigError, DataError
-from benchmark.plain import expanded
+from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cached, file_sha256
+from benchmark.errors import DataError
 
-UNKNOWN_ORIGIN = "files of unknown origin"  # in the note of a set whose files no list of checksums has
 LARGE = 256 << 20  # bytes
 MOST_PACKED = 100  # times that pixels are smaller in an archive
 
 Pixels = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Raw:
-    """What a reader returns. NumPy or torch arrays: images uint8 (N,C,H,W), labels of any integer type (N)."""
-
-    train: tuple[Any, Any]  # images, labels
-    test: tuple[Any, Any]
-    classes: tuple[str, ...]
-    unlabelled: Any = None
-    note: str = ""
-
-
 _Part = tuple[Pixels, npt.NDArray[np.int64], tuple[str, ...]]  # images_NCHW, labels_N and classes
-
-
-def cache_folder() -> Path:
-    """FSSL_CACHE, else ~/.cache/fssl; it need not exist."""
-    try:
-        return expanded(os.environ.get("FSSL_CACHE") or "~/.cache/fssl")
-    except ConfigError:
-        return Path(os.devnull, "fssl")  # no home, no cache: nothing is there, and nothing can be written
 
 
 def is_packed(folder: Path) -> bool:
@@ -153,42 +127,3 @@ def _decode(path: Path, raw: np.ndarray, offsets: np.ndarray) -> Pixels:
 def _decode_one(encoded: np.ndarray) -> Pixels:
     with Image.open(io.BytesIO(encoded.tobytes())) as image:
         return np.asarray(image.convert("RGB"))
-
-
-def cached(source: str, decode: Callable[[], Pixels]) -> Pixels:
-    """Decoded pixels of what has the sha256 `source`. A cache that is absent or damaged is written again."""
-    # Another version of Pillow may decode a lossy file to other pixels.
-    path = cache_folder() / "decoded" / f"{source[:32]}-pillow-{PIL.__version__}.npz"
-    try:
-        with np.load(path, allow_pickle=False) as arrays:  # a zip archive, whose CRC is checked on reading
-            pixels: Pixels = arrays["images"]
-            return pixels
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
-        pass  # not there yet, or damaged: both mean decoding again
-    images_NCHW = decode()
-    write_cache(path, lambda file: np.savez(file, images=images_NCHW))
-    return images_NCHW
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 (hex) of a file. Raises OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_cache(path: Path, write: Callable[[Any], object], *, warn: bool = True) -> None:
-    """Write a cache file so that no reader sees half of it. A cache that cannot be written costs time, not the run."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False) as file:
-            try:
-                write(file)
-                file.flush()
-                os.replace(file.name, path)
-            finally:
-                Path(file.name).unlink(missing_ok=True)
-    except OSError as error:
-        if warn:
-            warnings.warn(
-                f"cache {path.parent} cannot be written ({error}): the work is repeated next time", stacklevel=2
-            )

@@ -1,4 +1,4 @@
-"""Readers of data sets: scikit-learn, torchvision, and folders of classes.
+"""Readers of published sets: scikit-learn's digits, and torchvision's layouts.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -6,14 +6,13 @@ Shapes: N images, C channels, H x W pixels.
 import contextlib
 import functools
 import gzip
-import hashlib
 import os
+import re
 import shutil
 import socket
 import sys
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,23 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.data.packed import UNKNOWN_ORIGIN, Raw, cache_folder, cached
+from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cache_folder, cached, own_split, stamp_of
 from benchmark.data.tables import largest_remainders
 from benchmark.errors import DataError, one_line
-from benchmark.streams import numpy_stream, shuffled
 
 DOWNLOAD_TIMEOUT = 10.0  # seconds without an answer before a server counts as out of reach
-
-
-def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str, classes: list[str]) -> Raw:
-    """The set cut into a training and a test part. `test_d` images of each class are the test part, drawn by a stream
-    that does not depend on the path."""
-    test_N = np.zeros(len(labels_N), dtype=bool)
-    for label, count in enumerate(test_d):
-        of_class_N = np.flatnonzero(labels_N == label)
-        test_N[shuffled(of_class_N, numpy_stream(0, "data", name, "test", label))[:count]] = True
-    train, test = ((images_NCHW[part_N], labels_N[part_N]) for part_N in (~test_N, test_N))
-    return Raw(train=train, test=test, classes=tuple(classes), note="own split")
 
 
 @functools.cache  # a plan prepares many experiments on them
@@ -85,23 +72,18 @@ def _are_of_archives(part: Any) -> bool:
     """
     from torchvision.datasets.utils import check_integrity
 
-    raw, prefixes, checksums = Path(part.raw_folder), ["train", "t10k"], getattr(part, "resources", [])
-    if split := getattr(part, "split", None):  # EMNIST's files are in one archive
-        prefixes, checksums = [f"emnist-{split}-train", f"emnist-{split}-test"], [("gzip.zip", part.md5)]
-    if part._check_legacy_exist():  # then torchvision reads files of its older versions
-        return False
-    try:
-        for name in (f"{prefix}-{kind}-ubyte" for prefix in prefixes for kind in ("images-idx3", "labels-idx1")):
-            if split:
-                with zipfile.ZipFile(raw / "gzip.zip") as archive:
-                    packed = archive.read(f"gzip/{name}.gz")
-            else:
-                packed = (raw / f"{name}.gz").read_bytes()
-            if gzip.decompress(packed) != (raw / name).read_bytes():
-                return False
-        return all(check_integrity(raw / file, md5) for file, md5 in checksums)
-    except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile):
-        return False
+    raw, split = Path(part.raw_folder), getattr(part, "split", None)
+    archives = [("gzip.zip", part.md5)] if split else part.resources  # EMNIST's files are in one
+    if part._check_legacy_exist() or not all(check_integrity(raw / file, md5) for file, md5 in archives):
+        return False  # legacy: torchvision reads files of its older versions
+    packed = {file: (raw / file).read_bytes() for file, _ in archives}
+    if split:
+        with zipfile.ZipFile(raw / "gzip.zip") as archive:
+            names = [name for name in archive.namelist() if re.fullmatch(rf"gzip/emnist-{split}-.*-ubyte\.gz", name)]
+            packed = {Path(name).name: archive.read(name) for name in names}
+    return all(
+        (raw / file).with_suffix("").read_bytes() == gzip.decompress(content) for file, content in packed.items()
+    )
 
 
 def svhn(root: str, download: bool) -> Raw:
@@ -128,15 +110,14 @@ def class_folders(root: str, download: bool, name: str) -> Raw:
 
 
 def _kept(folder: Any) -> tuple[np.ndarray, list[int]]:
-    """Pixels are kept in the cache folder until a file changes: to open 90,000 takes minutes."""
-    status = [(label, Path(path).name, os.stat(path)) for path, label in folder.samples]
-    stamp = repr([(label, file, status.st_size, status.st_mtime_ns) for label, file, status in status])
+    """Pixels are kept in the cache until a file changes: to open 90,000 takes minutes."""
 
     def decode() -> np.ndarray:
         images_NHWC = np.stack([np.asarray(folder.loader(path)) for path, _ in folder.samples])
         return np.ascontiguousarray(images_NHWC.transpose(0, 3, 1, 2))
 
-    return cached(hashlib.sha256(stamp.encode()).hexdigest(), decode), folder.targets
+    stamp = stamp_of(Path(folder.root), [Path(path) for path, _ in folder.samples])
+    return cached(stamp, decode), folder.targets
 
 
 READERS: Mapping[str, Callable[..., Raw]] = {  # (folder, whether to download, arguments) -> the set

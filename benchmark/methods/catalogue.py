@@ -1,75 +1,52 @@
 """The methods by name, and a user's own as `my_module:MyMethod`."""
 
-import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from benchmark.config import from_plain, nearest, quoted
+from benchmark.config import from_plain, imported, nearest, quoted
 from benchmark.errors import ConfigError
-from benchmark.methods.cbafed import CBAFed
-from benchmark.methods.central import UDA, FixMatch, MeanTeacher, MixMatch, PiModel, PseudoLabeling, ReMixMatch
-from benchmark.methods.data_sharing import DataSharing
-from benchmark.methods.easgd import EASGD
-from benchmark.methods.fed_consist import FedConsist
-from benchmark.methods.feddb import FedDB
-from benchmark.methods.feddure import FedDure
-from benchmark.methods.feddyn import FedDyn
-from benchmark.methods.fedirm import FedIRM
-from benchmark.methods.fedmatch import FedMatch
-from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
-from benchmark.methods.fedswitch import FedSwitch
-from benchmark.methods.flfl import FL2
-from benchmark.methods.heterofl import HeteroFL
-from benchmark.methods.lg_fedavg import LGFedAvg
-from benchmark.methods.overlap_sgd import OverlapSGD
-from benchmark.methods.proxyfl import ProxyFL
-from benchmark.methods.rscfed import RSCFed
-from benchmark.methods.sage import SAGE, FedLabel, FixMatchGPL, FixMatchLPL, FlexMatchLPL
-from benchmark.methods.semifl import SemiFL
-from benchmark.methods.server_only import ServerOnly
-from benchmark.methods.ssfl import SSFL
-from benchmark.methods.supervised_fl import SupervisedFL
-from benchmark.methods.ts_client_ema import TSClientEMA
-from benchmark.methods.ts_server_ema import TSServerEMA
 
 METHODS: Mapping[str, type[Any]] = {
-    "cbafed": CBAFed,
-    "data_sharing": DataSharing,
-    "easgd": EASGD,
-    "fed_consist": FedConsist,
-    "feddb": FedDB,
-    "feddure": FedDure,
-    "fedirm": FedIRM,
-    "feddyn": FedDyn,
-    "fedlabel": FedLabel,
-    "fedmatch": FedMatch,
-    "fedprox_fixmatch": FedProxFixMatch,
-    "fedswitch": FedSwitch,
-    "fixmatch": FixMatch,
-    "fixmatch_gpl": FixMatchGPL,
-    "fixmatch_lpl": FixMatchLPL,
-    "flexmatch_lpl": FlexMatchLPL,
-    "flfl": FL2,
-    "heterofl": HeteroFL,
-    "lg_fedavg": LGFedAvg,
-    "mean_teacher": MeanTeacher,
-    "mixmatch": MixMatch,
-    "overlap_sgd": OverlapSGD,
-    "pi_model": PiModel,
-    "proxyfl": ProxyFL,
-    "pseudo_labeling": PseudoLabeling,
-    "remixmatch": ReMixMatch,
-    "rscfed": RSCFed,
-    "sage": SAGE,
-    "semifl": SemiFL,
-    "server_only": ServerOnly,
-    "ssfl": SSFL,
-    "supervised_fl": SupervisedFL,
-    "ts_client_ema": TSClientEMA,
-    "ts_server_ema": TSServerEMA,
-    "uda": UDA,
+    name: imported(f"benchmark.methods.{place}", "method.kind")
+    for name, place in {
+        "cbafed": "cbafed:CBAFed",
+        "data_sharing": "data_sharing:DataSharing",
+        "easgd": "easgd:EASGD",
+        "fed_consist": "fed_consist:FedConsist",
+        "feddb": "feddb:FedDB",
+        "feddure": "feddure:FedDure",
+        "fedirm": "fedirm:FedIRM",
+        "feddyn": "feddyn:FedDyn",
+        "fedlabel": "sage:FedLabel",
+        "fedmatch": "fedmatch:FedMatch",
+        "fedprox_fixmatch": "fedprox_fixmatch:FedProxFixMatch",
+        "fedswitch": "fedswitch:FedSwitch",
+        "fixmatch": "central:FixMatch",
+        "fixmatch_gpl": "sage:FixMatchGPL",
+        "fixmatch_lpl": "sage:FixMatchLPL",
+        "flexmatch_lpl": "sage:FlexMatchLPL",
+        "flfl": "flfl:FL2",
+        "heterofl": "heterofl:HeteroFL",
+        "lg_fedavg": "lg_fedavg:LGFedAvg",
+        "mean_teacher": "central:MeanTeacher",
+        "mixmatch": "central:MixMatch",
+        "overlap_sgd": "overlap_sgd:OverlapSGD",
+        "pi_model": "central:PiModel",
+        "proxyfl": "proxyfl:ProxyFL",
+        "pseudo_labeling": "central:PseudoLabeling",
+        "remixmatch": "central:ReMixMatch",
+        "rscfed": "rscfed:RSCFed",
+        "sage": "sage:SAGE",
+        "semifl": "semifl:SemiFL",
+        "server_only": "server_only:ServerOnly",
+        "ssfl": "ssfl:SSFL",
+        "supervised_fl": "supervised_fl:SupervisedFL",
+        "ts_client_ema": "ts_client_ema:TSClientEMA",
+        "ts_server_ema": "ts_server_ema:TSServerEMA",
+        "uda": "central:UDA",
+    }.items()
 }
 
 SETTINGS = {  # names of methods in papers and grids that are a setting of one of the above
@@ -85,11 +62,7 @@ def method_class(name: str) -> type:
     if ":" not in name:
         hint = f"type --method {SETTINGS[name]}" if name in SETTINGS else nearest(name, METHODS)
         raise ConfigError(f"method.kind: {quoted(name)} is not a method; {hint}, or module:Class for your own")
-    module, _, attribute = name.partition(":")
-    try:
-        cls = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # whatever the file does
-        raise ConfigError(f"method.kind: {quoted(name)} cannot be imported ({error!r})") from None
+    cls = imported(name, "method.kind")
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise ConfigError(
             f"method.kind: {name!r} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above it"

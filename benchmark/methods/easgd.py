@@ -74,27 +74,12 @@ class MovingRate(Checked):
 
     beta: Share = 0.9  # beta
 
-    def rates(self, C: int) -> tuple[float, float]:
-        """alpha and beta for rounds of C clients."""
-        return self.beta / C, self.beta
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asymmetric(Checked):
-    """alpha and beta by themselves."""
-
-    alpha: Share  # alpha
-    beta: Share  # beta
-
-    def rates(self, C: int) -> tuple[float, float]:
-        return self.alpha, self.beta
-
 
 @dataclass(frozen=True, kw_only=True)
 class EASGD(ElasticMethod):
     """Synchronous elastic averaging."""
 
-    elastic: MovingRate | Asymmetric = MovingRate()
+    elastic: MovingRate = MovingRate()
 
     def init(self, setup: fl.Setup) -> fl.State:
         return fl.State(server={"center": setup.initial_weights()})
@@ -104,7 +89,7 @@ class EASGD(ElasticMethod):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         center = state.server["center"]
-        alpha, beta = self.elastic.rates(world.C)
-        update = ElasticUpdate(alpha=alpha, keeps_momentum=self.momentum == "kept")
+        beta = self.elastic.beta
+        update = ElasticUpdate(alpha=beta / world.C, keeps_momentum=self.momentum == "kept")
         mean = mean_of(trained_on_labels(update, center, world, self.batch_size), otherwise=None)
         return fl.State(server={"center": center if mean is None else ema(center, mean, 1.0 - beta)}), {}

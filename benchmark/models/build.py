@@ -1,7 +1,6 @@
 """Builds the network that a `Model` names, with its initial weights."""
 
 import copy
-import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,36 +10,31 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, nearest
+from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, imported, nearest
 from benchmark.errors import ConfigError, one_line
 from benchmark.models.classifier import Classifier
-from benchmark.models.emnist_cnn import EmnistCnn
-from benchmark.models.fedavg_cnn import FedAvgCnn
 from benchmark.models.norms import NORMS, no_norm, require_groups_divide
-from benchmark.models.resnet import ResNet8, ResNet8x4, ResNet18, ResNet18Mlp
-from benchmark.models.resnet9 import ResNet9
-from benchmark.models.rscfed_cnn import RscfedCnn
-from benchmark.models.small_cnn import SmallCnn, TinyCnn
-from benchmark.models.vgg11 import Vgg11
-from benchmark.models.wresnet28x2 import WResNet28x2
 from benchmark.streams import stream_seed
 
 ImageShape = tuple[int, int, int]  # channels, rows, columns
 
 # README.md of this folder says what a network is made by. Ours may have a width (a share of the hidden units), too.
 NETWORKS: Mapping[str, type[Classifier]] = {
-    "emnist_cnn": EmnistCnn,
-    "fedavg_cnn": FedAvgCnn,
-    "resnet8": ResNet8,
-    "resnet8x4": ResNet8x4,
-    "resnet9": ResNet9,
-    "resnet18": ResNet18,
-    "resnet18_mlp": ResNet18Mlp,
-    "rscfed_cnn": RscfedCnn,
-    "small_cnn": SmallCnn,
-    "tiny_cnn": TinyCnn,
-    "vgg11": Vgg11,
-    "wresnet28x2": WResNet28x2,
+    name: imported(f"benchmark.models.{place}", "network")
+    for name, place in {
+        "emnist_cnn": "emnist_cnn:EmnistCnn",
+        "fedavg_cnn": "fedavg_cnn:FedAvgCnn",
+        "resnet8": "resnet:ResNet8",
+        "resnet8x4": "resnet:ResNet8x4",
+        "resnet9": "resnet9:ResNet9",
+        "resnet18": "resnet:ResNet18",
+        "resnet18_mlp": "resnet:ResNet18Mlp",
+        "rscfed_cnn": "rscfed_cnn:RscfedCnn",
+        "small_cnn": "small_cnn:SmallCnn",
+        "tiny_cnn": "small_cnn:TinyCnn",
+        "vgg11": "vgg11:Vgg11",
+        "wresnet28x2": "wresnet28x2:WResNet28x2",
+    }.items()
 }
 
 
@@ -77,11 +71,7 @@ def network_class(name: str) -> type[nn.Module]:
         return NETWORKS[name]
     if ":" not in name:
         raise ConfigError(f"network: unknown value {name!r}; {nearest(name, NETWORKS)} (your own: module:Class)")
-    module, _, attribute = name.partition(":")
-    try:
-        network = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever a user's file raises
-        raise ConfigError(f"network: {name!r} cannot be imported ({one_line(error)})") from error
+    network = imported(name, "network")
     if not (isinstance(network, type) and issubclass(network, nn.Module)):
         raise ConfigError(f"network: {name!r} is not a subclass of torch.nn.Module")
     try:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.config import quoted
-from benchmark.data.datasets import public_name
+from benchmark.data.folder import public_name
 from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
 from benchmark.records.copies import copied, copy_of

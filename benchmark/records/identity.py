@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.data.content import content_hash, has_known_files
-from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, public_name
+from benchmark.data.datasets import DATASETS
 from benchmark.data.fedmatch import pooled_hash
+from benchmark.data.folder import public_name
+from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import DataError
 from benchmark.experiment import Experiment, to_json
 from benchmark.records import schema

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmark.data.datasets import DATASETS, UNKNOWN_ORIGIN, DataSet, at_hand, load, public_name
+from benchmark.data.datasets import DATASETS, DataSet, at_hand, load
+from benchmark.data.folder import public_name
+from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
 from benchmark.experiment import NUMERICS, Experiment, from_record
 from benchmark.records import claim, state

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytorch_lightning as pl
 
 from benchmark.config import kind_of
-from benchmark.data.datasets import public_name
+from benchmark.data.folder import public_name
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment, published, to_json
 from benchmark.federated.module import FederatedModule

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmark.experiment import Experiment
-from benchmark.methods.easgd import Asymmetric
+from benchmark.methods.easgd import MovingRate
 from benchmark.methods.ssfl import CRL, FedAvg, Grouping
 from benchmark.optim.sgd import Constant
 from tests.federated.helpers import difference, weights_after
@@ -55,7 +55,7 @@ LIMITS = {
     ),
     "Overlap-SGD without momentum": Limit(
         of("overlap_sgd", "everywhere", alpha=0.2, beta=0.0),
-        of("easgd", "everywhere", elastic=Asymmetric(alpha=0.2, beta=0.8)),
+        of("easgd", "everywhere", elastic=MovingRate(beta=0.8)),
         of("overlap_sgd", "everywhere", alpha=0.2),
         1e-6,
     ),

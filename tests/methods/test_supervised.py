@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.data_sharing import DataSharing, DataSharingUpdate
-from benchmark.methods.easgd import EASGD, Asymmetric
+from benchmark.methods.easgd import EASGD, MovingRate
 from benchmark.methods.feddyn import FedDyn
 from benchmark.methods.lg_fedavg import LGFedAvg
 from benchmark.methods.overlap_sgd import OverlapSGD
@@ -89,7 +89,7 @@ class Elastic(FedAvg):
         self.own, self.v = dict[int, Weights](), dict[str, Any]()
 
     def job(self, client: int) -> Any:
-        alpha = self.method.alpha if isinstance(self.method, OverlapSGD) else self.method.elastic.rates(self.C)[0]
+        alpha = self.method.alpha if isinstance(self.method, OverlapSGD) else self.method.elastic.beta / self.C
         x = self.trained(client, self.own.get(client, self.now))
         self.own[client] = {name: value - alpha * (value - self.now[name]) for name, value in x.items()}
         return self.own[client] if isinstance(self.method, OverlapSGD) else x
@@ -104,7 +104,7 @@ class Elastic(FedAvg):
             if isinstance(self.method, OverlapSGD):
                 change = self.v[name] = self.method.beta * self.v.get(name, 0.0) + change
             else:
-                change = self.method.elastic.rates(self.C)[1] * change
+                change = self.method.elastic.beta * change
             self.now[name] = self.now[name] + change
 
 
@@ -136,7 +136,7 @@ WAYS: dict[str, Any] = {
     "FedDyn": FedDyn(**B, alpha=0.3),
     "EASGD": EASGD(**B),
     "EASGD, reset": EASGD(**B, momentum="reset"),
-    "EASGD, asymmetric": EASGD(**B, elastic=Asymmetric(alpha=0.5, beta=0.2)),
+    "EASGD, slower": EASGD(**B, elastic=MovingRate(beta=0.2)),
     "Overlap-SGD": OverlapSGD(**B, alpha=0.5, beta=0.3),
     "LG-FedAvg": LGFedAvg(**B, private="first"),
     "LG-FedAvg, last": LGFedAvg(**B, private="last"),

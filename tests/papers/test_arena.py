@@ -21,23 +21,6 @@ from tests.reports.fakes import make_record
 AT_SERVER = [entry for entry in ENTRIES if entry.setting != AT_CLIENTS]
 
 
-@pytest.mark.parametrize("profile", ["demo", "laptop", "gpu"])
-@pytest.mark.parametrize("name", ["arena/digits", "arena/mnist", "arena/cifar10", "arena/alpha"])
-def test_all_methods_share_one_environment(name, profile):
-    """Only the method, its optimizer, who holds labels and (in arena/alpha) alpha differ."""
-    item = item_of(name, profile)
-    shared = {
-        (
-            replace(cell.experiment.data, label_setting="server"),
-            cell.experiment.partition if "alpha" not in cell.setting else None,
-            *(getattr(cell.experiment, part) for part in ("model", "federation", "evaluation", "seed")),
-        )
-        for cell in item.cells
-    }
-    assert len(shared) == 1
-    assert {cell.setting["method"] for cell in item.cells} == {entry.name for entry in AT_SERVER}
-
-
 @pytest.mark.parametrize(("name", "rounds"), [("arena/digits", 30), ("arena/mnist", 40)])
 def test_the_budget_is_equal(name, rounds):
     """Six trials a ranked method, on held-out labels, on one seed that the table does not use, all equally long."""
@@ -71,7 +54,7 @@ NAME = "tests.methods.outside:ServerLast"
 
 
 def shortened(item: Item) -> Item:
-    """The arena with this method alone, two rounds long; its trials one round."""
+    """The arena with this method alone, two rounds long, and two trials of one round."""
 
     def short(experiment, rounds):
         return replace(experiment, federation=replace(experiment.federation, rounds=rounds, T=1))
@@ -79,18 +62,18 @@ def shortened(item: Item) -> Item:
     (choice,) = (choice for choice in item.choices if choice.setting["method"] == "ServerLast")
     choice = replace(
         choice,
-        trials={name: short(trial, 1) for name, trial in choice.trials.items()},
-        finals={name: short(final, 2) for name, final in choice.finals.items()},
+        trials={name: short(trial, 1) for name, trial in list(choice.trials.items())[:2]},
+        finals={name: short(final, 2) for name, final in list(choice.finals.items())[:2]},
     )
     cells = [replace(c, experiment=short(c.experiment, 2)) for c in item.cells if c.setting["method"] == "ServerLast"]
     return replace(item, cells=tuple(cells), choices=(choice,), seeds=1)
 
 
 def test_a_method_outside_the_package_is_compared_in_worker_processes(tmp_path):
-    """Six trials of its own hyperparameters and a seed first; then a seed of the setting chosen."""
+    """Trials of its own hyperparameters and a seed first; then a seed of the setting chosen."""
     item = shortened(items(["arena/digits"], "demo", [NAME])[0])
     first = plan([item], tmp_path)
-    assert len(first.missing) == 6 + 1 and len(first.waiting) == 1
+    assert len(first.missing) == 2 + 1 and len(first.waiting) == 1
     launch(LocalWorkers(2, tmp_path), first.missing, tmp_path)
     (choice,) = item.choices
     scores = {

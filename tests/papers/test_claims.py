@@ -3,7 +3,6 @@
 import re
 import subprocess
 import tomllib
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from benchmark.papers.item import ACCURACY
 from benchmark.papers.published import PUBLISHED, claims_of, read_published
 from tests.conftest import ROOT
-from tests.papers.conftest import item_of
 
 TEXTS = {name: f"papers/{name}.md" for name in ("semifl", "rscfed", "fedswitch")}
 TEXTS |= {"ssfl": "papers/ssfl_gradient_diversity.md", "sage": "facts/sage_protocol.md"}
@@ -63,15 +61,6 @@ def test_every_claim_stands_in_the_commit_that_it_names(name):
 
 def hashed(claim: dict[str, Any]) -> dict[str, Any]:
     return {"endpoint": "last", "metric": ACCURACY, "main": False} | {k: v for k, v in claim.items() if k in HASHED}
-
-
-def test_what_is_written_of_a_claim_later_is_not_in_its_hash():
-    """A claim that is withdrawn, or speaks of cells elsewhere, keeps its hash and so its seeds."""
-    item = item_of("ssfl/tab2", "demo")
-    for claim in item.claims:
-        bare = replace(claim, withdrawn="", elsewhere=(), made=None)
-        assert item.hash_of(bare) == item.hash_of(claim) == item.hash_of(replace(bare, withdrawn="why"))
-    assert any(claim.withdrawn for claim in item.claims) and any(claim.elsewhere for claim in item.claims)
 
 
 CLAIM = {

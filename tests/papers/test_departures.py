@@ -1,6 +1,5 @@
 """The pairs of `PAPER/departures`: each differs in its switch alone, and rests on a cell that other items have."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -10,12 +9,10 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.trees import first_not_finite
-from benchmark.methods.fedswitch import FedSwitch
-from benchmark.papers import catalogue, fedswitch, switches
+from benchmark.papers import catalogue, switches
 from benchmark.papers.catalogue import cell_named
-from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Item
-from benchmark.papers.scale import FULL_SIZE, PROFILES, with_fields
+from benchmark.papers.scale import with_fields
 from benchmark.papers.switches import switches_of
 from tests.conftest import ROOT
 from tests.federated.helpers import module_of
@@ -26,29 +23,6 @@ PAPERS = ("ssfl", "semifl", "rscfed", "fedswitch", "sage")
 
 def departures(paper: str, profile: str) -> Item:
     return item_of(f"{paper}/departures", profile)
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("paper", PAPERS)
-def test_a_pair_is_two_ways(paper, profile):
-    """Each switch is there, but where the profile's own way is the paper's; what follows from other clients, too."""
-    switches = {switch.name: switch for switch in switches_of(paper)[0]}
-    absent = {"ssfl": {"warm-start"}, "semifl": {"augmentation", "warm-start"}}.get(paper, set())
-    item = departures(paper, profile)
-    there = {cell.label.split("/")[0] for cell in item.cells}
-    assert there == switches.keys() - (absent if profile in FULL_SIZE else set())
-    for name in there:
-        default, other = (item.cell(f"{name}/{way}").experiment for way in ("default", "other"))
-        assert default.cell_key != other.cell_key
-        if default.partition != other.partition and isinstance(other.method, FedSwitch):
-            assert other.method.beta == prior_of(other)
-
-
-def test_the_values_found_are_the_study_s():
-    study = json.loads((ROOT / "results" / "studies" / "fedswitch-open-laptop.json").read_text())
-    (best,) = [trial["values"] for trial in study["trials"] if trial["number"] == study["best"]]
-    beta = departures("fedswitch", "laptop").cell("found-beta/other").experiment.method.beta
-    assert {**fedswitch.FOUND, "method.beta": beta} == best
 
 
 @pytest.mark.parametrize("paper", PAPERS)

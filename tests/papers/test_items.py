@@ -100,15 +100,6 @@ def test_claims_are_on_what_there_is(profile):
                 assert sum(place.contrast.values()) == pytest.approx(0.0)
 
 
-def test_no_two_profiles_of_an_item_share_a_run():
-    """The same cells under another name would be trained, and shown, twice."""
-    for name in ITEMS:
-        by_profile = {item.profile: item for item in (item_of(name, profile) for profile in PROFILES)}
-        assert set(by_profile) == set(profiles(name))
-        runs = [key for item in by_profile.values() for key in {cell.cell_key for cell in item.cells}]
-        assert len(set(runs)) == len(runs), name
-
-
 # What a row or column says besides `FACTORS`, read from what runs.
 RUNS: dict[str, Callable[[Experiment], object]] = {
     "alpha": lambda e: vars(e.partition)["alpha"],

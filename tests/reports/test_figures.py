@@ -17,7 +17,7 @@ from reports.item_figures import caption_of, item_picture
 from reports.reported import Reported
 from reports.results import curve_rows, series_of
 from reports.style import DARK, LOOKS, PALETTE, looks
-from tests.reports.fakes import make_cell, make_record
+from tests.reports.fakes import accuracies, make_cell, make_record
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +61,13 @@ def test_names_and_data_cannot_leave_their_place() -> None:
     assert "<b>" not in picture.inline("x") and picture.inline("x").count("</script>") == 1
 
 
-def factor_item() -> tuple[Item, Records]:
-    cells = [make_cell(f"A/{T}", {"method": "A", "T": T}, T) for T in (32, 2, 8)]
-    records = {
-        c.cell_key: {
-            s: make_record(c, s, {"test/accuracy": 0.5 + float(c.setting["T"]) / 100 + s / 100}) for s in range(5)
-        }
-        for c in cells
-    }
-    drawing = Drawing(kind="against", x="T", log_x=True)
-    return Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), seeds=5, drawing=drawing), records
-
-
 def test_against_a_factor_the_points_are_means_in_order() -> None:
     """T = 2, 8, 32 on a logarithmic axis: .54 .60 .84 in percent, with scipy's intervals."""
-    picture = item_picture(Reported(*factor_item()))
+    cells = [make_cell(f"A/{T}", {"method": "A", "T": T}, T) for T in (32, 2, 8)]
+    ends = [(c, [0.5 + float(c.setting["T"]) / 100 + seed / 100 for seed in range(5)]) for c in cells]
+    drawing = Drawing(kind="against", x="T", log_x=True)
+    item = Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), seeds=5, drawing=drawing)
+    picture = item_picture(Reported(item, accuracies(ends)))
     assert picture is not None
     (panel,) = picture.data
     points = [point for line in panel["lines"] for point in line["points"]]

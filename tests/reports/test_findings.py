@@ -14,9 +14,8 @@ from benchmark.papers.item import Item
 from benchmark.records.collect import read_once, read_records
 from benchmark.verdicts.judge import Estimate, Judged
 from reports import findings
-from reports.claims import rows_of
 from reports.findings import findings_page, write_findings
-from reports.formatting import claim_address, markdown
+from reports.formatting import markdown
 from reports.reported import PAPERS, Reported, connect
 from tests.reports.fakes import accuracies, make_cell, pair, printed
 
@@ -44,18 +43,6 @@ def test_without_records_every_main_sentence_stands_there_and_no_number():
         for text in ("No run has been made.", "What can be said against it", "**: not run. "):
             assert part.count(text) == many
         assert "interval" not in part
-
-
-def test_of_two_profiles_the_decided_one_is_told_with_a_link_to_its_page():
-    decided = [Reported(item, records) for item, records in on_disk(["ssfl/tab2"], ["laptop"], ROOT / "results")]
-    (one,) = decided
-    name = "FedAvg loses with a large cohort"
-    (row,) = [row for row in rows_of(one) if row.claim.name == name]
-    page = findings_page([Reported(one.item, {}), one], links=True)
-    assert f"[{name}]({claim_address(one.item, row.claim)})**: {row.verdict}." in page
-    assert markdown(row.finding) in page
-    for line in row.context:
-        assert markdown(line) in page
 
 
 def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():

@@ -25,12 +25,6 @@ def run(accuracies: Mapping[int, float], rounds: int, joined: int = 0) -> RunRec
     return replace(record, experiment={"method": {"warm_start_rounds": joined}})
 
 
-def test_end_is_the_mean_of_the_last_tenth():
-    """40 rounds: rounds 37 to 40, of which 38 and 40 are evaluated: (.6 + .8) / 2. Round 36 is before them."""
-    assert value_at(run({2: 0.1, 36: 0.0, 38: 0.6, 40: 0.8}, 40), "test/accuracy", "end") == pytest.approx(0.7)
-    assert value_at(run({2: 0.1, 36: 0.0, 38: 0.6, 40: 0.8}, 40), "test/accuracy", "last") == 0.8
-
-
 def test_the_gain_at_the_end_is_on_the_tenth_before():
     """Rounds 37 to 40 against 33 to 36: .7 - .5. Where those were not evaluated, against the last evaluation before."""
     assert gain_at_end(run({33: 0.4, 36: 0.6, 40: 0.7}, 40), "test/accuracy") == pytest.approx(0.2)
@@ -50,12 +44,6 @@ def test_speed_is_an_area_under_log_odds_given_back_as_an_accuracy():
     assert uneven is not None and 0.75 < uneven < odds / 4 / (1 + odds / 4)
 
 
-def test_throughout_is_a_mean_since_clients_take_part():
-    """Of .2, .4 and .9 the first is of the warm start of 10 rounds: (.4 + .9) / 2, each once, however far apart."""
-    value = value_at(run({10: 0.2, 11: 0.4, 30: 0.9}, 30, joined=10), "test/accuracy", "throughout")
-    assert value == pytest.approx(0.65)
-
-
 def test_rounds_and_bytes_to_a_target():
     """Each round sends 3 + 4 bytes. Round 2 is above .5, but clients do not take part before round 5; round 8 is the
     first from there on that is evaluated at .5 or more: 8 x 7 bytes. As a metric .71 is never reached, and a claim
@@ -68,25 +56,24 @@ def test_rounds_and_bytes_to_a_target():
     assert value_of(one, "rounds_to/0.71") is None and value_at(one, "rounds_to/0.71", "reached") == 11
 
 
-def test_last_rounds_are_at_most_an_eighth_of_the_run():
-    """last_4 of 40 rounds: rounds 37 to 40. last_100 of 40 rounds is an eighth: 36 to 40, as FedSwitch's 100 of 800."""
-    curve = {34: 0.0, 36: 0.1, 38: 0.6, 40: 0.8}
-    assert value_at(run(curve, 40), "test/accuracy", "last_4") == pytest.approx(0.7)
-    assert value_at(run(curve, 40), "test/accuracy", "last_100") == pytest.approx(0.5)
-    assert value_at(run({t: t / 1000 for t in range(1, 801)}, 800), "test/accuracy", "last_100") == pytest.approx(
-        0.7505
-    )
+TENTH, LAST = {2: 0.1, 36: 0.0, 38: 0.6, 40: 0.8}, {34: 0.0, 36: 0.1, 38: 0.6, 40: 0.8}
+WAVES = dict(enumerate((0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.5, 0.6, 0.7), start=1))
+ENDPOINTS = [  # the curve, from which round on clients take part, the endpoint, its value
+    (TENTH, 0, "end", 0.7),  # the last tenth, rounds 37 to 40
+    (TENTH, 0, "last", 0.8),
+    ({10: 0.2, 11: 0.4, 30: 0.9}, 10, "throughout", 0.65),  # (.4 + .9) / 2, each once, however far apart
+    (LAST, 0, "last_4", 0.7),  # rounds 37 to 40
+    (LAST, 0, "last_100", 0.5),  # at most an eighth of the run: 36 to 40
+    ({t: t / 1000 for t in range(1, 801)}, 0, "last_100", 0.7505),  # FedSwitch's 100 of 800
+    (WAVES, 0, "spread", 0.1),  # standard deviation of the last third of the evaluations: .5, .6, .7
+]
 
 
-def test_spread_is_over_the_last_third_of_the_evaluations():
-    """Of nine evaluations the last three, .5, .6, .7: standard deviation .1."""
-    curve = {t: value for t, value in enumerate((0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.5, 0.6, 0.7), start=1)}
-    assert value_at(run(curve, 9), "test/accuracy", "spread") == pytest.approx(0.1)
-
-
-def test_what_was_not_measured_has_no_value():
-    assert value_at(run({1: 0.5}, 1), "test/loss", "end") is None
-    assert value_at(run({1: 0.5}, 1), "test/loss", "spread") is None
+@pytest.mark.parametrize(("curve", "joined", "endpoint", "value"), ENDPOINTS)
+def test_endpoints_by_hand(curve, joined, endpoint, value):
+    one = run(curve, max(curve), joined)
+    assert value_at(one, "test/accuracy", endpoint) == pytest.approx(value)
+    assert value_at(one, "test/loss", endpoint) is None  # was not measured
 
 
 # Metrics that no run writes

@@ -66,7 +66,8 @@ def test_another_margin_sentence_or_cell_is_another_claim(tab2: Item):
         replace(claim, contrast={**claim.contrast, "Grouping/full": -1.0}),
     )
     assert len({tab2.hash_of(one) for one in (claim, *others)}) == 5
-    assert tab2.hash_of(replace(claim, name="said otherwise", made=None)) == tab2.hash_of(claim)
+    later = replace(claim, name="said otherwise", made=None, withdrawn="why", elsewhere=())
+    assert tab2.hash_of(later) == tab2.hash_of(claim) and any(claim.elsewhere for claim in tab2.claims)
     cells = (replace(tab2.cells[0], experiment=replace(tab2.cells[0].experiment, profile="custom")), *tab2.cells[1:])
     assert replace(tab2, cells=cells).hash_of(claim) == tab2.hash_of(claim)  # no part of the cell's key
     method = replace(tab2.cells[0].experiment.method, warm_start_rounds=1)

@@ -10,17 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scipy.stats import binomtest
 
 from benchmark.errors import ConfigError
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Claim, Item, Shown
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.evidence import evidence
-from benchmark.verdicts.judge import Judged, family_error, share_text
+from benchmark.verdicts.judge import Judged, family_error
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.results import Records
-from benchmark.verdicts.rule import FAMILY_ERROR
 from benchmark.verdicts.signed_ranks import walsh_averages
 from tests.reports.fakes import accuracies, begun_under, make_cell, make_record, pair
 
@@ -289,13 +287,6 @@ def test_what_has_no_rule_or_no_runs_is_not_judged():
     assert (nothing.verdict, nothing.estimate, nothing.n) == ("not run", None, 0) and "no seed" in nothing.reason
     quoted = judge(replace(item, cells=(item.cells[0], replace(item.cells[1], role="quoted"))), {})[0]
     assert quoted.reason == "--also-quoted trains b; no seed has all the cells of this claim yet"
-
-
-def test_collapse_is_counted_as_scipy_does():
-    """With the interval of Clopper and Pearson."""
-    for n, count in ((2, 0), (9, 4), (24, 23), (32, 32)):
-        low, high = binomtest(count, n).proportion_ci(1 - FAMILY_ERROR)
-        assert share_text(count, n) == f"{count} of {n}, {100 * low:.0f} to {100 * high:.0f} %"
 
 
 def test_a_run_that_never_reaches_the_target_counts_against_a_claim_of_speed():

@@ -1,0 +1,99 @@
+"""What all readers of images share: the form of a set, its own test part, and the cache of what was computed once.
+
+The cache is kept in FSSL_CACHE, else ~/.cache/fssl, by the content of the files that it was computed from, or by their
+size and times. It may be deleted at any time.
+
+Shapes: N images, C channels, H x W pixels.
+"""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+
+from benchmark.errors import ConfigError
+from benchmark.plain import expanded
+from benchmark.streams import numpy_stream, shuffled
+
+UNKNOWN_ORIGIN = "files of unknown origin"  # in the note of a set whose files no list of checksums has
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Raw:
+    """What a reader returns. NumPy or torch arrays: images uint8 (N,C,H,W), labels of any integer type (N)."""
+
+    train: tuple[Any, Any]  # images, labels
+    test: tuple[Any, Any]
+    classes: tuple[str, ...]
+    unlabelled: Any = None
+    note: str = ""
+
+
+def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str, classes: list[str]) -> Raw:
+    """The set cut into a training and a test part. `test_d` images of each class are the test part, drawn by a stream
+    that does not depend on the path."""
+    test_N = np.zeros(len(labels_N), dtype=bool)
+    for label, count in enumerate(test_d):
+        of_class_N = np.flatnonzero(labels_N == label)
+        test_N[shuffled(of_class_N, numpy_stream(0, "data", name, "test", label))[:count]] = True
+    train, test = ((images_NCHW[part_N], labels_N[part_N]) for part_N in (~test_N, test_N))
+    return Raw(train=train, test=test, classes=tuple(classes), note="own split")
+
+
+def cache_folder() -> Path:
+    """FSSL_CACHE, else ~/.cache/fssl; it need not exist."""
+    try:
+        return expanded(os.environ.get("FSSL_CACHE") or "~/.cache/fssl")
+    except ConfigError:
+        return Path(os.devnull, "fssl")  # no home, no cache: nothing is there, and nothing can be written
+
+
+def cached(source: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """The array that is computed from what has the sha256 `source`. A cache that is absent or damaged is written
+    again, so that no reader sees half of it. One that cannot be written costs time, not the run."""
+    # Another version of Pillow may decode a lossy file to other pixels.
+    path = cache_folder() / "decoded" / f"{source[:32]}-pillow-{PIL.__version__}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as arrays:  # a zip archive, whose CRC is checked on reading
+            kept: np.ndarray = arrays["images"]
+            return kept
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        pass  # not there yet, or damaged: both mean computing again
+    array = compute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False) as file:
+            try:
+                np.savez(file, images=array)
+                file.flush()
+                os.replace(file.name, path)
+            finally:
+                Path(file.name).unlink(missing_ok=True)
+    except OSError as error:
+        warnings.warn(f"cache {path.parent} cannot be written ({error}): the work is repeated next time", stacklevel=2)
+    return array
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 (hex) of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def stamp_of(folder: Path, files: Iterable[Path], *also: object) -> str:
+    """sha256 (hex) that changes where one of the files in the folder was added, removed, renamed or written."""
+    seen = []
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):  # a link to nothing
+            status = path.stat()
+            seen.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return hashlib.sha256(repr((*also, sorted(seen))).encode(errors="surrogateescape")).hexdigest()
