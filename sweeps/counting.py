@@ -118,10 +118,9 @@ def _stand_in_set(name: str, pooled_test: int) -> DataSet:
 # --- the engine ---------------------------------------------------------------------------------------------------
 
 
-# By kind of job, network and shape of the data, since many cells share them: what a job of this kind leaves, and what a
-# local step costs for each of its images, with the bytes that the whole job sends.
-_least: dict[Hashable, tuple[Outcome, Cost]] = {}
-_steps: dict[Hashable, Cost] = {}  # by augmentation and device, too: the cost of one local step
+# By kind of job, network, shape of the data, augmentation and device, since many cells share them: what a job of this
+# kind leaves, and what a local step costs, with the bytes that the whole job sends.
+_steps: dict[Hashable, tuple[Outcome, Cost]] = {}
 
 
 class CountingEngine:
@@ -186,15 +185,11 @@ class CountingEngine:
             sends = finished(job.update, local)
             return Outcome(key=job.key, sends=sends, private=local.private), cost + Cost(bytes_up=tree_bytes(sends))
         run, data = self._environment.experiment, self._environment.data
-        of_run = (run.model, data.image_shape, data.num_classes, run.precision)
-        kind = (kind_of(job, local), alike(run.optimizer), *of_run)
-        if kind not in _least:
-            _least[kind] = self._least_step(job, private, number)
-        outcome, of_image = _least[kind]
-        timed = (kind, run.data.augmentation, self._device)
-        if timed not in _steps:
-            _steps[timed] = self._step(job, private, number, of_image)
-        step = _steps[timed]
+        of_run = (alike(run.optimizer), run.model, run.precision, run.data.augmentation)
+        kind = (kind_of(job, local), *of_run, data.image_shape, data.num_classes, self._device)
+        if kind not in _steps:
+            _steps[kind] = self._step(job, private, number)
+        outcome, step = _steps[kind]
         steps = steps_of(job, sources_of(job, self._environment, number, local.selected))
         cost += replace(step * steps, bytes_up=step.bytes_up)
         if exact := run.evaluation.gradient_diversity_every:
@@ -202,10 +197,10 @@ class CountingEngine:
             cost += Cost(seconds=step.seconds * self._environment.sizes.get(job.key.client, 0) / batch / exact)
         return replace(outcome, key=job.key), cost
 
-    def _least_step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Cost]:
-        """What one local step with confident pseudo-labels leaves, and its cost for each of its images.
+    def _step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Cost]:
+        """What a job leaves whose local step has confident pseudo-labels, and the cost of a whole step.
 
-        It is of one image, since FLOPs are proportional; of two, where a batch norm refuses one.
+        FLOPs are counted on one image, since they are proportional; on two, where a batch norm refuses one.
         """
         smallest = min(stream.batch_size for stream in job.data.values())
 
@@ -215,29 +210,31 @@ class CountingEngine:
                 return self._plain.run(few, number, private), counter.flops / images_a_step(few)
 
         try:
-            outcome, flops = counted(1)
+            outcome, of_image = counted(1)
         except Exception:  # whatever a network raises that cannot take one image
-            outcome, flops = counted(2)
+            outcome, of_image = counted(2)
         initial = network_of(self._environment, job.network)[0]
-        sends, private = (moved(tree, torch.device(CPU)) for tree in (outcome.sends, outcome.private))
-        notes = (AT_LEAST,) if getattr(job.update, "sends_changes", False) else ()
-        cost = Cost(local_steps=1, flops=flops, bytes_up=tree_bytes(sends), notes=notes)
-        return replace(outcome, sends=thin(sends, initial), private=private and thin(private, initial)), cost
+        sends, kept = (moved(tree, torch.device(CPU)) for tree in (outcome.sends, outcome.private))
+        flops = of_image * images_a_step(job) / len(job.update.phases)
+        cost = Cost(
+            local_steps=1,
+            flops=flops,
+            bytes_up=tree_bytes(sends),
+            seconds=self._step_seconds(job, private, number, flops),
+            notes=(AT_LEAST,) if getattr(job.update, "sends_changes", False) else (),
+        )
+        return replace(outcome, sends=thin(sends, initial), private=kept and thin(kept, initial)), cost
 
-    def _step(self, job: Job, private: Tree | None, number: int, of_image: Cost) -> Cost:
-        """A whole local step with confident pseudo-labels."""
-        forward, phases = network_of(self._environment, job.network)[1], len(job.update.phases)
-        flops = of_image.flops * images_a_step(job) / phases
+    def _step_seconds(self, job: Job, private: Tree | None, number: int, flops: float) -> float:
         few = part_of(job, IMAGES / max(stream.batch_size for stream in job.data.values()))
-        share = images_a_step(job) / images_a_step(few) / phases
+        share = images_a_step(job) / images_a_step(few) / len(job.update.phases)
         on_cpu, precision = self._device.type == CPU, self._environment.experiment.precision
         if on_cpu and precision == "fp32" and flops / share > HEAVY:
-            seconds = flops * pass_seconds(self._environment, self._device, job.network) / forward
-        else:
-            first = self._seconds(few, private, number)  # makes its network and takes its memory
-            steps = max(1, min(TIMED_STEPS, round(TIMED_SECONDS / first))) if on_cpu else TIMED_STEPS
-            seconds = self._seconds(replace(few, limit=Limit(steps=steps)), private, number) / steps * share
-        return replace(of_image, flops=flops, seconds=seconds)
+            forward = network_of(self._environment, job.network)[1]
+            return flops * pass_seconds(self._environment, self._device, job.network) / forward
+        first = self._seconds(few, private, number)  # makes its network and takes its memory
+        steps = max(1, min(TIMED_STEPS, round(TIMED_SECONDS / first))) if on_cpu else TIMED_STEPS
+        return self._seconds(replace(few, limit=Limit(steps=steps)), private, number) / steps * share
 
     def _seconds(self, job: Job, private: Tree | None, number: int) -> float:
         began = clock(self._device)
@@ -303,8 +300,17 @@ def whole(tree: Mapping[str, Any], initial: Weights) -> Tree:
 # --- one local step -----------------------------------------------------------------------------------------------
 
 
+_networks: dict[Hashable, dict[Model | None, nn.Module]] = {}  # shared by runners, since to build one takes long
+
+
 class _Runner(JobRunner):
     """Finds all pseudo-labels confident, which takes longest, and passes every image through the network."""
+
+    def __init__(self, environment: Environment, *, device: str, fast: bool = False) -> None:
+        super().__init__(environment, device=device, fast=fast)
+        run, data = environment.experiment, environment.data
+        same = (run.model, run.precision, data.image_shape, data.num_classes, device, fast)
+        self._networks = _networks.setdefault(same, self._networks)
 
     def _network(self, model: Model | None) -> nn.Module:
         network = super()._network(model)
