@@ -37,7 +37,7 @@ LAPTOP = work_of(
     model=Model(network="small_cnn", norm="gn", norm_groups=4),
     method=SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=16, server_batch_size=16),
 )
-ROUNDS_OF = {"A": WORKS["A"], "laptop": LAPTOP}
+ROUNDS_OF = {**WORKS, "laptop": LAPTOP}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,8 @@ class Setup:
 
     work: str  # of ROUNDS_OF
     rounds: int
-    processes: int  # that train at the same time, a thread each
+    processes: int  # that train at the same time
+    threads: int = 1  # of each
     small: bool = False
     channels_last: bool = False
     address: str = ""  # of who gives the turns
@@ -129,15 +130,15 @@ def weights_of(network: nn.Module) -> Weights:
     return {name: value.detach().clone() for name, value in network.named_parameters()}
 
 
-def by_hand(setup: Setup) -> Weights:
-    """The mean of all models after round 1, one job after another, in the memory order of who is compared: another
+def by_hand(setup: Setup, round_number: int = 1, start: Weights | None = None) -> Weights:
+    """The mean of all models after that round, one job after another, in the memory order of who is compared: another
     order rounds otherwise, and some image's label or activation falls to the other side."""
-    known, network = environment_for(setup), network_for(setup)
-    start = weights_of(network)
+    known, network = environment_for(setup), reused_network(setup)
+    start = weights_of(network_for(setup)) if start is None else start
     total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in start.items()}
     for holder in holders(known):
         network.load_state_dict(start)
-        train(network, known, holder, 1)
+        train(network, known, holder, round_number)
         for name, value in network.named_parameters():
             total[name] += value.detach()
     return {name: (value / len(holders(known))).float() for name, value in total.items()}
@@ -161,6 +162,7 @@ class Turns:
 
 
 def setup_given(**changed: Any) -> Setup:
-    """What this driver was told; from here on its process has one thread."""
-    torch.set_num_threads(1)
-    return Setup(**json.loads(sys.argv[1]), **changed)
+    """What this driver was told; from here on its process has so many threads."""
+    setup = Setup(**json.loads(sys.argv[1]), **changed)
+    torch.set_num_threads(setup.threads)
+    return setup
