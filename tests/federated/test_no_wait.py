@@ -21,6 +21,7 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule, fit
 from benchmark.federated.trees import leaves
 from benchmark.methods.fedswitch import FedSwitch, FedSwitchUpdate
+from benchmark.models.build import Model
 from benchmark.records.state import RunState, load, save
 from tests.federated.accelerator import DEVICE, Accelerator, InAWorker, OnAccelerator, OnDevice
 from tests.methods.golden import FOLDER, TRACES, trace
@@ -141,6 +142,19 @@ def test_fedswitch_counts_sure_images_without_waiting(prediction):
         found = {name: float(value) for name, value in measured.items()}
     assert not accelerator.waits
     assert found == pytest.approx({name: float(value) for name, value in expected.items()}, abs=1e-12)
+
+
+def test_fedswitch_on_resnet18_launches_at_most_300_operations():
+    """809 where the proximal term and the teacher's average went tensor by tensor."""
+    experiment = replace(
+        TRACES["fedswitch"],
+        model=Model(network="resnet18", norm="gn"),
+        federation=replace(TRACES["fedswitch"].federation, C=1, T=1),
+    )
+    environment = prepare(experiment)
+    with Accelerator() as accelerator:
+        FederatedModule(environment, OnAccelerator(environment)).training_step(1, 0)
+    assert accelerator.operations["FedSwitchUpdate unlabelled"] <= 300
 
 
 @pytest.mark.parametrize("name", ["crl-grouping", "fedmatch", "rscfed", "heterofl", "remixmatch"])

@@ -15,7 +15,7 @@ from tests.conftest import record_of, tiny_experiment
 from tests.performance import local_steps, turns
 from tests.performance.engines import main
 from tests.performance.peers import __main__ as peers
-from tests.performance.peers.work import ROUNDS_OF, Setup, by_hand, environment_for
+from tests.performance.peers.work import Setup, by_hand, environment_for
 from tests.performance.whole_runs import seconds_of
 from tests.performance.works import WORKS
 
@@ -59,7 +59,7 @@ def test_a_device_s_table_is_markdown(capsys, monkeypatch) -> None:
         main(["--device", "cuda:99"])
 
 
-@pytest.mark.parametrize("work", sorted(ROUNDS_OF))
+@pytest.mark.parametrize("work", sorted(WORKS))
 def test_the_peers_round_is_the_reference_engine_s(work: str) -> None:
     setup = Setup(work=work, rounds=1, processes=1, small=True)
     known = environment_for(setup)

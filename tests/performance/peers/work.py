@@ -19,32 +19,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.experiment import Data
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import Environment
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
 from benchmark.methods.shared import ServerUpdate
-from benchmark.methods.ssfl import CRL, SSFL
-from benchmark.models.build import Model, build
-from tests.performance.works import ALL_CONFIDENT, WORKS, environment_of, quick, work_of
+from benchmark.methods.ssfl import SSFL
+from benchmark.models.build import build
+from tests.performance.works import ALL_CONFIDENT, WORKS, environment_of, quick
 
 Weights = dict[str, Tensor]
-
-LAPTOP = work_of(
-    "10 clients and the server, T 16, batch 16, small_cnn with GN at 28x28x1, CRL",
-    1000,
-    data=Data(name="mnist", N_s=100),
-    model=Model(network="small_cnn", norm="gn", norm_groups=4),
-    method=SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=16, server_batch_size=16),
-)
-ROUNDS_OF = {**WORKS, "laptop": LAPTOP}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """What a driver is told."""
 
-    work: str  # of ROUNDS_OF
+    work: str  # of WORKS
     rounds: int
     processes: int  # that train at the same time
     threads: int = 1  # of each
@@ -54,12 +44,8 @@ class Setup:
 
 
 @cache
-def environment(work: str, small: bool) -> Environment:
-    return environment_of(quick(ROUNDS_OF[work]) if small else ROUNDS_OF[work])
-
-
 def environment_for(setup: Setup) -> Environment:
-    return environment(setup.work, setup.small)
+    return environment_of(quick(WORKS[setup.work]) if setup.small else WORKS[setup.work])
 
 
 def holders(environment: Environment) -> tuple[int, ...]:
