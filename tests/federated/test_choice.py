@@ -1,7 +1,6 @@
 """The engine of a run: chosen by the work, by name, or refused; kept on resume, and by who trains a record again."""
 
 import contextlib
-import json
 from dataclasses import replace
 
 import pytest
@@ -68,7 +67,8 @@ def test_a_run_goes_on_with_the_engine_it_began_with(tiny, tmp_path):
     with pytest.raises(Stopped):
         run(tiny, tmp_path / "broken", callbacks=[Interrupt(1)], engine=POOL_OF_ONE)
     resumed = run(tiny, tmp_path / "broken")
-    assert manifest(tmp_path / "broken") == manifest(tmp_path / "whole")
+    broken, as_one = (record_of(run_folder(tmp_path / name, tiny)) for name in ("broken", "whole"))
+    assert broken.manifest["engine"] == as_one.manifest["engine"]
     assert resumed["last"] == whole["last"]
 
 
@@ -80,8 +80,3 @@ def test_a_record_is_trained_again_by_its_own_engine_and_threads(tiny, tmp_path,
     found = retrain(record_of(run_folder(tmp_path, tiny)), copied=False)
     assert found.exact and found.trouble is None
     assert torch.get_num_threads() == threads
-
-
-def manifest(results):
-    (folder,) = (results / "runs").glob("*/seed=0")
-    return json.loads((folder / "manifest.json").read_text())["engine"]

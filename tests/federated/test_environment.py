@@ -46,7 +46,8 @@ def test_labels_are_hidden_where_the_setting_hides_them():
 
 
 def test_a_round_trains_on_what_has_arrived():
-    environment = prepare(settled("server", streaming_steps=10))
+    """Each image once, with its own label, where labels show."""
+    environment = prepare(settled("everywhere", streaming_steps=10))
     again, first = (environment.part(2, "unlabelled", round_number).positions_N for round_number in (11, 1))
     assert torch.equal(again, first)
     job = Job(
@@ -56,13 +57,16 @@ def test_a_round_trains_on_what_has_arrived():
         data={"unlabelled": Stream(part="unlabelled", batch_size=8, views=("plain",), drop_last=False)},
         limit=Limit(epochs=1),
     )
+    data = environment.data
     for round_number in (1, 2):
-        arrived = environment.part(2, "unlabelled", round_number)
-        batches = [batch.streams["unlabelled"].views["plain"] for batch in JobBatches(environment, job, round_number)]
-        drawn = torch.cat(batches).double().flatten(1).sum(dim=1).sort().values
-        data = environment.data
-        images = (data.train_images_NCHW[arrived.positions_N].double() / 255 - data.mean[0]) / data.std[0]
-        assert torch.allclose(drawn, images.flatten(1).sum(dim=1).sort().values, atol=1e-3)
+        at_N = environment.part(2, "unlabelled", round_number).positions_N
+        batches = [batch.streams["unlabelled"] for batch in JobBatches(environment, job, round_number)]
+        drawn_NCHW = torch.cat([batch.views["plain"] for batch in batches]).double()
+        labels_N = torch.cat([batch.labels_N for batch in batches if batch.labels_N is not None])
+        images_NCHW = (data.train_images_NCHW[at_N].double() / 255 - data.mean[0]) / data.std[0]
+        drawn_N, expected_N = (images.flatten(1).sum(dim=1).sort() for images in (drawn_NCHW, images_NCHW))
+        assert torch.allclose(drawn_N.values, expected_N.values, atol=1e-3)
+        assert torch.equal(labels_N[drawn_N.indices], data.train_labels_N[at_N][expected_N.indices])
 
 
 def test_the_contract_of_sizes_where_labels_are_drawn_apart():

@@ -8,13 +8,11 @@ import torch
 from torchvision.datasets import STL10
 
 from benchmark.data import datasets
-from benchmark.data.augment import Augmentation, Gentle, Weak
 from benchmark.data.partition import ClassSkew, Iid
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Federation
 from benchmark.federated.environment import prepare
 from benchmark.methods.protocol import CENTRAL, SERVER
-from benchmark.models.build import Model
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, module_of
 
@@ -43,15 +41,9 @@ def root(tmp_path, monkeypatch):
 
 def experiment(**changes):
     base = tiny_experiment()
-    data = Data(
-        name="stl10",
-        N_s=20,
-        unlabelled="extra",
-        augmentation=Augmentation(weak=Weak(), strong=Gentle()),
-    )
+    data = replace(base.data, name="stl10", unlabelled="extra")
     federation = Federation(K=3, C=2, T=1, rounds=1)
-    model = Model(network="tiny_cnn", norm="gn", norm_groups=4)
-    return replace(base, **{"data": data, "partition": Iid(), "federation": federation, "model": model, **changes})
+    return replace(base, **{"data": data, "partition": Iid(), "federation": federation, **changes})
 
 
 def test_clients_share_the_extra_images_and_nobody_holds_what_is_left_of_the_training_set(root):

@@ -12,29 +12,12 @@ from benchmark.federated.environment import prepare, weights_of
 from benchmark.federated.jobs import JobReader
 from benchmark.federated.local import ClientModule, ServerModule, gradient, pass_in_bfloat16, seed_job, train
 from benchmark.federated.trees import moved
-from benchmark.methods.protocol import SERVER, World
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, StepRange
 from benchmark.streams import numpy_stream, torch_stream
-from tests.federated.helpers import difference, equal, module_of
-from tests.methods.watch import tiny_with
-
-
-def jobs_of(environment):
-    """The jobs of round 1, as the method asks for them."""
-    asked = []
-
-    def fit(jobs):
-        asked.extend(jobs)
-        raise StopIteration
-
-    module = module_of(environment.experiment, environment)
-    world = module._world(1)
-    spy = World(**{**{f: getattr(world, f) for f in world.__dataclass_fields__}, "fit": fit})
-    with pytest.raises((StopIteration, RuntimeError)):
-        environment.experiment.method.round(module.state, spy)
-    return asked
+from tests.federated.helpers import difference, equal
+from tests.methods.watch import tiny_with, watched
 
 
 @pytest.fixture
@@ -44,7 +27,9 @@ def environment(tiny):
 
 @pytest.fixture
 def jobs(environment):
-    return jobs_of(environment)
+    """Those of round 1."""
+    _, watch = watched(environment.experiment, 1, environment)
+    return watch.jobs()
 
 
 def fresh(cls, environment, job):
@@ -74,13 +59,6 @@ def test_a_plain_trainer_gives_the_engine_s_weights(environment, jobs):
     assert trainer.global_step == outcome.steps == 2
     assert equal(weights_of(module.trainable["student"]), outcome.sends["student"])
     assert difference(outcome.sends["student"], job.receives["student"]) > 0
-
-
-def test_the_server_has_its_own_learning_rate(tiny):
-    slow = prepare(replace(tiny, optimizer=replace(tiny.optimizer, server_lr=1e-9)))
-    outcomes = list(ReferenceEngine(slow).fit(jobs_of(slow), 1, {}))
-    moved = {o.key.client: difference(o.sends["student"], jobs_of(slow)[0].receives["student"]) for o in outcomes}
-    assert moved[SERVER] < 1e-7 < min(value for client, value in moved.items() if client >= 0)
 
 
 def test_sgd_with_nesterov_momentum_and_weight_decay_by_hand(environment, jobs):

@@ -1,6 +1,7 @@
 """FedDure: whole rounds by plain torch, and the fine regulator's slope by hand."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -91,9 +92,7 @@ def fine_loss(copy, f, p, weak, x, y, unlabelled, rate) -> Tensor:
     """Without a second derivative: the gradient of f's weight w_i is -rate grad l_i . grad L(after) / N, since the step
     is linear in the weights."""
     weights = f(p)[:, 0]
-    net = type(copy)((1, 8, 8), 10, lambda channels: _like(copy.norm1, channels))
-    net.load_state_dict(copy.state_dict())
-    net.train()
+    net = deepcopy(copy).train()
     of_images = []
     for i in range(len(weak)):
         one_hot = torch.zeros(len(weak))
@@ -105,10 +104,6 @@ def fine_loss(copy, f, p, weak, x, y, unlabelled, rate) -> Tensor:
     v = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
     slopes = [-rate * sum((a * b).sum() for a, b in zip(g, v, strict=True)) for g in of_images]
     return (weights * torch.stack(slopes)).sum()
-
-
-def _like(norm: nn.Module, channels: int) -> nn.Module:
-    return nn.BatchNorm2d(channels) if isinstance(norm, nn.BatchNorm2d) else nn.GroupNorm(norm.num_groups, channels)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmark.experiment import Experiment
 from benchmark.methods.easgd import MovingRate
-from benchmark.methods.ssfl import CRL, FedAvg, Grouping
+from benchmark.methods.ssfl import Grouping
 from benchmark.optim.sgd import Constant
 from tests.federated.helpers import difference, weights_after
 from tests.methods.golden import BASE, of
@@ -71,18 +71,6 @@ LIMITS = {
         of("cbafed", **CBAFED),
     ),
     "one group": Limit(of("ssfl", averaging=Grouping(S=1)), of("ssfl"), of("ssfl", averaging=Grouping(S=2))),
-    "two equal groups in the first round": Limit(
-        of("ssfl", averaging=Grouping(S=2), client_start="average"),
-        of("ssfl", averaging=FedAvg(server_weight=1 / 3)),
-        of("ssfl"),
-        1e-6,
-    ),
-    "views in one pass": Limit(
-        of("ssfl", objective=CRL(threshold=0.14, views="one_forward")),
-        of("ssfl"),
-        of("ssfl", objective=CRL(threshold=0.13)),
-        1e-5,
-    ),
     "FixMatch-LPL": Limit(
         of("fixmatch_lpl", **LABELLERS, forward="apart"),
         of("fedprox_fixmatch", **LABELLERS, mu=0.0),

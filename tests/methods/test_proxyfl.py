@@ -43,7 +43,7 @@ def contrast(z: list[Tensor], W: list[Tensor], p: list[Tensor], sets: list[set[i
 
 
 def of(way: str) -> Any:
-    return partly_labelled(WAYS[way], "bn" if "batch norm" in way else "gn")
+    return partly_labelled(WAYS[way], "bn" if "batch norm" in way else "gn", T=5)
 
 
 class Plain(PlainRounds):

@@ -165,7 +165,8 @@ def test_three_rounds_by_plain_torch(way):
 @pytest.mark.parametrize("setting", ["everywhere", "every_client", "some_clients", "share", "one_more_client"])
 def test_holders_of_labels_train_on_all_of_them_and_nobody_else_trains(setting):
     """One epoch of B = 8: ceil(n_k / 8) steps at each of the cohort's clients with n_k > 0 labels."""
-    module, watch = watched(tiny_with(SupervisedFL(**B), setting, epochs=1))
+    e = tiny_with(SupervisedFL(**B), setting, epochs=1)
+    module, watch = watched(replace(e, data=replace(e.data, images=300)))
     labelled = module.environment.labelled
     holders = [client for client in module._world(1).cohort() if labelled[client]]
     if not holders:
@@ -219,7 +220,8 @@ def test_a_client_trains_on_its_own_and_its_share_of_g():
     """DataSharing with N_s = 20, alpha = 1/4: 5 images each, drawn once, other ones for other clients. One epoch of B =
     8 over n_k + 5 images is ceil((n_k + 5) / 8) steps; the images are the client's own, then those of the server."""
     method = DataSharing(**B, server_batch_size=8, warm_start_rounds=0, alpha=0.25)
-    module, watch = watched(tiny_with(method, "everywhere", C=2, epochs=1, rounds=8), 5)
+    e = tiny_with(method, "everywhere", C=2, epochs=1, rounds=8)
+    module, watch = watched(replace(e, data=replace(e.data, images=300)), 5)
     environment, given = module.environment, dict[int, tuple[int, ...]]()
     for number in range(1, 6):
         for job, outcome in watch.seen[number]:

@@ -40,8 +40,6 @@ def images_of(shape: ImageShape, count: int = 3) -> Tensor:
     [
         # (9*1+1)*32 + (9*32+1)*64 + (9216+1)*128 + (128+1)*47 = 320 + 18,496 + 1,179,776 + 6,063
         (RELEASED_EMNIST, (1, 28, 28), 47, 1_204_655),
-        # the figure printed for the released ResNet-18
-        (Model(network="resnet18"), (3, 32, 32), 10, 11_173_962),
         # 11,168,832 without its fc; 512*512 + 512 + 512*256 + 256 + 256*7 + 7 (RSCFed's 11.56 M)
         (Model(network="resnet18_mlp", norm="bn"), (3, 64, 64), 7, 11_564_615),
         # stem 27*16 + 32; blocks 2*144*16 + 64, (144+16)*32 + 288*32 + 192, (288+32)*64 + 576*64 + 384; fc 65*10

@@ -69,7 +69,8 @@ def measured(work: Work, device: str, precision: Precision, rounds: int) -> str:
     steps = module.metrics["local_steps"]
     with Launches() as launches:
         module.training_step(rounds + 2, 0)
-    peak = torch.cuda.max_memory_allocated(device) if device != CPU else 1024 * peak_of_the_process()
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # on Linux
+    peak = torch.cuda.max_memory_allocated(device) if device != CPU else 1024 * kib
     step = min(seconds[1:]) / steps
     return f"{1000 * step:.2f} | {1 / step:,.0f} | {launches.number / steps:,.0f} | {peak / 2**20:,.0f} MiB"
 
@@ -77,11 +78,6 @@ def measured(work: Work, device: str, precision: Precision, rounds: int) -> str:
 def wait_for(device: str) -> None:
     if device != CPU:
         torch.cuda.synchronize(device)
-
-
-def peak_of_the_process() -> int:
-    """KiB, on Linux."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def table(device: str, precision: Precision, rounds: int, small: bool) -> Iterator[str]:

@@ -30,10 +30,6 @@ class Work:
     images: int  # of each client
 
     @property
-    def cohort(self) -> int:
-        return self.experiment.federation.C
-
-    @property
     def samples(self) -> int:
         """Images that the local steps of a round train on, all confident."""
         federation, method, N_s = self.experiment.federation, self.experiment.method, self.experiment.data.N_s
@@ -65,6 +61,13 @@ WORKS: Mapping[str, Work] = {
         1000,
         data=Data(name="cifar10", N_s=1000),
         model=Model(network="resnet8", norm="gn", norm_groups=8),
+    ),
+    "laptop": work_of(
+        "10 clients and the server, T 16, batch 16, small_cnn with GN at 28x28x1, CRL",
+        1000,
+        data=Data(name="mnist", N_s=100),
+        model=Model(network="small_cnn", norm="gn", norm_groups=4),
+        method=SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=16, server_batch_size=16),
     ),
 }
 

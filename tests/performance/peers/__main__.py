@@ -4,71 +4,17 @@
         --blazefl PYTHON --flower PYTHON --pfl PYTHON
 
 PYTHON is the interpreter of an environment that has the peer (its .txt in this folder) and torch; a peer left out is
-not compared. Every contender is a process with children, all of this one; they do a round each in an order drawn anew
-for every turn, after one turn to warm up, and wait while others are at it. Each has two processes of one thread. "ours"
-beside a peer's name: with our order of memory (channels last) and our allocator's settings.
-Before anything is timed, the mean of a peer's first round has to be that of the same jobs one after another.
+not compared. Each has two processes of one thread. "our settings" beside a peer's name: with our order of memory
+(channels last) and our allocator's settings.
 """
 
-import argparse
-import json
-import os
-import random
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
-from multiprocessing.connection import Connection, Listener
+from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
-import numpy as np
-import torch
+from tests.performance.turns import Contender, compare, options_of
 
-from benchmark.errors import FsslError
-from benchmark.records.files import write_atomically
-from benchmark.records.provenance import commit, hardware
-from tests.performance.engines import spread
-from tests.performance.peers.work import ROUNDS_OF, Setup, Weights, by_hand, network_for, weights_of
-
-ROOT = Path(__file__).resolve().parents[3]
 PEERS = {"blazefl": "BlazeFL", "flower": "Flower", "pfl": "pfl-research"}
-TOLERANCE = 1e-5  # of any weight
-# The pool's products and SGD round otherwise than a plain step, and over 16 steps of 64 images some activation falls to
-# the other side (2e-5 was seen on work A). That it is the same step is tested with the engines.
-OURS = 1e-4
-PATIENCE = 300.0  # seconds for a driver to start
-# For everyone: no accelerator, nothing sent home.
-COMMON = {
-    "CUDA_VISIBLE_DEVICES": "",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "OMP_NUM_THREADS": "1",
-    "PFL_PYTORCH_DEVICE": "cpu",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-# What `benchmark.federated.machine` sets in our own processes.
-KEEP_FREED_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contender:
-    name: str
-    driver: str  # its module
-    python: Path
-    tuned: bool  # with our order of memory and allocator
-
-    def command(self, setup: Setup) -> list[str]:
-        launch = ["-m", f"tests.performance.peers.{self.driver}"]
-        if self.driver == "pfl":
-            launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={setup.processes}", *launch]
-        return [str(self.python), *launch, json.dumps(asdict(setup))]
 
 
 def contenders(pythons: Mapping[str, Path]) -> list[Contender]:
@@ -81,166 +27,13 @@ def contenders(pythons: Mapping[str, Path]) -> list[Contender]:
     return found
 
 
-class Driver:
-    """A contender at work. Raises FsslError where it ends before its time."""
-
-    def __init__(self, contender: Contender, process: "subprocess.Popen[bytes]", log: Path, theirs: Listener) -> None:
-        self.name, self._process, self._log = contender.name, process, log
-        self._connection = self._accepted(theirs)
-        self.versions: dict[str, str] = self._answer()
-
-    def round(self) -> tuple[float, float, Any]:
-        """Wall seconds, CPU seconds of all its processes, and the mean if it is the first."""
-        wall, cpu = time.perf_counter(), tree_seconds(self._process.pid)
-        self._connection.send(None)
-        mean = self._answer()
-        return time.perf_counter() - wall, tree_seconds(self._process.pid) - cpu, mean
-
-    def _accepted(self, theirs: Listener) -> Connection:
-        theirs._listener._socket.settimeout(1.0)  # type: ignore[attr-defined]  # it has no public one
-        for _ in range(int(PATIENCE)):
-            if self._process.poll() is not None:
-                break
-            try:
-                return theirs.accept()
-            except TimeoutError:
-                continue
-        raise self._gone()
-
-    def _answer(self) -> Any:
-        try:
-            while not self._connection.poll(1.0):
-                if self._process.poll() is not None:
-                    raise self._gone()
-            return self._connection.recv()
-        except (EOFError, ConnectionError):
-            raise self._gone() from None
-
-    def _gone(self) -> FsslError:
-        return FsslError(f"{self.name}: its driver ended or did not begin; its last lines:\n{tail(self._log)}")
-
-
-def tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-12:])
-
-
-@contextmanager
-def started(contender: Contender, setup: Setup, folder: Path) -> Iterator[Driver]:
-    log, address = folder / f"{contender.name}.log", str(folder / f"{contender.name}.socket")
-    setup = replace(setup, channels_last=contender.tuned and contender.driver != "ours", address=address)
-    variables = {**os.environ, **COMMON, **(KEEP_FREED_MEMORY if contender.tuned else {}), "PYTHONPATH": str(ROOT)}
-    with Listener(address, family="AF_UNIX") as listener, log.open("wb") as written:
-        process = subprocess.Popen(
-            contender.command(setup), cwd=ROOT, env=variables, stdout=written, stderr=subprocess.STDOUT
-        )
-        try:
-            yield Driver(contender, process, log, listener)
-        finally:
-            for pid in reversed(tree(process.pid)):
-                try:
-                    os.kill(pid, 15)
-                except ProcessLookupError:
-                    continue
-            process.wait(30)
-
-
-def processes() -> dict[int, tuple[int, float]]:
-    """Of every process: its parent, and CPU seconds of it and of its children that ended."""
-    found, tick = {}, os.sysconf("SC_CLK_TCK")
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        found[int(path.parent.name)] = int(words[1]), sum(map(int, words[11:15])) / tick  # proc(5)
-    return found
-
-
-def tree(pid: int) -> list[int]:
-    """The process and all that come of it, parents first."""
-    every, found = processes(), [pid]
-    for known in found:
-        found += [child for child, (parent, _) in every.items() if parent == known]
-    return found
-
-
-def tree_seconds(pid: int) -> float:
-    every = processes()
-    return sum(every[one][1] for one in tree(pid) if one in every)
-
-
-def difference(mean: Mapping[str, Any], wanted: Weights) -> float:
-    """The largest of any weight. Raises FsslError where the names differ."""
-    if mean.keys() != wanted.keys():
-        raise FsslError(f"the weights have other names: {sorted(mean.keys() ^ wanted.keys())}")
-    return max(float(np.abs(mean[name] - value.numpy()).max()) for name, value in wanted.items())
-
-
-def measured(work: str, who: Sequence[Contender], options: argparse.Namespace) -> dict[str, Any]:
-    setup = Setup(work=work, rounds=1 + options.rounds, processes=2, small=options.small)
-    wanted = {order: by_hand(replace(setup, channels_last=order)) for order in (False, True)}
-    begun = weights_of(network_for(setup))
-    change = max(float((value - begun[name]).abs().max()) for name, value in wanted[False].items())
-    rows: dict[str, Any] = {}
-    times: dict[str, list[tuple[float, float]]] = {one.name: [] for one in who}
-    order = random.Random(0)
-    with TemporaryDirectory() as folder, ExitStack() as stack:
-        drivers = [(one, stack.enter_context(started(one, setup, Path(folder)))) for one in who]
-        for number in range(setup.rounds):
-            for one, driver in order.sample(drivers, len(drivers)):
-                wall, cpu, mean = driver.round()
-                print(f"{work}, round {number}: {one.name} {wall:.2f} s, {cpu:.2f} CPU s", file=sys.stderr, flush=True)
-                if number:
-                    times[one.name].append((wall, cpu))
-                    continue
-                off = difference(mean, wanted[one.tuned])
-                if not off <= (OURS if one.driver == "ours" else TOLERANCE):
-                    raise FsslError(f"{one.name}: a weight of its mean is off by {off:.1e}: it is not the same work")
-                rows[one.name] = {"versions": driver.versions, "difference": off}
-    for name, taken in times.items():
-        walls, cpus = zip(*taken, strict=True)
-        ours = list(zip(*times["ours"], strict=True))
-        rows[name] |= {
-            "wall_seconds": spread(walls),
-            "cpu_seconds": spread(cpus),
-            "ratio": spread([mine / theirs for mine, theirs in zip(walls, ours[0], strict=True)]),
-            "cpu_ratio": spread([mine / theirs for mine, theirs in zip(cpus, ours[1], strict=True)]),
-        }
-    samples = ROUNDS_OF[work].samples if not options.small else None
-    return {"what": ROUNDS_OF[work].what, "samples": samples, "largest_change": change, "rows": rows}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", nargs="+", choices=sorted(ROUNDS_OF), default=sorted(ROUNDS_OF))
-    parser.add_argument("--rounds", type=int, default=5, help="of each contender, after one more")
-    parser.add_argument("--small", action="store_true", help="two clients, few images: shows that everything runs")
-    parser.add_argument("--json", type=Path, help="file for the result")
+    parser = options_of(__doc__)
+    parser.set_defaults(work=["A", "laptop"])
     for driver, name in PEERS.items():
         parser.add_argument(f"--{driver}", type=Path, metavar="PYTHON", help=f"interpreter that has {name}")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    who = contenders({driver: path for driver in PEERS if (path := getattr(options, driver)) is not None})
-    found: dict[str, Any] = {
-        "what": "seconds a round, and ratios to our round of the same turn: above 1, we are faster",
-        "rounds": options.rounds,
-        "code": commit(),
-        "hardware": hardware(),
-        "load_before": list(os.getloadavg()),
-        "works": {},
-    }
-    try:
-        for work in options.work:
-            found["works"][work] = measured(work, who, options)
-            for name, row in found["works"][work]["rows"].items():
-                ratio = "{median:.2f} ({least:.2f} to {most:.2f})".format_map(row["ratio"])
-                cpu, wall = row["cpu_ratio"]["median"], row["wall_seconds"]["median"]
-                print(f"{work}  {name:28} {wall:6.2f} s  {ratio}  CPU {cpu:.2f}", flush=True)
-            found["load_after"] = list(os.getloadavg())
-            if options.json:  # what is measured so far, if this is broken off
-                write_atomically(options.json, (json.dumps(found, indent=1) + "\n").encode())
-    except FsslError as error:
-        sys.exit(str(error))
+    compare(contenders({driver: path for driver in PEERS if (path := getattr(options, driver)) is not None}), options)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,8 @@ import torch.multiprocessing as mp
 from blazefl.core import ProcessPoolClientTrainer, SHMHandle, deserialize_model, serialize_model
 from torch import Tensor
 
-from tests.performance.peers.work import (
-    Setup,
-    Turns,
-    environment_for,
-    holders,
-    network_for,
-    reused_network,
-    setup_given,
-    train,
-    weights_of,
-)
+from tests.performance.peers import work
+from tests.performance.peers.work import Setup, Turns
 
 Config = tuple[Setup, int, int]  # which holder, in which round
 
@@ -42,8 +33,8 @@ class Trainer(ProcessPoolClientTrainer[Package, Package, Config, Package]):
         self.manager = mp.Manager()
         self.stop_event: threading.Event = self.manager.Event()
         self.round = 0
-        self._setup, self._known = setup, environment_for(setup)
-        self._buffer = serialize_model(network_for(replace(setup, channels_last=False)))
+        self._setup, self._known = setup, work.environment_for(setup)
+        self._buffer = serialize_model(work.network_for(replace(setup, channels_last=False)))
 
     def prepare_uplink_package_buffer(self) -> Package:
         return Package(self._buffer.clone())
@@ -52,7 +43,7 @@ class Trainer(ProcessPoolClientTrainer[Package, Package, Config, Package]):
         return buffer
 
     def get_client_config(self, cid: int) -> Config:
-        return self._setup, holders(self._known)[cid], self.round
+        return self._setup, work.holders(self._known)[cid], self.round
 
     def uplink_package(self) -> list[Package]:
         found, self.cache = self.cache, []
@@ -65,22 +56,22 @@ class Trainer(ProcessPoolClientTrainer[Package, Package, Config, Package]):
         setup, holder, round_number = config
         torch.set_num_threads(1)
         # `serialize_model` takes no other order of memory than PyTorch's own.
-        plain, network = reused_network(replace(setup, channels_last=False)), reused_network(setup)
+        plain, network = work.reused_network(replace(setup, channels_last=False)), work.reused_network(setup)
         assert shm_buffer is not None
         deserialize_model(plain, payload.parameters)
         network.load_state_dict(plain.state_dict())
-        train(network, environment_for(setup), holder, round_number)
+        work.train(network, work.environment_for(setup), holder, round_number)
         plain.load_state_dict(network.state_dict())
         shm_buffer.parameters.copy_(serialize_model(plain))
         return Package(SHMHandle())
 
 
 def main() -> None:
-    setup = setup_given()
+    setup = work.setup_given()
     if setup.channels_last:  # the pool is new in every round, and each of its processes imports it with its first SGD
         importlib.import_module("torch._dynamo")
-    network, trainer = network_for(replace(setup, channels_last=False)), Trainer(setup)
-    nodes = range(len(holders(environment_for(setup))))
+    network, trainer = work.network_for(replace(setup, channels_last=False)), Trainer(setup)
+    nodes = range(len(work.holders(work.environment_for(setup))))
     turns = Turns(setup, ("blazefl", "torch"))
     for number in range(1, setup.rounds + 1):
         trainer.round = number
@@ -89,7 +80,7 @@ def main() -> None:
         for sent in trainer.uplink_package():
             mean.add_(sent.parameters, alpha=1 / len(nodes))
         deserialize_model(network, mean)
-        turns.lap(weights_of(network))
+        turns.lap(work.weights_of(network))
     trainer.shutdown()
 
 

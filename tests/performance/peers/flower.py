@@ -9,17 +9,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from tests.performance.peers.work import (
-    Setup,
-    Turns,
-    environment_for,
-    holders,
-    network_for,
-    reused_network,
-    setup_given,
-    train,
-    weights_of,
-)
+from tests.performance.peers import work
+from tests.performance.peers.work import Setup, Turns
 
 
 class InTurn(FedAvg):
@@ -45,10 +36,10 @@ def client_app(setup: Setup) -> ClientApp:
     @app.train()
     def local_training(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
-        known, network = environment_for(setup), reused_network(setup)
+        known, network = work.environment_for(setup), work.reused_network(setup)
         network.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        holder = holders(known)[int(context.node_config["partition-id"])]
-        train(network, known, holder, int(message.content["config"]["server-round"]))
+        holder = work.holders(known)[int(context.node_config["partition-id"])]
+        work.train(network, known, holder, int(message.content["config"]["server-round"]))
         records = {"arrays": ArrayRecord(network.state_dict()), "metrics": MetricRecord({"num-examples": 1})}
         return Message(content=RecordDict(records), reply_to=message)
 
@@ -61,14 +52,16 @@ def server_app(setup: Setup, strategy: InTurn) -> ServerApp:
     @app.main()
     def serve(grid: Grid, context: Context) -> None:
         strategy.turns = Turns(setup, ("flwr", "ray", "torch"))
-        strategy.start(grid=grid, initial_arrays=ArrayRecord(weights_of(network_for(setup))), num_rounds=setup.rounds)
+        strategy.start(
+            grid=grid, initial_arrays=ArrayRecord(work.weights_of(work.network_for(setup))), num_rounds=setup.rounds
+        )
 
     return app
 
 
 def main() -> None:
-    setup = setup_given()
-    nodes = len(holders(environment_for(setup)))
+    setup = work.setup_given()
+    nodes = len(work.holders(work.environment_for(setup)))
     run_simulation(
         server_app=server_app(setup, InTurn(nodes)),
         client_app=client_app(setup),

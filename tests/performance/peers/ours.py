@@ -1,8 +1,10 @@
-"""Ours: a run's rounds over the process pool, as launchers and `fssl run` have it."""
+"""Ours: a run's rounds over the process pool, as `fssl run` has it, or over the reference engine."""
 
+from contextlib import closing
+
+from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.process_pool import ProcessPool
 from tests.performance.peers.work import Turns, environment_for, setup_given
 
 
@@ -10,8 +12,9 @@ def main() -> None:
     setup = setup_given()
     keep_freed_memory()
     known = environment_for(setup)
-    with ProcessPool(known, setup.processes) as pool:
-        module = FederatedModule(known, pool)
+    name, workers = ("pool", setup.processes) if setup.processes else ("reference", None)
+    with closing(build_engine(EngineOptions(engine=name, workers=workers, threads=setup.threads), known)) as engine:
+        module = FederatedModule(known, engine)
         turns = Turns(setup, ("torch",))
         for number in range(1, setup.rounds + 1):
             module.training_step(number, 0)

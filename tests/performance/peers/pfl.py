@@ -18,18 +18,8 @@ from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
-from tests.performance.peers.work import (
-    Setup,
-    Turns,
-    environment_for,
-    holders,
-    images_for,
-    loss_of,
-    network_for,
-    setup_given,
-    sgd,
-    weights_of,
-)
+from tests.performance.peers import work
+from tests.performance.peers.work import Setup, Turns
 
 
 class Learner(nn.Module):
@@ -40,7 +30,7 @@ class Learner(nn.Module):
         self.network = network
 
     def loss(self, **batch: Tensor) -> Tensor:
-        return loss_of(self.network, batch)
+        return work.loss_of(self.network, batch)
 
     def metrics(self, **batch: Tensor) -> Mapping[str, object]:
         return {}  # nothing is evaluated
@@ -51,7 +41,7 @@ class Holders(FederatedDatasetBase):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
-        self._known, self._round = environment_for(setup), 0
+        self._known, self._round = work.environment_for(setup), 0
 
     def __next__(self) -> tuple[PyTorchTensorDataset, int]:
         raise StopIteration  # single holders are never asked for
@@ -59,8 +49,8 @@ class Holders(FederatedDatasetBase):
     def get_cohort(self, cohort_size: int) -> Iterator[tuple[PyTorchTensorDataset, int]]:
         self._round += 1
         here = pytorch_ops.distributed
-        for holder in holders(self._known)[here.global_rank : cohort_size : here.world_size]:
-            images, _ = images_for(self._known, holder, self._round)
+        for holder in work.holders(self._known)[here.global_rank : cohort_size : here.world_size]:
+            images, _ = work.images_for(self._known, holder, self._round)
             yield PyTorchTensorDataset(tensors=images, user_id=str(holder)), 0
 
 
@@ -75,23 +65,23 @@ class InTurn(TrainingProcessCallback):
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         if self._turns is not None:
-            self._turns.lap(weights_of(model.pytorch_model.network))
+            self._turns.lap(work.weights_of(model.pytorch_model.network))
         torch.distributed.barrier()
         return False, Metrics()
 
 
 def main() -> None:
-    setup = setup_given()
-    known = environment_for(setup)
-    learner, data = Learner(network_for(setup)), Holders(setup)
-    _, size = images_for(known, 0, 1)
+    setup = work.setup_given()
+    known = work.environment_for(setup)
+    learner, data = Learner(work.network_for(setup)), Holders(setup)
+    _, size = work.images_for(known, 0, 1)
     optimizer = torch.optim.SGD(learner.parameters(), lr=1.0)
-    model = PyTorchModel(learner, lambda parameters, lr: sgd(known, learner), optimizer)
+    model = PyTorchModel(learner, lambda parameters, lr: work.sgd(known, learner), optimizer)
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=setup.rounds,
             evaluation_frequency=setup.rounds + 1,
-            train_cohort_size=len(holders(known)),
+            train_cohort_size=len(work.holders(known)),
             val_cohort_size=None,
         ),
         backend=SimulatedBackend(training_data=data, val_data=data),

@@ -19,46 +19,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.experiment import Data
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import Environment
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
 from benchmark.methods.shared import ServerUpdate
-from benchmark.methods.ssfl import CRL, SSFL
-from benchmark.models.build import Model, build
-from tests.performance.works import ALL_CONFIDENT, WORKS, environment_of, quick, work_of
+from benchmark.methods.ssfl import SSFL
+from benchmark.models.build import build
+from tests.performance.works import ALL_CONFIDENT, WORKS, environment_of, quick
 
 Weights = dict[str, Tensor]
-
-LAPTOP = work_of(
-    "10 clients and the server, T 16, batch 16, small_cnn with GN at 28x28x1, CRL",
-    1000,
-    data=Data(name="mnist", N_s=100),
-    model=Model(network="small_cnn", norm="gn", norm_groups=4),
-    method=SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=16, server_batch_size=16),
-)
-ROUNDS_OF = {"A": WORKS["A"], "laptop": LAPTOP}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """What a driver is told."""
 
-    work: str  # of ROUNDS_OF
+    work: str  # of WORKS
     rounds: int
-    processes: int  # that train at the same time, a thread each
+    processes: int  # that train at the same time
+    threads: int = 1  # of each
     small: bool = False
     channels_last: bool = False
     address: str = ""  # of who gives the turns
 
 
 @cache
-def environment(work: str, small: bool) -> Environment:
-    return environment_of(quick(ROUNDS_OF[work]) if small else ROUNDS_OF[work])
-
-
 def environment_for(setup: Setup) -> Environment:
-    return environment(setup.work, setup.small)
+    return environment_of(quick(WORKS[setup.work]) if setup.small else WORKS[setup.work])
 
 
 def holders(environment: Environment) -> tuple[int, ...]:
@@ -129,15 +116,15 @@ def weights_of(network: nn.Module) -> Weights:
     return {name: value.detach().clone() for name, value in network.named_parameters()}
 
 
-def by_hand(setup: Setup) -> Weights:
-    """The mean of all models after round 1, one job after another, in the memory order of who is compared: another
+def by_hand(setup: Setup, round_number: int = 1, start: Weights | None = None) -> Weights:
+    """The mean of all models after that round, one job after another, in the memory order of who is compared: another
     order rounds otherwise, and some image's label or activation falls to the other side."""
-    known, network = environment_for(setup), network_for(setup)
-    start = weights_of(network)
+    known, network = environment_for(setup), reused_network(setup)
+    start = weights_of(network_for(setup)) if start is None else start
     total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in start.items()}
     for holder in holders(known):
         network.load_state_dict(start)
-        train(network, known, holder, 1)
+        train(network, known, holder, round_number)
         for name, value in network.named_parameters():
             total[name] += value.detach()
     return {name: (value / len(holders(known))).float() for name, value in total.items()}
@@ -161,6 +148,7 @@ class Turns:
 
 
 def setup_given(**changed: Any) -> Setup:
-    """What this driver was told; from here on its process has one thread."""
-    torch.set_num_threads(1)
-    return Setup(**json.loads(sys.argv[1]), **changed)
+    """What this driver was told; from here on its process has so many threads."""
+    setup = Setup(**json.loads(sys.argv[1]), **changed)
+    torch.set_num_threads(setup.threads)
+    return setup
