@@ -203,10 +203,12 @@ class CountingEngine:
         FLOPs are counted on one image, since they are proportional; on two, where a batch norm refuses one.
         """
         smallest = min(stream.batch_size for stream in job.data.values())
+        sends_changes = getattr(job.update, "sends_changes", False)  # then bytes depend on the gradients
 
         def counted(images: int) -> tuple[Outcome, float]:
             few = part_of(job, images / smallest)
-            with FlopCounter() as counter:  # of the plain step: torch has no formula for some kernels of the fast one
+            # Of the plain step: torch has no formula for some kernels of the fast one.
+            with FlopCounter(gradients=sends_changes) as counter:
                 return self._plain.run(few, number, private), counter.flops / images_a_step(few)
 
         try:
@@ -221,7 +223,7 @@ class CountingEngine:
             flops=flops,
             bytes_up=tree_bytes(sends),
             seconds=self._step_seconds(job, private, number, flops),
-            notes=(AT_LEAST,) if getattr(job.update, "sends_changes", False) else (),
+            notes=(AT_LEAST,) if sends_changes else (),
         )
         return replace(outcome, sends=thin(sends, initial), private=kept and thin(kept, initial)), cost
 

@@ -142,15 +142,15 @@ def count_parameters(module: nn.Module) -> int:
 class FlopCounter(TorchDispatchMode):
     """Counts `flops` of convolutions and matrix products by torch's own formulas, on a CPU.
 
-    The gradients of convolutions, two thirds of a step's work, are counted and not computed: they are zeros.
+    `gradients`: without them those of convolutions, two thirds of a step's work, are counted and not computed: zeros.
     Torch's counter takes ten times as long, since it asks of every other operation whether it is made of these.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, gradients: bool = True) -> None:
         from torch.utils.flop_counter import flop_registry  # a fifth of a second to import, which few need
 
         super().__init__()
-        self.flops, self._formulas = 0, flop_registry
+        self.flops, self._formulas, self._gradients = 0, flop_registry, gradients
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -159,7 +159,7 @@ class FlopCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.aten.convolution_backward.default:
+        if func is torch.ops.aten.convolution_backward.default and not self._gradients:
             shapes = func(*tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), args), **kwargs)
             result = tree_map_only(torch.Tensor, lambda tensor: torch.zeros_like(tensor, device="cpu"), shapes)
         else:
