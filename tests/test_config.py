@@ -1,4 +1,4 @@
-"""Reading configurations: what is right comes back the same, what is wrong is named with its key, value and remedy."""
+"""Reading configurations: what is right comes back the same; a key that stands twice, and what is wrong, is refused."""
 
 import json
 import math
@@ -11,16 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmark.cli.main import main
 from benchmark.cli.run import DEFAULT, resolve
 from benchmark.config import Checked, _intervals, scalar
 from benchmark.data.augment import Augmentation, Gentle
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Data, Experiment, from_json, to_json
 from benchmark.methods.central import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping, SelfTraining
 from benchmark.models.build import Model
+from benchmark.plain import read_fields, read_table
+from benchmark.records.files import read_json
+from sweeps.sweep_file import COMMAND, read
 
 EXPERIMENTS = [
     Experiment(),
@@ -60,37 +64,6 @@ def test_one_experiment_has_one_key_however_it_is_written(tmp_path, monkeypatch)
     assert sizes[0] == sizes[1] == folders[0].cell_key != sizes[2]
     monkeypatch.chdir("pets")
     assert Data(name="folder:pets") != folders[0].data  # another folder
-
-
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        (["--federation.cohort=3"], ["unknown key federation.cohort = 3", "did you mean 'C'?"]),
-        (["--optimizer=adam"], ["optimizer: 'adam' names nothing here; set single fields, such as optimizer.lr"]),
-        (["--federaton.K=3"], ["federaton", "did you mean 'federation'"]),
-        (["--federation.K=0"], ["federation.K", "0", "choose 1 or more"]),
-        (["--federation.C=11"], ["federation.C", "11", "K is 10", "choose C from 1 to 10"]),
-        (["--federation.T=2.5"], ["federation.T", "2.5", "whole number"]),
-        (["--partition.R=1.5"], ["R", "1.5"]),
-        (["--partition=dirchlet"], ["partition.kind", "dirchlet", "did you mean 'dirichlet'"]),
-        (["--method=os:path"], ["method", "os:path", "not a dataclass"]),
-        (["--method=no_such_module:X"], ["no_such_module:X", "cannot be imported"]),
-        (["--optimizer.lr=fast"], ["optimizer.lr", "fast", "not a number"]),
-        (["--optimizer.lr=NaN"], ["optimizer.lr", "not finite"]),
-        (["--optimizer.nesterov=maybe"], ["optimizer.nesterov", "maybe", "neither true nor false"]),
-        (["--model.network=resnet81"], ["model.network", "resnet81", "did you mean 'resnet8'"]),
-        (["--evaluation.selection=best"], ["evaluation.selection", "best", "choose last or best_on_test"]),
-        (["--evaluation.validation=true"], ["evaluation.validation", "N_validation"]),
-        (["seed=1"], ["seed=1", "--name=value"]),
-        (["--seed"], ["--seed", "no value"]),
-    ],
-)
-def test_a_wrong_word_is_named(words, names):
-    with pytest.raises(ConfigError) as error:
-        resolve(None, words)
-    for name in names:
-        assert name in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def checked_classes(cls: Any = Checked) -> Iterator[Any]:
@@ -161,3 +134,75 @@ def test_files_and_words(tmp_path):
 @given(st.one_of(st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False)))
 def test_scalars_come_back(value):
     assert scalar(json.dumps(value)) == value and scalar(repr(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "says"),
+    [
+        ("json", '{"federation": {"K": 5, "C": 2, "K": 6}}', "K is given twice"),
+        ("json", '[{"K": 5, "K": 5}]', "K is given twice"),
+        ("yaml", "'seed': 1\ndata: {N_s: 5}\nseed: 2\n", "seed is given twice"),
+        ("yaml", "federation: {K: 5, K: 6}\n", "K is given twice"),
+        ("toml", "seed = 1\nseed = 2\n", "overwrite"),
+        ("yaml", "federation.K: 5\nfederation: {K: 6}\n", r"federation\.K is given twice"),
+        ("yaml", "federation: {K: 6}\nfederation.K: 5\n", r"federation\.K is given twice"),
+        # Numbers that YAML reads otherwise than people do.
+        *(("yaml", f"data: {{N_s: 50}}\nseed: {text}\n", f"line 2: {text} is not a plain number")
+          for text in ("010", "-007", "1:30", "1:30.5", "0_1")),
+    ],
+)  # fmt: skip
+def test_what_is_read_otherwise_than_it_looks_is_refused_in_every_format(tmp_path, suffix, text, says):
+    path = tmp_path / f"a.{suffix}"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"a.{suffix}: is not whole .*{says}"):
+        read_table(path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--seed", "1", "--federation.K=5", "--seed=1"],
+        ["--data", "mnist", "--data.name=digits"],
+        ['--method.averaging={"kind": "fedavg", "kind": "grouping"}'],
+    ],
+)
+def test_a_field_that_is_set_twice_on_the_command_line_is_refused(words):
+    with pytest.raises(ConfigError, match="is given twice; give it once"):
+        resolve(None, words)
+
+
+def test_records_sweep_files_and_studies_are_read_by_the_same_rule(tmp_path, capsys):
+    """And what JSON has no word for is no JSON: Python reads three such words."""
+    cores = [(f'{{"cores": {word}}}', f"is damaged .{word} is not JSON") for word in ("NaN", "Infinity", "-Infinity")]
+    for text, says in (('{"commit": "a", "commit": "b"}', "commit is given twice"), *cores):
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(DataError, match=f"manifest.json: .*{says}"):
+            read_json(tmp_path / "manifest.json")
+    sweep = f"method: grid\ncommand: {json.dumps(COMMAND)}\nparameters:\n  seed: {{value: 1}}\n  seed: {{value: 2}}\n"
+    (tmp_path / "sweep.yaml").write_text(sweep)
+    with pytest.raises(ConfigError, match="seed is given twice"):
+        read(tmp_path / "sweep.yaml")
+    (tmp_path / "study.toml").write_text('name = "a"\nname = "b"\n')
+    assert main(["tune", str(tmp_path / "study.toml")]) == 65
+    assert "study.toml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fields"),
+    [
+        # A byte-order mark is passed over.
+        *((name, f"\ufeff{text}", {"seed": 3})
+          for name, text in (("a.json", '{"seed": 3}'), ("a.toml", "seed = 3"), ("a.yaml", "seed: 3"))),
+        # The example of YAML's own merge specification: own keys take precedence over merged ones.
+        ("a.yaml", "x: &x {K: 5, C: 2}\nf: {<<: [*x, {T: 3}], C: 4}\n",
+         {"x": {"K": 5, "C": 2}, "f": {"K": 5, "C": 4, "T": 3}}),
+        ("a.yaml", "plain: [10, 0, 0.5, 1.0e-3, 0x10, 1_000, -3]\n", {"plain": [10, 0, 0.5, 1e-3, 16, 1000, -3]}),
+    ],
+)  # fmt: skip
+def test_what_is_plain_is_read(tmp_path, name, text, fields):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert read_fields(tmp_path / name) == fields
+
+
+def test_words_that_are_no_tables_stay_words():
+    assert [scalar(text) for text in ("{", "(1, 2)", "3", "adam")] == ["{", "(1, 2)", 3, "adam"]

@@ -1,4 +1,4 @@
-"""What is installed is ours and pinned: package names, the lock, the entry point, and the Makefile in front of them."""
+"""What is installed is ours and pinned, the Makefile in front of it, and what importing it costs."""
 
 import ast
 import hashlib
@@ -18,7 +18,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
+from tests.conftest import ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = ("benchmark", "sweeps", "reports")
 EXTRAS = {extra: list(map(Requirement, lines)) for extra, lines in PROJECT["optional-dependencies"].items()}
@@ -225,3 +226,49 @@ def test_a_wheel_works_from_an_unrelated_folder(tmp_path: Path) -> None:
     assert fssl("report") == "reports/site/index.html\n"
     assert "departures" in (work / "reports" / "site" / "ssfl" / "index.html").read_text()
     assert installed == {path for path in target.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"}
+
+
+HEAVY = ("torch", "pytorch_lightning", "pandas", "matplotlib", "sklearn", "scipy", "optuna")
+OPTIONAL = ("wandb", "ray", "psycopg", "pytest", "hypothesis", "playwright")  # for a few, who ask for them
+PARSER = "from benchmark.cli.main import main, parser\n"
+# `make setup` leaves triton out: None among the modules is a package that is not there. Neither training nor counting
+# says a word about it.
+TRAIN = f"""{PARSER}
+import sys
+sys.modules["triton"] = None
+parser("reproduce")
+import benchmark.records.run, torch
+from benchmark.models.build import FlopCounter
+layer = torch.nn.Linear(3, 5)
+with FlopCounter() as counter:
+    layer(torch.ones(2, 3)).sum().backward()
+torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9).step()
+assert counter.flops == 2 * (2 * 2 * 3 * 5), counter.flops  # the product, and its gradient by the weights
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        # The doctor has to answer where importing torch is what fails.
+        pytest.param(
+            f"import benchmark\n{PARSER}parser('doctor')\ntry: main(['--help'])\nexcept SystemExit: pass",
+            HEAVY + OPTIONAL,
+            id="package, help, doctor",
+        ),
+        pytest.param(TRAIN, (*OPTIONAL, "optuna"), id="train"),
+        # Lightning takes seconds to load; an agent, which starts runs, and what reads records need none of it. A table
+        # of which nothing is missing is printed at once; figures are drawn where a page is built.
+        pytest.param(
+            f"{PARSER}import reports.terminal, sys\n"
+            "for verb in ('reproduce', 'agent', 'status', 'sweep', 'verify', 'wandb-rebuild'): parser(verb)\n"
+            "assert not {'matplotlib', 'scipy.optimize', 'sklearn'} & sys.modules.keys()\nparser('report')",
+            ("pytorch_lightning", "torchvision"),
+            id="no training",
+        ),
+    ],
+)
+def test_what_is_imported_brings_nothing_that_it_does_not_need(code: str, names: tuple[str, ...]) -> None:
+    words = [sys.executable, "-c", f"{code}\nimport sys\nprint(*({set(names)!r} & sys.modules.keys()))"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("", "")

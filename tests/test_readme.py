@@ -1,15 +1,17 @@
-"""The README's commands are parsed by the real parsers, and its method is trained, so that they cannot rot."""
+"""The README's commands are parsed by the real parsers, its method is trained, and the script for Slurm runs."""
 
 import json
 import re
 import shlex
 import sys
+from signal import SIGTERM
 
 import pytest
 
 from benchmark.cli import reproduce
 from benchmark.cli.main import VERBS, main, parser
 from tests.conftest import ROOT
+from tests.sweeps.agents import signalled, small_sweep
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "AGENTS.md", "sweeps/README.md", "reports/README.md")),
@@ -28,9 +30,9 @@ def commands() -> list[str]:
     found = []
     for page in PAGES:
         for line in blocks(page.read_text()).splitlines() if page.exists() else []:
-            line = re.sub(r"^\s*(\$ )?([A-Z_]+=\S+ )*", "", line)
+            line = re.sub(r"^\s*(\$ |until |ExecStart=\S+/(?=fssl))?([A-Z_]+=\S+ )*", "", line)
             if line.startswith("fssl ") and "..." not in line:
-                found.append(re.split(r" [|>&] ?| #", line)[0].strip())
+                found.append(re.split(r" [|>&] ?| #|;", line)[0].strip())
     return list(dict.fromkeys(found))
 
 
@@ -87,3 +89,29 @@ def test_make_targets_of_the_readme_exist() -> None:
     targets = set(re.findall(r"^([\w%-]+):", makefile, re.MULTILINE))
     for target in re.findall(r"^make ([\w-]+)", README, re.MULTILINE):
         assert target in targets or (target.startswith("reproduce-") and "reproduce-%" in targets)
+
+
+def test_what_the_script_is_submitted_with_is_understood():
+    """It goes to `fssl work`."""
+    asked = re.findall(r"sbatch .*?sweeps/slurm\.sh ([^#\n]*)", (ROOT / "sweeps" / "README.md").read_text())
+    assert len(asked) == 2
+    for words in asked:
+        assert parser("work").parse_known_args(["work", *shlex.split(words)])[1] == []
+
+
+@pytest.mark.slow
+def test_sigterm_to_the_script_stops_the_worker_with_76_and_queues_the_job_again(tmp_path):
+    """As Slurm starts it, but for `scontrol`, which is a stand-in that writes down what it was asked for."""
+    called, results, bin_folder = tmp_path / "called", tmp_path / "results", tmp_path / ".venv" / "bin"
+    path, experiment = small_sweep(tmp_path)
+    bin_folder.mkdir(parents=True)
+    (bin_folder / "activate").write_text(f'PATH="{bin_folder}:$PATH"\n')
+    fssl, scontrol = f'exec {sys.executable} -m benchmark.cli.main "$@"', f'echo "$@" > {called}'
+    for name, does in (("fssl", fssl), ("scontrol", scontrol)):
+        (bin_folder / name).write_text(f"#!/bin/bash\n{does}\n")
+        (bin_folder / name).chmod(0o755)
+    slurm = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "42", "SLURM_CPUS_PER_TASK": "1"}
+    code, _, said = signalled(["bash", ROOT / "sweeps" / "slurm.sh", path], SIGTERM, results, experiment, **slurm)
+    assert code == 76 and "fssl: stopped" in said, said
+    assert called.read_text() == "requeue 42\n"
+    assert list(results.glob("runs/*/*/state.pt"))

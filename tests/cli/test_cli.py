@@ -1,16 +1,28 @@
-"""The command line: what it prints, its exit codes, and that a wrong word leaves nothing behind."""
+"""The command line: what it prints and lists, and its exit codes; a wrong word leaves nothing, and is named."""
 
 import json
 import shlex
+from typing import Any
 
 import pytest
 
-from benchmark.cli.main import main
+from benchmark.cli.list import _item
+from benchmark.cli.main import VERBS, WITHDRAWN, main, parser
+from benchmark.data.datasets import DATASETS
 from benchmark.errors import Stopped
-from benchmark.papers.catalogue import items
+from benchmark.methods.catalogue import METHODS
+from benchmark.models.build import NETWORKS
+from benchmark.papers.catalogue import ITEMS, items
+from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under
 from benchmark.verdicts.rule import rule
+from reports.pages import progress
+from reports.reported import Reported
+from sweeps.plan import plan, restricted
 from sweeps.processes import attempt
+from sweeps.sweep_file import written
+from tests.sweeps.agents import small_sweep
+from tests.sweeps.test_tune import TOY_FILE
 
 TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
 
@@ -25,8 +37,22 @@ def fssl(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        ("run --partition.R=2", 65, "R"),
-        ("run --federation.C=99", 65, "choose C from 1 to 10"),
+        ("run --partition.R=2", 65, "partition.R: 2.0; choose"),
+        ("run --federation.cohort=3", 65, "unknown key federation.cohort = 3; did you mean 'C'?"),
+        ("run --optimizer=adam", 65, "'adam' names nothing here; set single fields, such as optimizer.lr"),
+        ("run --federaton.K=3", 65, "did you mean 'federation'"),
+        ("run --federation.C=11", 65, "K is 10; choose C from 1 to 10"),
+        ("run --federation.T=2.5", 65, "whole number"),
+        ("run --method=os:path", 65, "not a dataclass"),
+        ("run --method=no_such_module:X", 65, "cannot be imported"),
+        ("run --optimizer.lr=fast", 65, "not a number"),
+        ("run --optimizer.lr=NaN", 65, "not finite"),
+        ("run --optimizer.lr=1e308", 65, "lr: 1e+308; choose"),  # which no float32 holds
+        ("run --optimizer.nesterov=maybe", 65, "neither true nor false"),
+        ("run --evaluation.selection=best", 65, "choose last or best_on_test"),
+        ("run --evaluation.validation=true", 65, "N_validation"),
+        ("run seed=1", 65, "--name=value"),
+        ("run --seed", 65, "--seed has no value; type --seed=VALUE"),
         ("run --method=ssfl --method.averaging=grouping --method.averaging.S=11", 65, "choose S from"),
         ("run --data.N_s=55", 65, "N_s"),
         ("run --data.name=minst", 65, "mnist"),
@@ -38,7 +64,6 @@ def fssl(capsys, *words):
         ("run --engine cpu", 65, "unknown engine 'cpu'; choose auto, reference, pool"),
         ("run --engine ray", 65, "'ray' is withdrawn; choose pool on one machine"),
         ("run --engine reference --devices cpu,cpu", 65, "has one; choose --engine pool"),
-        ("run --engine pool --devices cuda:99", 65, "--devices: no device 'cuda:99' in 'cuda:99'; "),
         ("run --devices cpu --precision tf32", 65, "precision: 'tf32', which cpu does not have"),
         ("run --engine pool --workers 0", 65, "--workers: 0; choose 1 or more"),
         ("run --sweep sweep.json --cell x", 65, "leave out --cell, --profile and --config"),
@@ -46,23 +71,37 @@ def fssl(capsys, *words):
         ("data partition --data digits --K 3", 65, "did you mean '--federation.K'?"),
         ("sweep --grid R=0 --write x", 65, "--write: a grid is one sweep and is printed"),
         ("report --out x --commit-reference", 65, "--commit-reference: not allowed with argument --out"),
-        ("run --federation.T", 65, "--federation.T has no value; type --federation.T=VALUE"),
         ("reproduce sfl", 65, "unknown item 'sfl'; did you mean 'ssfl'?"),
         ("reproduce ssfl/tab2 --profile lap", 65, "laptop"),
-        ("reproduce ssfl/tab2 --seeds 0", 65, "--seeds"),
         ("reproduce ssfl/tab2 --seeds many", 65, "many"),
         ("work none.yaml", 65, "cannot be read"),
-        ("work ssfl/tab2 a.yaml", 65, "names all its runs"),
         ("work ssfl/tab3000", 65, "ssfl/tab3"),
         ("work ssfl/tab2 --devices cuda:99", 65, "--devices: no device 'cuda:99' in 'cuda:99'; "),
-        ("work ssfl/tab2 --devices 0,99", 65, "' in '0,99'"),
-        ('work ssfl/tab2 --devices ""', 65, "'' in ''"),
         ("work ssfl/tab2 --address auto", 65, "--address: not with --launcher local"),
         ("work ssfl/tab2 --launcher ray --devices cpu", 65, "--devices: not with --launcher ray"),
-        ("work ssfl/tab2 --launcher ray --cpus-per-run 0", 65, "--cpus-per-run: 0; at least 0.01 is needed"),
         ("work ssfl/tab2 --launcher ray --gpus-per-run 1.5", 65, "--gpus-per-run: 1.5; give a share of one"),
         ("work ssfl/tab2 --launcher slurm", 65, "unknown launcher 'slurm'; choose local or ray"),
+        ("list data --dta x", 65, "unknown option '--dta'; did you mean '--data-root'?"),
+        ("run --xyz=3", 65, "unknown option '--xyz'; see `fssl run --help`"),
+        ("run --N_s=51", 65, "unknown option '--N_s'; did you mean '--data.N_s'?"),
+        ("--data=mnist", 65, "unknown option '--data'; options follow a command, see `fssl --help`"),
         ("plan", 65, "ITEM"),
+        ('sweep --grid ""', 65, "no factors; give some"),
+        ('sweep --grid "r=0"', 65, "unknown factor 'r'"),
+        ('sweep --grid "R=0 alpha=1"', 65, "R and alpha"),
+        ('sweep --grid "R=0,2"', 65, "R=2"),
+        ('sweep --grid "S=2 method=crl"', 65, "give method=grouping"),
+        ('sweep --grid "cell=ssfl/tab2:FedAvg/smal"', 65, "did you mean 'FedAvg/small'"),
+        ('sweep --grid "cell=ssfl/tab2:FedAvg/small T=2"', 65, "T: a cell fixes all factors"),
+        ("tune", 65, "STUDY is missing; choose fedswitch/open"),
+        ("tune nowhere.toml", 65, "nowhere.toml: "),
+        ("tune fedswitch/open --profile laptop", 66, "mnist"),
+        (f"tune {TOY_FILE} --profile laptop", 65, "unknown profile 'laptop'; choose demo"),
+        (f"tune {TOY_FILE} --trials 0", 65, "--trials: 0"),
+        (f"tune {TOY_FILE} --storage {TOY_FILE}", 65, "toy.toml is not a journal"),
+        (f"tune {TOY_FILE} --storage postgres:hunter2@h/d", 65, "postgresql+psycopg://USER@HOST"),
+        (f"tune {TOY_FILE} --storage postgresql+psycopg://ann:hunter2@127.0.0.1:1/d", 73, "ann:***@127.0.0.1"),
+        ("tune --search optimizer.lr=0.01..0.02", 65, "optimizer.lr: its default 0.03 is not among what is searched"),
         ("fly", 65, "fly"),
         ("", 65, "COMMAND"),
     ],
@@ -72,11 +111,30 @@ def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, says):
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("benchmark.data.sources.DOWNLOAD_TIMEOUT", 0.1)
     command, places = words.partition(" ")[0], ["--results", tmp_path / "results"]
-    with_places = places if command in ("run", "reproduce", "plan", "work") else []
+    with_places = places if command in ("run", "reproduce", "plan", "work", "tune") else []
     exit_code, out, err = fssl(capsys, *shlex.split(words), *with_places)
     assert exit_code == code and says in err and out == ""
-    assert err.count("\n") == 1 and err.startswith("fssl: ")
-    assert not (tmp_path / "results").exists()
+    assert (err.count("\n") == 1 and err.startswith("fssl: ")) or command == "tune"  # which says what it begins
+    assert not list(tmp_path.glob("results/*")) and "hunter2" not in err  # a password
+
+
+@pytest.mark.parametrize("words", ["work x", "run", "data partition"])  # plain, with fields, and within another command
+@pytest.mark.parametrize("option", ["--results", "--data-root", "--json", "--with-reference"])
+def test_a_shortened_or_misspelt_option_is_refused(capsys, words, option):
+    for wrong in (option[:-1], option[:-2] + option[:-3:-1], option + option[-1], f"{option[:-1]}=1"):
+        assert main([*words.split(), wrong]) == 65, (words, wrong)
+        assert capsys.readouterr().err.startswith(f"fssl: unknown option '{wrong.partition('=')[0]}'; "), wrong
+
+
+@pytest.mark.parametrize("typed", WITHDRAWN)
+def test_a_withdrawn_name_is_gone_and_names_its_successor(typed, capsys):
+    """Alone, with a value, and behind other words; before anything else is looked at."""
+    verb, *option = typed.split()
+    for words in ([verb, *option], [verb, "x", *option, "2h"], [verb, *(f"{name}=2h" for name in option)]):
+        assert main(words) == 65
+        assert capsys.readouterr().err == f"fssl: `fssl {typed}` is withdrawn; {WITHDRAWN[typed]}\n"
+    assert (verb in VERBS) == bool(option)
+    assert not option or option[0] not in parser(verb).format_help()
 
 
 @pytest.mark.parametrize("command", ["status", "verify", "wandb-rebuild"])
@@ -109,11 +167,6 @@ def test_run_prints_its_result_as_json(capsys, tmp_path):
     assert code == 0 and result["status"] == "done" and result["rounds"] == 2
     assert result["folder"] == str(tmp_path / "runs" / result["cell_key"] / "seed=0")
     assert fssl(capsys, "verify", "--results", tmp_path)[:2] == (0, "1 records, 0 troubles\n")
-
-
-def test_a_run_that_kept_no_pseudo_label_says_what_to_do(capsys, tmp_path):
-    _, out, _ = fssl(capsys, "run", *TINY, "--method.threshold=0.99", "--results", tmp_path)
-    assert "kept no pseudo-label at threshold 0.99; more rounds or a lower --method.threshold may keep some\n" in out
 
 
 def test_a_printed_configuration_runs_again(capsys, tmp_path):
@@ -165,3 +218,68 @@ def test_a_confirming_run_begins_under_its_claims_and_the_rule(by, capsys, tmp_p
             assert isinstance(attempt(experiment.with_seed(seed), tmp_path, "cpu"), Stopped)
     assert manifests == {100: begun_under(experiment.with_seed(100), tmp_path), 3: {}}
     assert manifests[100].keys() == {"claims", "rule"} and manifests[100]["rule"] == rule()
+
+
+def test_work_trains_a_sweep_file_once(tmp_path, capsys):
+    path, experiment = small_sweep(tmp_path, **{"T": [1], "federation.rounds": [2], "seed": [0, 1]})
+    result = run_folder(tmp_path, experiment) / "result.json"
+    times = []
+    for _ in range(2):
+        assert main(["work", str(path), "--results", str(tmp_path), "--jobs", "1"]) == 0
+        assert capsys.readouterr().out == "2 runs done\n"
+        times.append(result.stat().st_mtime_ns)
+    assert times[0] == times[1]
+
+
+@pytest.mark.parametrize("words", [["work"], ["agent", "team/fssl/s1"]], ids=" ".join)
+def test_a_bad_sweep_file_is_refused_before_anything_is_asked_or_written(words, tmp_path, capsys, monkeypatch):
+    """W&B has no key here: an agent that went on to ask it would say so."""
+    monkeypatch.setenv("WANDB_API_KEY", "")
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    many: dict[str, list[Any]] = {"T": list(range(1, 102)), "seed": list(range(100))}  # 10,100 runs
+    (path := tmp_path / "sweep.yaml").write_text(written(many, name="many", made_by="a test"))
+    assert main([words[0], str(path), *words[1:], "--results", str(tmp_path / "results")]) == 65
+    assert capsys.readouterr().err == "fssl: the grid has 10,100 runs; --yes takes more than 10,000\n"
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.fixture
+def nothing_here(tmp_path, monkeypatch):
+    """No data folder, an empty cache, no results, and a download that fails the test."""
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FSSL_DATA", "")  # which `--data-root` sets
+    monkeypatch.setattr("benchmark.data.datasets.download", lambda *_: pytest.fail("a download"))
+    monkeypatch.setattr("benchmark.data.datasets.load", lambda *_: pytest.fail("a data set was loaded"))
+    return tmp_path
+
+
+def test_everything_is_listed(nothing_here, capsys):
+    assert main(["list", "--json", "--profile", "demo", "--results", str(nothing_here)]) == 0
+    lists = json.loads(capsys.readouterr().out)
+    assert [row["item"] for row in lists["items"]] == list(ITEMS)
+    assert all(row["done"] == 0 and row["hours left"] is None for row in lists["items"])
+    assert [row["item"] for row in lists["items"] if row["runs"] == 0] == ["fedswitch/fig2", "sage/fig5a"]  # images
+    assert [row["method"] for row in lists["methods"]] == list(METHODS)
+    assert [row["network"] for row in lists["networks"]] == list(NETWORKS)
+    assert [row["data set"] for row in lists["data"]] == list(DATASETS)
+    assert all(row["what"].endswith(".") for row in lists["methods"] + lists["networks"])
+
+
+def test_data_sets_are_where_they_are(nothing_here, capsys):
+    (nothing_here / "here" / "mnist" / "MNIST" / "raw").mkdir(parents=True)
+    assert main(["list", "data", "--data-root", str(nothing_here / "here")]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert str(nothing_here / "here" / "mnist") in lines["mnist"] and "60,000" in lines["mnist"]
+    assert "with scikit-learn" in lines["digits"] and "torchvision downloads" in lines["svhn"]
+    assert all("no; set FSSL_DATA" in lines[name] for name in ("ham10000_64", "cinic10"))
+
+
+@pytest.mark.parametrize("name", ["ssfl/tab2", "arena/mnist"])
+def test_a_table_has_one_count(name, tmp_path):
+    """In the list, in the plan and on its page: committed runs of other seeds, of too few, and of trials."""
+    planned = plan(items([name], "laptop"), tmp_path, tell=False)
+    (item,) = planned.items
+    seen, row = progress(Reported(item, restricted(planned.records, planned.shown))), _item(item, planned)
+    done = len(planned.runs) - len(planned.missing)
+    assert done > 0 and (row["done"], seen["runs_done"]) == (done, done)
+    assert row["runs"] == seen["runs_wanted"] == len(planned.runs) + len(planned.waiting)

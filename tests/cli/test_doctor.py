@@ -60,46 +60,30 @@ def test_another_package_named_sweeps_is_the_one_line(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that works")
-def test_units_for_bfloat16_and_a_driver_that_torch_cannot_use(tmp_path, monkeypatch):
+def test_a_driver_that_torch_cannot_use(tmp_path, monkeypatch):
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  390.157\nGCC version: 9\n")
     monkeypatch.setattr(doctor, "NVIDIA", tmp_path / "version")
     monkeypatch.setattr(torch.version, "cuda", None)  # built for CPUs alone: a driver beside it is no fault
-    for units, says in (
-        (["amx_bf16", "avx512_bf16"], "bf16 by AMX: "),
-        (["avx512_bf16"], "bf16 by AVX-512: "),
-        ([], "no AMX or AVX-512 for bf16: stay with fp32"),
-    ):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: dict.fromkeys(units, True))
-        assert f" cores; {says}" in doctor.device(argparse.Namespace())
+    assert " cores; " in doctor.device(argparse.Namespace())
     monkeypatch.setattr(torch.version, "cuda", "13.2")
     with pytest.raises(FsslError, match=r"Module  390.157\); install a newer driver"):
         doctor.device(argparse.Namespace())
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "says"),
-    [
-        ("PYTHONS", ((3, 98), (3, 99)), "install 3.98 to 3.99"),
-        ("PACKAGES", ("numpy", "no-such"), "no-such is not installed; `make setup` installs it"),
-    ],
-)
-def test_wrong_versions_are_the_one_line(capsys, tmp_path, monkeypatch, name, value, says):
-    monkeypatch.setattr(doctor, name, value)
+def test_wrong_versions_are_the_one_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "PACKAGES", ("numpy", "no-such"))
     assert main(["doctor", "--results", str(tmp_path)]) == 1
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("!!  versions: ") and line.endswith(says)
+    assert line.startswith("!!  versions: ") and "no-such is not installed; `make setup` installs it" in line
 
 
-def test_a_data_folder_that_is_not_there(capsys, tmp_path):
-    assert main(["doctor", "--results", str(tmp_path), "--data-root", str(tmp_path / "none")]) == 1
-    assert f"!!  data: {tmp_path / 'none'} is not a folder; --data-root or $FSSL_DATA" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("place", ["a file", "a file/below", "/proc/results"])
-def test_results_that_cannot_be_written(tmp_path, place):
+def test_folders_that_are_not_there_or_cannot_be_written(capsys, tmp_path):
     (tmp_path / "a file").touch()
-    with pytest.raises(FsslError, match=r"cannot be written.*--results or \$FSSL_RESULTS") as raised:
-        doctor.results(argparse.Namespace(results=tmp_path / place))
-    assert str(tmp_path / place) in str(raised.value)
-    later = argparse.Namespace(results=Path(tmp_path, "made", "later"))
+    for place in ("a file", "a file/below", "/proc/results"):
+        words = ["--results", str(tmp_path / place), "--data-root", str(tmp_path / "none")]
+        assert main(["doctor", *words]) == 1
+        out = capsys.readouterr().out
+        assert f"!!  data: {tmp_path / 'none'} is not a folder; --data-root or $FSSL_DATA" in out
+        assert f"!!  results: {tmp_path / place}" in out and "--results or $FSSL_RESULTS" in out
+    later = argparse.Namespace(results=tmp_path / "made" / "later")
     assert "can be written" in doctor.results(later) and not (tmp_path / "made").exists()

@@ -1,6 +1,12 @@
-"""`fssl report` and `fssl reproduce`: trained once, then never again; committed copies stand in for runs."""
+"""`fssl report` and `fssl reproduce`: trained once, then never again; committed copies stand in for runs; what is shown
+and trained, and how it ends, when something is wrong."""
 
 import json
+import os
+import re
+import signal
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,28 +23,23 @@ from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item, Printed
 from benchmark.records import collect
 from benchmark.records.collect import read_once, read_records
-from benchmark.records.record import Records
+from benchmark.records.copies import write_reference
+from benchmark.records.record import Records, run_folder
 from benchmark.records.run import run
 from sweeps.plan import plan
-from tests.conftest import ROOT, tiny_experiment
+from tests.conftest import ROOT, record_of, tiny_experiment
 
 
 def small_item(profile: str) -> Item:
     """Two cells of the tiny experiment, in place of Table 2."""
     tiny = replace(tiny_experiment(), profile=profile)
     other = replace(tiny, optimizer=replace(tiny.optimizer, lr=0.01))
+    printed, contrast = {"test/accuracy": Printed(value=80.0)}, {"Grouping": 1, "FedAvg": -1}
     cells = tuple(
-        Cell(
-            label=name,
-            setting={"method": name, "C": 4},
-            experiment=experiment,
-            published={"test/accuracy": Printed(value=80.0)},
-        )
+        Cell(label=name, setting={"method": name, "C": 4}, experiment=experiment, published=printed)
         for name, experiment in (("FedAvg", tiny), ("Grouping", other))
     )
-    claim = Claim(
-        name="n", quote="", source="ours", contrast={"Grouping": 1, "FedAvg": -1}, form="improves", least=0.005
-    )
+    claim = Claim(name="n", quote="", source="ours", contrast=contrast, form="improves", least=0.005)
     return Item(name="ssfl/tab2", title="t", profile=profile, cells=cells, claims=(claim,), seeds=2)
 
 
@@ -155,3 +156,69 @@ def test_a_run_of_ones_own_method_whose_file_is_gone_is_left_out_with_what_is_mi
     assert with_own(tmp_path, [], read, troubles) == []
     (line,) = troubles
     assert "is of gone_method:Mine, whose file is not here" in line and "--method gone_method:Mine" in line
+
+
+WORDS = ["reproduce", "ssfl/tab2", "--profile", "demo"]
+
+
+def test_a_stopped_command_shows_what_there_is_and_the_same_command_goes_on(places, tmp_path, capfd, monkeypatch):
+    """SIGINT once a run is done, as by `timeout -s INT`: the table has that run, no page is built, exit code 76."""
+
+    def interrupt() -> None:
+        while not list(tmp_path.glob("runs/*/*/result.json")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    words = [*WORDS, "--pilots", "4", "--jobs", "1", *places]
+    assert main(words) == 76
+    out, err = capfd.readouterr()
+    assert "the same command goes on" in err and out.startswith("ssfl/tab2")
+    assert "report: not built" in out and not list(tmp_path.glob("**/*.html"))
+    done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*/result.json")}
+    assert 0 < len(done) < 8
+    monkeypatch.setattr(reproduce, "build_pages", lambda *_: None)
+    assert main(words) == 0
+    out, err = capfd.readouterr()
+    assert f"{8 - len(done)} runs to train, {len(done)} done" in err and "report: not built" not in out
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+
+
+def test_what_is_committed_is_shown_at_once_and_the_other_cells_are_trained(places, tmp_path, capsys, monkeypatch):
+    """One cell has one committed pilot, of the two of the item: it is enough, and what more seeds cost is said. The
+    table, the plan and the page count the same runs."""
+    monkeypatch.setattr("benchmark.records.copies.COMMITTED", tmp_path / "checkout")
+    experiment = small_item("laptop").cells[0].experiment
+    run(experiment, tmp_path / "elsewhere")
+    write_reference(tmp_path / "checkout", record_of(run_folder(tmp_path / "elsewhere", experiment)))
+    words = ["ssfl/tab2", "--profile", "laptop", *places]
+    assert main(["reproduce", *words]) == 0
+    out, err = capsys.readouterr()
+    assert "2 runs to train, 1 done" in err and err.index("not run (0/2)") < err.index("2 runs to train")
+    assert "n=1" in out and "n=2" in out and "more: --pilots 2: 1 runs, " in out
+    assert re.search(r"more: --seeds \d+ can decide 1 of 1 open claims: \d+ runs, ", out)
+    assert main(["plan", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 0
+    (page,) = tmp_path.glob("site/ssfl/tab2/laptop/index.html")
+    assert "3 of 3</b> runs" in page.read_text()
+
+
+def test_a_result_that_does_not_count_ends_the_command(places, tmp_path, capsys):
+    """It is neither finished nor to be trained; the other runs are done, and the message names it."""
+    experiment = small_item("demo").cells[0].experiment
+    run(experiment, tmp_path)
+    path = run_folder(tmp_path, experiment) / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed"}))
+    assert main(["work", *WORDS[1:], *places]) == 1
+    err = capsys.readouterr().err
+    assert f"such as cell {experiment.cell_key}, seed 0; `fssl verify`" in err
+    assert len(list(tmp_path.glob("runs/*/*/result.json"))) == 4
+
+
+def test_the_home_folder_in_an_option(tmp_path, monkeypatch, capsys):
+    """No shell replaces the ~ of `--results=~/x`, or of $FSSL_RESULTS."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FSSL_RESULTS", "~/two")
+    for words, name in ((["--results=~/one"], "one"), ([], "two")):
+        assert main(["verify", *words]) == 66
+        assert f"{tmp_path / name} is not there" in capsys.readouterr().err

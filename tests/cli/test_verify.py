@@ -55,21 +55,15 @@ def edit(path: Path, *keys: str, to: Any, signed: bool = False) -> None:
 
 
 def put(content: dict[str, Any], *keys: str | int, to: Any) -> None:
-    """`to`: the value, or a function of the one before."""
     inner: Any = content
     for key in keys[:-1]:
         inner = inner[key]
-    inner[keys[-1]] = to(inner[keys[-1]]) if callable(to) else to
+    inner[keys[-1]] = to
 
 
 def verify(capsys, results: Path, *words: str) -> tuple[int, str]:
     code = main(["verify", "--results", str(results), *words])
     return code, capsys.readouterr().out
-
-
-def test_sound_records_have_no_trouble(capsys, results):
-    """Nor has a table that is not complete."""
-    assert verify(capsys, results, "ssfl/tab2", "--profile", "demo") == (0, "4 records, 0 troubles\n")
 
 
 def test_the_committed_records_have_no_trouble():
@@ -127,7 +121,6 @@ def test_an_edit_that_adds_up_is_found_by_the_digest(capsys, results, file, keys
     ("change", "says"),
     [
         (lambda lines: [lines[0], lines[2]], "rounds.jsonl: rounds [1, 3]... are not 1 to 2, each once"),
-        (lambda lines: [lines[0], '{"round": 2,\n', lines[2]], "rounds.jsonl: line 2 is not a JSON object"),
         (lambda lines: [lines[0], "[2]\n", lines[2]], "rounds.jsonl: line 2: it is [2], not a JSON object"),
         (lambda lines: [lines[0], lines[1].replace('"seed": 0', '"seed": 4'), lines[2]], "round 2 is of seed 4, not 0"),
         (lambda lines: [lines[0].replace('"client/loss": ', '"client/loss": NaN, "x": '), *lines[1:]], "loss is nan"),
@@ -167,14 +160,10 @@ def made_another_seed(path: Path) -> None:
     path.rename(path.with_name("seed=5.json.gz"))
 
 
-def halved(value: float) -> float:
-    return value / 2
-
-
 EDITS: dict[str, Callable[[Path], Any]] = {
     "a round's accuracy raised": within("evaluated", "test/accuracy", 1, to=0.9),
-    "diversity halved": within("evaluated", "diversity/delta/l2/squared/clients", 1, to=halved),
-    "a summary halved": within("summaries", "diversity/delta/l2/squared/clients", "median", to=halved),
+    "diversity wrong": within("evaluated", "diversity/delta/l2/squared/clients", 1, to=0.0),
+    "a summary wrong": within("summaries", "diversity/delta/l2/squared/clients", "median", to=0.0),
     "bytes of a round": within("counts", "comm/bytes_up", 1, to=1),
     "made another seed": made_another_seed,
     "filed under another cell": lambda path: path.parent.rename(path.parent.with_name("0" * 16)),
@@ -182,7 +171,7 @@ EDITS: dict[str, Callable[[Path], Any]] = {
     "cut off": lambda path: path.write_bytes(path.read_bytes()[:-9]),
 }
 # Who can edit a copy and its digest has our own means. Git has what was there before.
-ONLY_BY_TRAINING = {"diversity halved", "a summary halved"}
+ONLY_BY_TRAINING = {"diversity wrong", "a summary wrong"}
 
 
 @pytest.mark.parametrize("name", EDITS)

@@ -2,8 +2,8 @@
 
 Odd is each field of each file of a run, and of a committed copy, replaced by each of ODD, with a digest that fits. Many
 odd records of one cell lie beside a sound one of another cell each. One odd record in 250 is tried, or in EVERY of the
-environment: `EVERY=1 python -m pytest tests/records/test_bad_records.py` tries all of them in hours. Damaged bytes are
-read in `test_damaged_files`.
+environment. Damaged bytes give a value or an error of ours, whatever reads them; EXAMPLES in the environment is how
+many of each file; then they are other ones at every run, or by --hypothesis-seed.
 """
 
 import contextlib
@@ -16,27 +16,37 @@ import json
 import os
 import shutil
 import traceback
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from benchmark.cli import launch, report
 from benchmark.cli.main import main
-from benchmark.errors import ConfigError, FsslError
+from benchmark.cli.run import resolve
+from benchmark.errors import ConfigError, FsslError, Stopped
 from benchmark.experiment import Evaluation, Experiment, Federation, from_json, from_record, to_json
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item
-from benchmark.records.copies import copy_digest, pack, reference_path
+from benchmark.records.copies import copied, copy_digest, pack, read_copy, reference_path
 from benchmark.records.files import read_json
-from benchmark.records.record import FILES, PROGRESS, RESULT, ROUNDS, run_digest, run_folder
+from benchmark.records.record import FILES, PROGRESS, RESULT, ROUNDS, read_run, run_digest, run_folder, run_name
 from benchmark.records.run import run
+from benchmark.records.state import NAME as STATE
+from benchmark.records.state import load
+from benchmark.records.verify import record_faults
 from benchmark.verdicts.families import families_at
 from benchmark.verdicts.rule import rule
 from sweeps.processes import attempt
 from tests.conftest import record_of, tiny_experiment
+from tests.records.test_run import Interrupt
+from tests.sweeps.here import Here
 
 MISSING = object()
 ODD: dict[str, Any] = {
@@ -45,7 +55,7 @@ ODD: dict[str, Any] = {
 }  # fmt: skip
 COMMANDS = ("status --json", "status ssfl/odd", "plan ssfl/odd", "report ssfl/odd", "verify ssfl/odd", "work ssfl/odd")
 EVERY = int(os.environ.get("EVERY", "250"))
-FIRST, AT_ONCE = 100, 100  # the first seed, all of which confirm; odd records in one folder
+FIRST = 100  # the first seed, all of which confirm
 TINY = tiny_experiment(
     profile="demo",
     evaluation=Evaluation(every=1, gradient_diversity_every=0),
@@ -67,26 +77,8 @@ def item(profile: str) -> Item:
     return Item(name="ssfl/odd", title="t", profile=profile, cells=tuple(cells), claims=(CLAIM,), seeds=2)
 
 
-class Here:
-    """Workers that train in this process."""
-
-    size = 1
-
-    def __init__(self, size: int, results: Path, *options: Any) -> None:
-        self._results = results
-        self.running: list[Experiment] = []
-
-    def start(self, run: Experiment) -> None:
-        self.running.append(run)
-
-    def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
-        while self.running:
-            run = self.running.pop()
-            yield run, attempt(run, self._results, "cpu")
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
+def in_this_process(size: int, results: Path, *options: Any) -> Here:
+    return Here(lambda experiment: attempt(experiment, results, "cpu"))
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +87,7 @@ def only_item(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (catalogue, report):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/odd": item})
         monkeypatch.setattr(module, "VARIANTS", {})
-    monkeypatch.setattr(launch, "LocalWorkers", Here)
+    monkeypatch.setattr(launch, "LocalWorkers", in_this_process)
     yield
     families_at.cache_clear()
 
@@ -146,19 +138,16 @@ def write_run(folder: Path, files: Files, *, finished: bool = True) -> Path:
     return folder
 
 
-def write_copy(file: Path, packed: Any, *, signed: bool) -> None:
-    if signed and isinstance(packed, dict):
-        packed["digest"] = copy_digest(packed)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(gzip.compress(b"" if packed is MISSING else json.dumps(packed).encode(), 1))
-
-
 def write_odd(results: Path, seed: int, sound: Files, odd: Odd) -> None:
     form, name, path, kind = odd
     files = files_of(TINY.with_seed(seed), sound)
     files[name] = replaced(files[name], path, ODD[kind])
     if form == COPY:
-        write_copy(reference_path(results, TINY.cell_key, seed), files[COPY], signed=path != ("digest",))
+        packed, file = files[COPY], reference_path(results, TINY.cell_key, seed)
+        if path != ("digest",) and isinstance(packed, dict):
+            packed["digest"] = copy_digest(packed)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(gzip.compress(b"" if packed is MISSING else json.dumps(packed).encode(), 1))
     else:
         write_run(run_folder(results, TINY.with_seed(seed)), files, finished=form == "run")
 
@@ -214,32 +203,20 @@ def called(command: str, results: Path, seeds: int = 1) -> tuple[int | None, lis
     return code, said.getvalue().splitlines(), errors.getvalue()
 
 
-def failure(command: str, odds: Sequence[Odd], sound: Files, results: Path) -> str | None:
-    """The traceback of a command on these records, or how it did not do its work; None where nothing is wrong."""
-    for seed, odd in enumerate(odds, FIRST):
-        write_odd(results, seed, sound, odd)
-        write_run(run_folder(results, OTHER.with_seed(seed)), files_of(OTHER.with_seed(seed), sound))
-    code, lines, errors = called(command, results, len(odds))
-    if "Traceback" in errors:
-        return errors[errors.index("Traceback") :]
-    if code not in ((0, 1, 65, 66) if command.startswith(("verify", "work")) else (0,)):
-        return f"exit code {code}: {errors[-500:]}"
-    if command.startswith("verify") and " records, " not in lines[-1]:
-        return f"no sum at the end: {errors[-500:]}"
-    if command == "status --json":
-        states = [run["state"] for run in json.loads("\n".join(lines))["runs"] if run["cell_key"] == OTHER.cell_key]
-        return None if states == ["done"] * len(odds) else f"sound records are {states}"
-    return None
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_fails_on_odd_records(command: str, sound: Files, tmp_path: Path) -> None:
+    """A failure names the seed, which is the number of the odd record."""
     odds = sample(sound)
-    for start in range(0, len(odds), AT_ONCE):
-        part = odds[start : start + AT_ONCE]
-        if how := failure(command, part, sound, tmp_path / f"from {start}"):
-            each = ((odd, failure(command, [odd], sound, tmp_path / f"{start + at}")) for at, odd in enumerate(part))
-            pytest.fail("\n".join(f"{odd}: {why}" for odd, why in each if why) or f"{how}, on several at once")
+    for seed, odd in enumerate(odds, FIRST):
+        write_odd(tmp_path, seed, sound, odd)
+        write_run(run_folder(tmp_path, OTHER.with_seed(seed)), files_of(OTHER.with_seed(seed), sound))
+    code, lines, errors = called(command, tmp_path, len(odds))
+    assert "Traceback" not in errors, (errors, dict(enumerate(odds, FIRST)))
+    assert code in ((0, 1, 65, 66) if command.startswith(("verify", "work")) else (0,)), errors
+    assert not command.startswith("verify") or " records, " in lines[-1], errors
+    if command == "status --json":
+        states = [run["state"] for run in json.loads("\n".join(lines))["runs"] if run["cell_key"] == OTHER.cell_key]
+        assert states == ["done"] * len(odds)
 
 
 # Seed, file, its content, what is said of it. Runs with a broken claim or state are not finished.
@@ -285,7 +262,7 @@ def test_each_broken_file_is_named_once_and_the_others_count(results: Path, monk
     pages = "".join(path.read_text() for path in results.rglob("*.html"))
     assert code == 0 and "seed=103/result.json" in pages
 
-    monkeypatch.setattr("benchmark.records.wandb_mirror.WandbMirror", Mirror)
+    monkeypatch.setattr("benchmark.records.wandb_mirror.WandbMirror", lambda *_, **__: Mock(failed=False))
     code, lines, errors = called("wandb-rebuild --offline", results)
     assert code == 66 and lines[-1] == "3 of 4 runs mirrored"
     for seed in (103, 104):
@@ -298,40 +275,21 @@ def test_each_broken_file_is_named_once_and_the_others_count(results: Path, monk
         assert read_json(run_folder(results, TINY.with_seed(seed)) / RESULT)["status"] == "done"
 
 
-class Mirror:
-    """W&B itself takes seconds a run."""
-
-    failed = False
-
-    def __init__(self, *words: object, **options: object) -> None: ...
-
-    def finish(self, exit_code: int) -> None: ...
-
-
 def test_what_a_disk_does_not_give_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run's files, and a cell's folder. `work` leaves these alone: see `test_launcher`."""
-    run_lost, cell_lost = run_folder(results, TINY.with_seed(FIRST)), results / "runs" / ("0" * 16)
-    cell_lost.mkdir()
-    read, listed = Path.read_bytes, os.listdir
+    """`work` leaves such a run alone: see `test_launcher`."""
+    lost, read = run_folder(results, TINY.with_seed(FIRST)), Path.read_bytes
 
     def reading(path: Path) -> bytes:
-        if path.parent == run_lost:
+        if path.parent == lost:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return read(path)
 
-    def listing(path: Any = ".") -> list[str]:
-        if path == cell_lost:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return listed(path)
-
     monkeypatch.setattr(Path, "read_bytes", reading)
-    monkeypatch.setattr(os, "listdir", listing)
     for command in ("status", "status ssfl/odd", "plan ssfl/odd", "verify"):
         code, lines, errors = called(command, results)
         assert code == (66 if command == "verify" else 0), errors
         lines += errors.splitlines()
         assert any(f"seed={FIRST}" in line and os.strerror(errno.EIO) in line for line in lines), lines
-        assert "ssfl" in command or any(f"{'0' * 16}: Permission denied" in line for line in lines), lines
     assert called("report", results)[0] == 0
     assert f"seed={FIRST}: [Errno {errno.EIO}]" in (results / "site" / "index.html").read_text()
 
@@ -347,3 +305,77 @@ def test_a_record_runs_no_file_that_the_user_has_not_named(results: Path, capsys
         said = capsys.readouterr().err
         assert said.startswith("fssl: method.kind: ") and said.count("\n") == 1
         (results.parent / name).unlink(missing_ok=True)  # Python does not begin what it cannot parse
+
+
+CONFIG, PACKED = json.dumps(to_json(TINY)).encode(), "seed=0.json.gz"
+WORDS = [word.encode() for word in ("null", "NaN", "-", "{", "}", "[" * 3000, "&a [*a]", "\t", "1e999", "''", "🙂")]
+
+
+def broken(data: bytes) -> st.SearchStrategy[bytes]:
+    """A few bytes cut out and others put in, somewhere; or the rest cut off."""
+    return st.builds(
+        lambda at, size, word: data[:at] + word + data[at + size :],
+        st.integers(0, len(data)),
+        st.sampled_from((0, 1, 8, 200, len(data))),
+        st.sampled_from(WORDS) | st.binary(max_size=2),
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict[str, bytes]:
+    """The files of a run and of a configuration."""
+    results = tmp_path_factory.mktemp("whole")
+    run(TINY, results)
+    folder = run_folder(results, TINY)
+    with pytest.raises(Stopped):
+        run(TINY, results / "stopped", callbacks=[Interrupt(1)])
+    state = (run_folder(results / "stopped", TINY) / STATE).read_bytes()
+    files = {name: (folder / name).read_bytes() for name in FILES}
+    return {
+        **files,
+        PACKED: gzip.decompress(copied(record_of(folder))),
+        STATE: state,
+        "a.json": CONFIG,
+        "a.yaml": CONFIG,
+    }
+
+
+def read_record(path: Path) -> None:
+    record = read_copy(path) if path.name == PACKED else read_run(path.parent)
+    if record is not None:
+        record_faults(record, path if path.name == PACKED else path.parent)
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    **dict.fromkeys((*FILES, PACKED), read_record),
+    STATE: lambda path: load(path.parent, run_name(TINY)),
+    **dict.fromkeys(("a.json", "a.yaml"), lambda path: resolve(path, [])),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(data=st.data())
+@settings(
+    max_examples=int(os.environ.get("EXAMPLES", "40")),
+    derandomize="EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_damaged_bytes(tmp_path: Path, whole: dict[str, bytes], name: str, data: st.DataObject) -> None:
+    folder = run_folder(tmp_path, TINY)
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in FILES if name in FILES else ():
+        (folder / other).write_bytes(whole[other])
+    content = data.draw(broken(whole[name]))
+    path = (folder.parent if name == PACKED else folder) / name
+    path.write_bytes(gzip.compress(content, 1) if name == PACKED else content)
+    with warnings.catch_warnings(), contextlib.suppress(FsslError):
+        warnings.simplefilter("ignore")  # torch's, on what is in the file
+        READERS[name](path)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(("method", "data.name", "federation.K", "optimizer.lr", "x", "")), st.text()))
+)
+def test_configuration_words(words: list[tuple[str, str]]) -> None:
+    with contextlib.suppress(FsslError):
+        resolve(None, [f"--{name}={value}" for name, value in words])

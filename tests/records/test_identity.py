@@ -1,7 +1,6 @@
 """A record answers only for the data and the user's own code that it was computed from."""
 
 import importlib
-import json
 import os
 import shutil
 import sys
@@ -56,6 +55,7 @@ def own_place(tmp_path, monkeypatch):
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FSSL_DATA", str(tmp_path / "data"))
     monkeypatch.syspath_prepend(tmp_path / "code")
+    monkeypatch.setattr(datasets, "check_counts", lambda data: None)  # of any size
     for path, text in {
         "own_method.py": METHOD,
         "own_net.py": NETWORK,
@@ -78,7 +78,7 @@ def forget_modules() -> None:
     importlib.invalidate_caches()
 
 
-def with_own_code() -> Experiment:
+def own_code(tmp_path: Path) -> Experiment:
     """The tiny experiment with the test's own method and network, imported anew."""
     forget_modules()
     tiny = tiny_experiment(model=Model(network="own_net:Net", norm="gn", norm_groups=4))
@@ -87,11 +87,6 @@ def with_own_code() -> Experiment:
 
 def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-
-
-def on_folder(folder: Path) -> Experiment:
-    tiny = tiny_experiment()
-    return replace(tiny, data=replace(tiny.data, name=f"folder:{folder}", N_s=4))
 
 
 def change_a_pixel(tmp_path: Path) -> None:
@@ -126,7 +121,8 @@ def pets(tmp_path: Path) -> Experiment:
         for index in range(30):
             pixels = np.random.default_rng([index, ord(label)]).integers(0, 256, (8, 8), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "pets" / label / f"{index}.bmp")
-    return on_folder(tmp_path / "pets")
+    tiny = tiny_experiment()
+    return replace(tiny, data=replace(tiny.data, name=f"folder:{tmp_path / 'pets'}", N_s=4))
 
 
 def under_a_known_name(tmp_path: Path) -> Experiment:
@@ -134,10 +130,6 @@ def under_a_known_name(tmp_path: Path) -> Experiment:
         save_packed(tmp_path, seed=0)
     tiny = tiny_experiment()
     return replace(tiny, data=replace(tiny.data, name="emnist_balanced"))
-
-
-def own_code(tmp_path: Path) -> Experiment:
-    return with_own_code()
 
 
 CHANGES = {
@@ -148,12 +140,6 @@ CHANGES = {
 }
 
 
-@pytest.fixture
-def of_any_size(monkeypatch):
-    monkeypatch.setattr(datasets, "check_counts", lambda data: None)
-
-
-@pytest.mark.usefixtures("of_any_size")
 @pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_run_on_other_data_or_code_is_trained_apart_and_going_back_finds_the_first(tmp_path, capsys, what, stopped):
@@ -190,21 +176,6 @@ def test_a_run_on_other_data_or_code_is_trained_apart_and_going_back_finds_the_f
         assert run(make(tmp_path), results) == result  # also where the first is gone
 
 
-def test_equal_images_in_new_files_are_the_same_and_another_place_is_another_cell(tmp_path, capsys):
-    results = tmp_path / "results"
-    result = run(pets(tmp_path), results)
-    shutil.copytree(tmp_path / "pets", tmp_path / "copy")
-    shutil.rmtree(tmp_path / "pets")
-    (tmp_path / "copy").rename(tmp_path / "pets")
-    assert run(pets(tmp_path), results) == result
-    (tmp_path / "pets").rename(tmp_path / "animals")
-    moved = run(on_folder(tmp_path / "animals"), results)
-    assert moved["cell_key"] != result["cell_key"] and moved["last"]["test/accuracy"] == result["last"]["test/accuracy"]
-    assert run(on_folder(tmp_path / "pets"), results) == result  # gone: it cannot differ
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.usefixtures("of_any_size")
 def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
     """A finished run on other listed files counts, also as a committed copy; an unfinished one does not go on."""
     results, experiment = tmp_path / "results", under_a_known_name(tmp_path)
@@ -266,10 +237,6 @@ def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys):
     assert main(["verify", place]) == 66  # the first ones are of other data than are here
     out = capsys.readouterr().out
     assert "/seed=0: manifest.json: data.hash" in out and not any(str(folder) in out for folder in apart)
-    (tmp_path / "config.json").write_text(json.dumps(to_json(experiment)))
-    assert main(["run", f"--config={tmp_path / 'config.json'}", "--engine=reference", "--json", place]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["folder"] == str(apart[0]) and "data: folder:pets has content" in said.err
 
 
 def test_a_run_that_another_process_begins_on_other_data_meanwhile_is_left_to_it(tmp_path, monkeypatch):

@@ -1,21 +1,33 @@
-"""Records read: runs and committed copies, what is damaged, which of two goes before. Edits: see `test_verify`."""
+"""Records read: runs and committed copies, what is damaged, which of two goes before; as a table, and their weights.
+
+Edits: see `test_verify`. Also the version of the code that a record names.
+"""
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import benchmark
+from benchmark.data.datasets import load
 from benchmark.errors import DataError
-from benchmark.experiment import Evaluation
+from benchmark.experiment import Evaluation, from_json
+from benchmark.methods.ts_server_ema import TSServerEMA
+from benchmark.models.build import build
+from benchmark.papers.catalogue import items
+from benchmark.records import provenance
 from benchmark.records.collect import all_records, read_records
 from benchmark.records.copies import pack, read_copy, unpack, write_reference
 from benchmark.records.record import RunRecord, run_digest, run_folder
 from benchmark.records.run import run
-from tests.conftest import record_of, tiny_experiment
+from tests.conftest import ROOT, record_of, tiny_experiment
 
 TINY = tiny_experiment(evaluation=Evaluation(every=2, gradient_diversity_every=2))
 KEY = TINY.cell_key
@@ -66,7 +78,6 @@ def test_a_copy_has_counts_of_every_round_and_the_rest_of_evaluated_ones(results
         }  # fmt: skip
     for metric in ("client/loss", "pseudo/kept"):
         assert copy.summary(metric) == pytest.approx(record.summary(metric), rel=1e-5)
-    assert read_copy(write_reference(results, copy)) == copy  # a copy of a copy is the copy
 
 
 METRICS = ("local_steps", "comm/bytes_up", "client/loss", "pseudo/rare", "test/accuracy", "time/round_seconds")
@@ -112,3 +123,125 @@ def test_an_odd_round_that_a_digest_vouches_for_is_named_where_it_is_read(result
         record.rounds[0]
     troubles: list[str] = []
     assert len(list(all_records(results, troubles))) == 1 and "line 2: round is [2]" in troubles[0]
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A repository of one commit, taken for ours."""
+    (tmp_path / "benchmark").mkdir()
+    (tmp_path / "benchmark" / "a.py").write_text("a = 1\n")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    words = ["git", "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*words, *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    provenance.commit.cache_clear()
+    yield tmp_path
+    provenance.commit.cache_clear()
+
+
+def changes():
+    provenance.commit.cache_clear()
+    return provenance.commit()["changes"]
+
+
+def test_changed_and_new_files_of_the_code_count_and_others_do_not(checkout):
+    assert len(provenance.commit()["commit"]) == 40 and changes() is None
+    for name in ("notes.txt", "benchmark/run.log"):
+        (checkout / name).write_text("x")
+    assert changes() is None
+    (checkout / "benchmark" / "b.py").write_text("b = 1\n")
+    added = changes()
+    (checkout / "benchmark" / "b.py").write_text("b = 2\n")
+    assert None is not added != changes()
+    (checkout / "benchmark" / "b.py").unlink()
+    (checkout / "benchmark" / "a.py").write_text("a = 2\n")
+    assert changes() is not None
+
+
+def test_bits_are_expected_of_an_equal_engine_and_machine_whatever_the_workers():
+    engine = {"name": "pool", "threads": 1, "workers": 2}
+    one = {"engine": engine, "hardware": {"processor": "p", "cores": 2}}
+    assert provenance.equal_bits_expected(one, {**one, "engine": {**engine, "workers": 4}})
+    others = {"engine": {**engine, "threads": 2}, "hardware": {"processor": "q"}, "packages": {"torch": "9"}}
+    assert not any(provenance.equal_bits_expected(one, {**one, name: value}) for name, value in others.items())
+    loose = {**one, "engine": {**engine, "bit_equal": False}}
+    assert not provenance.equal_bits_expected(loose, loose)
+
+
+def test_inside_another_project_s_checkout_the_version_is_unknown(checkout, monkeypatch):
+    inside = checkout / ".venv" / "site-packages"
+    inside.mkdir(parents=True)
+    monkeypatch.setattr(provenance, "ROOT", inside)
+    provenance.commit.cache_clear()
+    assert provenance.commit() == {"commit": "unknown", "changes": None}
+
+
+def test_a_run_is_a_row_a_round(tmp_path):
+    """Against the files: the rounds of both seeds, with the numbers of rounds.jsonl."""
+    for seed in (0, 1):
+        run(tiny_experiment().with_seed(seed), tmp_path)
+    table = benchmark.load(tmp_path)
+    lines = [
+        json.loads(line)
+        for path in sorted(tmp_path.glob("runs/*/seed=*/rounds.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    assert len(table) == len(lines)
+    for row, line in zip(table.to_dict("records"), lines, strict=True):
+        assert {name: row[name] for name in line} == line
+    experiment = tiny_experiment()
+    assert set(table.method) == {"ssfl"} and set(table.K) == {experiment.federation.K}
+    assert set(table.status) == {"done"} and set(table.data) == {"digits"}
+
+
+def test_a_folder_without_records_is_named(tmp_path):
+    with pytest.raises(DataError, match="no records here"):
+        benchmark.load(tmp_path / "reslts")
+
+
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    """On one arena's committed records."""
+    matplotlib.use("Agg")
+    (tmp_path / "results" / "reference").mkdir(parents=True)
+    for cell in items(["arena/mnist"], "laptop")[0].cells:
+        if (folder := ROOT / "results" / "reference" / cell.cell_key).is_dir():
+            (tmp_path / "results" / "reference" / cell.cell_key).symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, object] = {}
+    for part in json.loads((ROOT / "reports" / "records.ipynb").read_text())["cells"]:
+        if part["cell_type"] == "code":
+            exec("".join(part["source"]), space)
+    assert space["table"].loc["server_only"]["count"] > 1 and space["axes"].lines  # type: ignore[attr-defined]
+
+
+def test_every_model_is_there_and_the_weights_give_the_recorded_accuracy(tmp_path):
+    """Loaded as plain PyTorch into the network of the record, on normalised test images.
+
+    The run learns something, so that its accuracy tells one set of weights from another.
+    """
+    tiny = tiny_experiment()
+    experiment = replace(
+        tiny,
+        federation=replace(tiny.federation, rounds=4, T=8),
+        optimizer=replace(tiny.optimizer, lr=0.02),
+        data=replace(tiny.data, N_s=200),
+        method=TSServerEMA(threshold=0.13, batch_size=8, labelled_batch_size=4, server_batch_size=8, ratio=0.5),
+    )
+    result = run(experiment, tmp_path)
+    folder = run_folder(tmp_path, experiment)
+    data = load("digits", None)
+    model = from_json(json.loads((folder / "experiment.json").read_text())).model
+    mean_C11, std_C11 = (torch.tensor(values)[:, None, None] for values in (data.mean, data.std))
+    accuracies = {}
+    for path in (folder / "weights").iterdir():
+        weights = torch.load(path, weights_only=True)
+        assert all(tensor.is_contiguous() for tensor in weights.values())  # in plain order
+        network = build(model, data.image_shape, data.num_classes, seed=0).eval()
+        network.load_state_dict(weights)
+        with torch.no_grad():
+            logits_ND = network((data.test_images_NCHW.float() / 255 - mean_C11) / std_C11)
+        accuracies[path.name] = float((logits_ND.argmax(1) == data.test_labels_N).double().mean())
+    assert accuracies.keys() == {"student.pt", "teacher.pt"} and len({*accuracies.values()}) == 2
+    recorded = result["last"]["test/accuracy"]
+    assert recorded > 0.15 and any(value == pytest.approx(recorded, abs=1e-9) for value in accuracies.values())

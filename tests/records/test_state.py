@@ -23,6 +23,7 @@ from benchmark.records.claim import claimed
 from benchmark.records.state import FORMAT, NAME, RunState, load, save
 from tests.conftest import tiny_experiment
 from tests.records.equality import agree
+from tests.test_hostile import Evil
 
 RUN = "x/seed=0"
 
@@ -82,27 +83,18 @@ def test_a_state_of_another_run_or_a_newer_format_is_refused_with_both_named(tmp
         load(tmp_path, RUN)
 
 
-def test_hostile_files_run_no_code(tmp_path):
+def test_hostile_files_run_no_code_and_what_only_looks_like_a_state_is_damaged(tmp_path):
     """A pickle that calls something, in torch's format and by itself."""
-
-    class Evil:
-        def __reduce__(self):
-            return (os.system, (f"touch {tmp_path / 'canary'}",))
-
-    torch.save(Evil(), alone := io.BytesIO())
-    torch.save({"run": Evil()}, within := io.BytesIO())
-    for data in (alone.getvalue(), within.getvalue(), pickle.dumps(Evil())):
-        (tmp_path / NAME).write_bytes(data)
+    evil = Evil(tmp_path / "canary")
+    looks_like: tuple[Any, ...] = ({}, [1], torch.ones(1), {"format": FORMAT}, {"format": FORMAT, "run": RUN})
+    for content in (evil, {"run": evil}, pickle.dumps(evil), *looks_like):
+        if isinstance(content, bytes):
+            (tmp_path / NAME).write_bytes(content)
+        else:
+            torch.save(content, tmp_path / NAME)
         with pytest.raises(DataError, match="is damaged"):
             load(tmp_path, RUN)
     assert not (tmp_path / "canary").exists()
-
-
-def test_what_only_looks_like_a_state_is_damaged(tmp_path):
-    for content in ({}, [1], torch.ones(1), {"format": FORMAT}, {"format": FORMAT, "run": RUN}):
-        torch.save(content, tmp_path / NAME)
-        with pytest.raises(DataError, match="is damaged"):
-            load(tmp_path, RUN)
 
 
 def test_a_flipped_bit_is_noticed_wherever_a_number_lies(tmp_path):

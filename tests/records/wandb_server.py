@@ -7,7 +7,6 @@ W&B's cloud would accept everything that this server does.
 import json
 import re
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
@@ -17,20 +16,6 @@ import yaml
 
 ENTITY, PROJECT = "team", "fssl"
 KEY = "0" * 40
-
-
-@dataclass(kw_only=True)
-class Faults:
-    """What goes wrong. Numbers count down."""
-
-    duplicate: bool = False  # every cell is handed out twice
-    heartbeat_errors: int = 0  # so many heartbeats get status 500
-    deleted: bool = False  # heartbeats get status 404
-    drops: int = 0  # so many requests of file streams are cut off
-    freeze: float = 0.0  # seconds that each file stream request takes
-    outage: tuple[float, float] | None = None  # from the first uploaded line on: seconds of status 500, of silence
-    stop_first: bool = False  # the first run is told to stop once it has a line of history, and then handed out again
-    exit_first: bool = False  # the agent is told to exit, once, as soon as its run has a line of history
 
 
 @dataclass(kw_only=True)
@@ -53,23 +38,27 @@ class Run:
 class Server:
     """Start it with `with`; `environment` is what makes clients come here."""
 
-    def __init__(self, faults: Faults | None = None) -> None:
-        self.faults = faults or Faults()
+    # What goes wrong.
+    drops = 0  # so many requests of file streams are cut off
+    deleted = False  # heartbeats get status 404
+    duplicate = False  # every cell is handed out twice
+    stop_first = False  # the first run is told to stop once it has a line of history, and then handed out again
+    exit_first = False  # the agent is told to exit, once, as soon as its run has a line of history
+
+    def __init__(self, **faults: Any) -> None:
+        vars(self).update(faults)
         self.runs: dict[str, Run] = {}
-        self.unknown: list[str] = []  # operations that it has no answer for
         self.sweep: dict[str, Any] = {}
         self.handed_out: list[dict[str, Any]] = []
         self._waiting: list[dict[str, Any]] = []
         self._stopped = False
-        self.refused, self.held = 0, 0  # requests in an outage: with status 500, and without an answer to its end
-        self._outage_began: float | None = None
         self._lock = threading.RLock()
         server = self
 
         class Handler(_Handler):
             of = server
 
-        self._http = _Http(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
 
     @property
@@ -98,21 +87,8 @@ class Server:
             lists = [entry.get("values", [entry.get("value")]) for entry in parameters.values()]
             for values in product(*lists):
                 arguments = {name: {"value": value} for name, value in zip(parameters, values, strict=True)}
-                for _ in range(2 if self.faults.duplicate else 1):
+                for _ in range(2 if self.duplicate else 1):
                     self._waiting.append(arguments)
-
-    def in_outage(self) -> bool:
-        """Whether requests get status 500 at this moment; while there is no answer at all, this waits for its end."""
-        if self.faults.outage is None or self._outage_began is None:
-            return False
-        errors, silence = self.faults.outage
-        seconds = time.monotonic() - self._outage_began
-        if seconds < errors:
-            self.refused += 1
-        elif seconds < errors + silence:
-            self.held += 1
-            time.sleep(errors + silence - seconds)
-        return seconds < errors
 
     def answer(self, operation: str, variables: dict[str, Any]) -> Any:
         """The data of a GraphQL answer; None: no such operation."""
@@ -128,7 +104,7 @@ class Server:
                 "UpsertBucket": self._upsert_run,
                 "RunResumeStatus": self._resume,
                 "CreateRunFiles": self._files,
-            }.get(operation, lambda given: self.unknown.append(operation))(variables)
+            }.get(operation, lambda given: None)(variables)
 
     def _viewer(self, given: dict[str, Any]) -> Any:
         teams = {"edges": [{"node": {"name": ENTITY}}]}
@@ -161,10 +137,10 @@ class Server:
         commands: list[dict[str, Any]] = []
         if running:
             begun = bool(self.runs.get(running[0], Run()).lines)
-            if begun and self.faults.exit_first:
-                self.faults.exit_first = False
+            if begun and self.exit_first:
+                self.exit_first = False
                 commands = [{"type": "exit"}]
-            elif begun and self.faults.stop_first and not self._stopped:
+            elif begun and self.stop_first and not self._stopped:
                 self._stopped = True
                 commands = [{"type": "stop", "run_id": running[0]}]
                 self._waiting.append({"run_id": running[0], **self.handed_out[-1]["args"]})
@@ -231,18 +207,9 @@ class Server:
             part = content.get("files", {}).get("wandb-history.jsonl", {})
             for number, line in enumerate(part.get("content", []), start=part.get("offset", 0)):
                 run.lines[number] = json.loads(line)
-            if run.lines and self._outage_began is None:
-                self._outage_began = time.monotonic()
             run.preempting = run.preempting or bool(content.get("preempting"))
             if content.get("complete"):
                 run.exit_code = content.get("exitcode")
-
-
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that end cut their connections off."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -254,44 +221,28 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.of.in_outage():
-            status, answer = 500, {"errors": [{"message": "injected"}]}
-        elif self.path == "/graphql":
+        status, answer = 200, dict[str, Any]()
+        if self.path == "/graphql":
             status, answer = self._graphql(json.loads(body))
         elif found := re.fullmatch(r"/files/[^/]+/[^/]+/([^/]+)/file_stream", self.path):
-            if self.of.faults.drops > 0:
-                self.of.faults.drops -= 1
+            if self.of.drops > 0:
+                self.of.drops -= 1
                 self.close_connection = True
                 return
-            time.sleep(self.of.faults.freeze)
             self.of.stream(found.group(1), json.loads(body))
-            status, answer = 200, {}
-        else:
-            status, answer = 200, {}
-        self._send(status, answer)
-
-    def do_PUT(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self._send(200, {})
-
-    def do_GET(self) -> None:
-        self._send(200, {})
-
-    def _graphql(self, request: dict[str, Any]) -> tuple[int, Any]:
-        found = re.search(r"(?:query|mutation)\s+(\w+)", request["query"])
-        operation, faults = found.group(1) if found else "", self.of.faults
-        if operation == "Heartbeat" and faults.deleted:
-            return 404, {"errors": [{"message": "sweep not found"}]}
-        if operation == "Heartbeat" and faults.heartbeat_errors > 0:
-            faults.heartbeat_errors -= 1
-            return 500, {"errors": [{"message": "injected"}]}
-        data = self.of.answer(operation, request.get("variables") or {})
-        return 200, {"data": data} if data is not None else {"errors": [{"message": f"no {operation}"}]}
-
-    def _send(self, status: int, answer: Any) -> None:
         content = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    do_PUT = do_GET = do_POST  # files
+
+    def _graphql(self, request: dict[str, Any]) -> tuple[int, Any]:
+        found = re.search(r"(?:query|mutation)\s+(\w+)", request["query"])
+        operation = found.group(1) if found else ""
+        if operation == "Heartbeat" and self.of.deleted:
+            return 404, {"errors": [{"message": "sweep not found"}]}
+        data = self.of.answer(operation, request.get("variables") or {})
+        return 200, {"data": data} if data is not None else {"errors": [{"message": f"no {operation}"}]}

@@ -1,18 +1,23 @@
-"""W&B's own client and agent in processes of their own, pointed at the server of `tests.records.wandb_server`."""
+"""Commands in processes of their own, which may get a signal; W&B's client and agent, which ask `wandb_server`."""
 
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from sweeps.grid import Grid
-from sweeps.sweep_file import written
+from benchmark.experiment import Experiment
+from benchmark.records.record import run_folder
+from sweeps.grid import checked
+from sweeps.sweep_file import read, written
 from tests.conftest import ROOT, record_of
 from tests.records.wandb_server import ENTITY, PROJECT, Server
+from tests.sweeps.gates import SECONDS, begun
 
 SWEEP = f"{ENTITY}/{PROJECT}/s1"
 FSSL = [sys.executable, "-m", "benchmark.cli.main"]
-WANDB = [sys.executable, "-m", "wandb"]
 
 
 def environment(server: Server | None, folder: Path, **more: str) -> dict[str, str]:
@@ -24,11 +29,25 @@ def environment(server: Server | None, folder: Path, **more: str) -> dict[str, s
     return {**plain, **places, **(server.environment if server else {}), **more}
 
 
-def sweep_file(folder: Path, T: list[int]) -> Path:
+def small_sweep(folder: Path, **more: list[Any]) -> tuple[Path, Experiment]:
+    """A sweep file, and the first of its runs, which takes some seconds."""
     path = folder / "sweep.yaml"
-    grid: Grid = {"T": T, "method": ["grouping"], "profile": ["demo"], "seed": [0]}
-    path.write_text(written(grid, name="small", made_by="a test"))
-    return path
+    path.write_text(written({"T": [8], "profile": ["demo"], "seed": [0], **more}, name="small", made_by="a test"))
+    return path, checked(read(path))[0]
+
+
+def signalled(words: Sequence[Any], number: int, results: Path, run: Experiment, **more: str) -> tuple[int, str, str]:
+    """A command that gets a signal once that run has its first round: its exit code and what it said."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "FSSL_RESULTS": str(results), **more}
+    command, pipe = [str(word) for word in words], subprocess.PIPE
+    with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) as process:
+        deadline = time.monotonic() + SECONDS
+        while not begun(run_folder(results, run)):
+            assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
 
 
 def called(words: list[str], env: dict[str, str], seconds: float = 120) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,6 @@
 """
 
 import json
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,11 +43,3 @@ def begun(folder: Path) -> int:
     if rounds.stat().st_mtime_ns < manifest.stat().st_mtime_ns:  # of the attempt before
         return 0
     return len(json.loads(manifest.read_text())["attempts"])
-
-
-def wait_for_a_round(folder: Path, process: "subprocess.Popen[str]") -> None:
-    """Until the run has its first round; `process` trains it."""
-    deadline = time.monotonic() + SECONDS
-    while not begun(folder):
-        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
-        time.sleep(0.02)

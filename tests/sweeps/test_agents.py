@@ -1,8 +1,12 @@
-"""W&B's own agent, unmodified, under `fssl agent`, against the server of `wandb_server`: records and exit codes."""
+"""W&B's own agent and client under `fssl agent`, `fssl run --wandb` and `wandb-rebuild`, against `wandb_server`."""
 
 import json
+import shutil
+import socket
+import sys
 import threading
 import time
+from signal import SIGTERM
 
 import pytest
 import yaml
@@ -13,9 +17,11 @@ from benchmark.records.claim import claimed
 from benchmark.records.files import read_json
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
+from benchmark.records.wandb_mirror import unreachable
+from sweeps.factors import experiment_of
 from sweeps.plan import plan_of_runs
-from tests.records.wandb_server import Faults, Server
-from tests.sweeps.agents import FSSL, SWEEP, WANDB, called, environment, history_of, metrics_of, sweep_file
+from tests.records.wandb_server import PROJECT, Server
+from tests.sweeps.agents import FSSL, SWEEP, called, environment, history_of, metrics_of, signalled, small_sweep
 
 SECONDS = 240  # a session of the agent takes 20 on an idle machine
 
@@ -23,28 +29,28 @@ SECONDS = 240  # a session of the agent takes 20 on an idle machine
 @pytest.mark.slow
 def test_a_sweep_is_run_to_its_end_whatever_the_server_does(tmp_path):
     """At first the server has nothing to hand out, as after failed runs: W&B's agent ends with 0, `fssl agent` with 1.
-    Then two cells, through a failed heartbeat, an upload that is cut off, and 5 s each of status 500 and of silence.
-    The sweep is deleted under the second run, which ends and is stored all the same."""
-    path = sweep_file(tmp_path, [1, 2])
-    with Server(Faults(heartbeat_errors=1, drops=1, outage=(5.0, 5.0))) as server:
+    Then two cells, through an upload that is cut off. The sweep is deleted under the second run, which ends and is
+    stored all the same."""
+    path, _ = small_sweep(tmp_path, T=[1, 2], method=["grouping"])
+    with Server(drops=1) as server:
         env = environment(server, tmp_path)
         words = [*FSSL, "agent", str(path), SWEEP]
         server.sweep = yaml.safe_load(path.read_text())
         empty = called(words, env)
         assert empty.returncode == 1 and "2 runs are missing" in empty.stderr, empty.stderr
-        made = called([*WANDB, "sweep", str(path)], env)
+        made = called([sys.executable, "-m", "wandb", "sweep", str(path)], env)
         assert made.returncode == 0 and f"wandb agent {SWEEP}" in made.stderr, made.stderr
 
         def delete_once_begun() -> None:
             while "run1" not in server.runs or not server.runs["run1"].lines:
                 time.sleep(0.02)
-            server.faults.deleted = True
+            server.deleted = True
 
         threading.Thread(target=delete_once_begun, daemon=True).start()
         done = called(words, env, SECONDS)
-        assert server.faults.deleted
+        assert server.deleted
         assert done.returncode == 0 and "2 of 2 runs have their record" in done.stdout, done.stderr
-        assert "Traceback" not in done.stderr and server.refused > 0 and server.held > 0, done.stderr
+        assert "Traceback" not in done.stderr and server.drops == 0, done.stderr
         folders = sorted((tmp_path / "results" / "runs").glob("*/seed=0"))
         by_key = {run.config["cell_key"]["value"]: name for name, run in server.runs.items()}
         assert len(folders) == len(server.runs) == 2
@@ -56,7 +62,6 @@ def test_a_sweep_is_run_to_its_end_whatever_the_server_does(tmp_path):
             assert any("diversity/delta/l2/squared/clients" in line for line in run.history)
             assert (run.group, run.exit_code) == ("grid", 0) and "digits" in run.tags and "demo" in run.tags
             assert run.name == f"T={run.config['T']['value']} method=grouping, seed 0"
-        assert set(server.unknown) <= {"OrganizationCoreWeaveOrganizationID"}  # the client asks, and does without
 
 
 @pytest.mark.slow
@@ -67,15 +72,15 @@ def test_a_cell_that_is_killed_stopped_handed_out_twice_and_resumed_has_one_reco
     The second copy goes on where the first stopped, and finishes. The first comes back under its own id to a finished
     run, and shows what is recorded. W&B has each round once in each; the record, and what is counted, is one.
     """
-    path = sweep_file(tmp_path, [8])
+    path, _ = small_sweep(tmp_path, method=["grouping"])
     words, sweep = [*FSSL, "agent", str(path), SWEEP], {"config": path.read_text()}
-    with Server(Faults(exit_first=True)) as server:
+    with Server(exit_first=True) as server:
         server._upsert_sweep(sweep)
         killed = called(words, environment(server, tmp_path), SECONDS)
         assert killed.returncode == 1 and "1 runs are missing" in killed.stderr, killed.stderr
     (folder,) = (tmp_path / "results").glob("runs/*/seed=0")
     assert not (folder / "result.json").exists()
-    with Server(Faults(duplicate=True, stop_first=True, heartbeat_errors=1)) as server:
+    with Server(duplicate=True, stop_first=True) as server:
         server._upsert_sweep(sweep)
         env = environment(server, tmp_path)
         done = called(words, env, SECONDS)
@@ -93,7 +98,7 @@ def test_a_cell_that_is_killed_stopped_handed_out_twice_and_resumed_has_one_reco
 
 
 def test_a_sweep_that_is_not_the_files_is_refused_before_anything_runs(tmp_path):
-    path = sweep_file(tmp_path, [1, 2])
+    path, _ = small_sweep(tmp_path, T=[1, 2], method=["grouping"])
     change = {"command": ["rm", "-rf", "x"], "parameters": {"T": {"values": [1, 2, 3]}}}
     with Server() as server:
         server.sweep = {**yaml.safe_load(path.read_text()), **change}
@@ -129,3 +134,71 @@ def test_the_exit_code_is_that_of_the_records(tiny, tmp_path):
     assert code() == 0
     (folder / "result.json").write_text(json.dumps({**read_json(folder / "result.json"), "status": "diverged"}))
     assert code() == Diverged.exit_code
+
+
+@pytest.fixture(scope="module")
+def preempted(tmp_path_factory):
+    """A run under an agent that was stopped by SIGTERM and handed out again: its server, folder and exit codes. Two
+    uploads of the history are cut off."""
+    folder = tmp_path_factory.mktemp("preempted")
+    (folder / "config.json").write_text(json.dumps({"T": 4, "profile": "demo"}))
+    with Server(drops=2) as server:
+        env = environment(server, folder, WANDB_SWEEP_ID="s1", WANDB_RUN_ID="given")
+        words, run = [*FSSL, "run", "--sweep", str(folder / "config.json")], experiment_of({"T": 4, "profile": "demo"})
+        code, _, said = signalled(words, SIGTERM, folder / "results", run, **env)
+        before = server.runs["given"]
+        state = (code, before.preempting, len(before.lines), said)
+        again = called(words, env, SECONDS)
+        yield server, folder, state, again
+
+
+def test_a_preempted_run_is_marked_and_goes_on_under_its_id_with_every_round_once(preempted):
+    server, folder, (code, marked, lines, said), again = preempted
+    assert code == 76 and marked and 0 < lines < 60, said
+    assert again.returncode == 0, again.stderr
+    (record,) = folder.glob("results/runs/*/seed=0")
+    assert list(server.runs) == ["given"]
+    assert history_of(server, "given") == [pytest.approx(line, rel=1e-6) for line in metrics_of(record)]
+    assert [line["_step"] for line in server.runs["given"].history] == list(range(1, 61))
+    assert server.runs["given"].exit_code == 0 and server.drops == 0
+    assert read_json(record / "manifest.json")["attempts"][-1]["wandb"]["id"] == "given"
+
+
+def test_wandb_runs_are_made_again_from_the_records(preempted):
+    """Into an empty W&B: every round, under the id that the agent had given the run; a second time nothing is added.
+    What the agents never saw gets a name of its own."""
+    _, folder, _, _ = preempted
+    (record,) = folder.glob("results/runs/*/seed=0")
+    shutil.copytree(record, (other := folder / "own" / "runs" / record.parent.name / "seed=0"))
+    plain = json.loads((other / "manifest.json").read_text())
+    for attempt in plain["attempts"]:
+        assert attempt.pop("wandb") == {"id": "given", "project": PROJECT}
+    (other / "manifest.json").write_text(json.dumps(plain))
+    with Server() as server:
+        env = environment(server, folder)
+        for results, name, times in ((folder / "results", "given", 2), (folder / "own", f"{record.parent.name}-0", 1)):
+            server.runs.clear()
+            for _ in range(times):
+                done = called([*FSSL, "wandb-rebuild", "--results", str(results)], env)
+                assert done.returncode == 0 and "1 of 1 runs mirrored" in done.stdout, done.stderr
+                assert list(server.runs) == [name]
+                assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(record)]
+
+
+def test_without_wandb_a_run_goes_on_offline_and_says_so_in_one_line(tmp_path, monkeypatch):
+    """W&B cannot be reached; nor can it without a key."""
+    with socket.socket() as unused:  # bound, so that no other process takes the port; nothing listens there
+        unused.bind(("127.0.0.1", 0))
+        address = {"WANDB_BASE_URL": f"http://127.0.0.1:{unused.getsockname()[1]}", "WANDB_API_KEY": "0" * 40}
+        env = environment(None, tmp_path, NETRC=str(tmp_path / "none"), **address)
+        began = time.monotonic()
+        words = ["--federation.rounds=2", "--federation.T=1", "--json", "--wandb", "online"]
+        done = called([*FSSL, "run", *words], env)
+    assert done.returncode == 0 and json.loads(done.stdout)["status"] == "done", done.stderr
+    lines = [line for line in done.stderr.splitlines() if "fssl: W&B" in line]
+    assert len(lines) == 1 and "cannot be reached" in lines[0], done.stderr
+    assert time.monotonic() - began < 60
+    assert list((tmp_path / "results").rglob("run-*.wandb"))
+    monkeypatch.setenv("WANDB_API_KEY", "")
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    assert "no API key" in (unreachable() or "")

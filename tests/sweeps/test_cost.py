@@ -1,30 +1,29 @@
-"""What runs cost: counted by hand, held to the records of real runs, and timed."""
+"""Plans: each run once, seeds evenly, only what is missing; and what runs cost, by hand and by their records."""
 
 from dataclasses import replace
 
 import pytest
 
 from benchmark.data.datasets import DATASETS
-from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.federated.engines import EngineOptions
 from benchmark.methods.central import FixMatch
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.ssfl import CRL, Grouping
-from benchmark.papers.catalogue import items
+from benchmark.papers.item import Cell, Item
+from benchmark.records.copies import write_reference
+from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps import counting
 from sweeps.cost import RUN_SECONDS, cost_of, count
 from sweeps.counting import AT_LEAST, AT_MOST, BY_REPORTS, ESTIMATED, network_of, stand_in
-from tests.conftest import tiny_experiment
+from sweeps.plan import Seeds, plan, restricted, wanted
+from tests.conftest import record_of, tiny_experiment
 from tests.federated.helpers import module_of
 from tests.methods.golden import TRACES
 
 BASE = tiny_experiment()
-BYTES = 4 * 38_378  # the tiny network's weights
-
-
 FIRST = 2 * 9 * 16 * 8 * 8  # FLOPs of the first convolution, 3 x 3 from one channel to 16
 
 
@@ -34,21 +33,11 @@ def flops_of(experiment: Experiment, trained: int, labelled: int) -> int:
     return trained * (3 * forward - FIRST) + labelled * forward
 
 
-def test_the_cost_of_crl_by_hand(tiny):
-    """K = C = 4, T = 2, 3 rounds, batches of 8: the server 3 x 2 steps, clients 3 x 2 x 4 = 24 steps.
-
-    Trained: 6 x 8 + 24 x 8 = 240 images; pseudo-labelled: 192 images, one forward pass each.
-    Bytes each way: 3 rounds x 4 clients.
-    """
-    cost = count(tiny).whole
-    assert cost.local_steps == 30 and cost.notes == ()
-    assert cost.flops == flops_of(tiny, 240, 192)
-    assert cost.bytes_up == cost.bytes_down == 12 * BYTES
-
-
 @pytest.mark.parametrize(
     ("method", "trained", "labelled"),
     [
+        # K = C = 4, T = 2, 3 rounds, batches of 8: the server trains 3 x 2 x 8 images, clients 3 x 2 x 4 x 8.
+        (BASE.method, 48 + 192, 192),
         # The warm start takes one round of four clients away: 128 unlabelled images, 48 labelled ones.
         (replace(BASE.method, warm_start_rounds=1), 128 + 48, 128),
         # Two servers, one for each group.
@@ -62,21 +51,13 @@ def test_flops_by_hand(method, trained, labelled):
     assert count(experiment).whole.flops == flops_of(experiment, trained, labelled)
 
 
-def test_flops_are_counted_on_one_image_and_heavy_steps_are_not_timed(tiny, monkeypatch):
-    """FLOPs are those of the whole batch; the time is that of as many FLOPs of an evaluation."""
-    images = set()
-
-    class Watching(counting._Runner):
-        def run(self, job, round_number, private):
-            images.add(max(stream.batch_size for stream in job.data.values()))
-            return super().run(job, round_number, private)
-
-    monkeypatch.setattr(counting, "_Runner", Watching)
+def test_the_flops_of_heavy_steps_are_counted_and_their_time_is_not_taken(tiny, monkeypatch):
+    """The time is that of as many FLOPs of an evaluation."""
     monkeypatch.setattr(counting, "HEAVY", 0.0)
     for known in ("_least", "_steps"):
         monkeypatch.setattr(counting, known, {})
     cost = counting.CountingEngine(tiny).play(1)
-    assert cost.flops * 3 == flops_of(tiny, 240, 192) and images == {1} and cost.seconds > counting.ROUND_SECONDS
+    assert cost.flops * 3 == flops_of(tiny, 240, 192) and cost.seconds > counting.ROUND_SECONDS
 
 
 def test_counted_costs_are_those_of_the_record_and_a_finished_run_knows_the_time_better(tmp_path):
@@ -98,21 +79,14 @@ def test_every_method_costs_about_what_is_counted(name):
     real = dict.fromkeys(("local_steps", "bytes_up", "bytes_down"), 0.0)
     for round_number in module.remaining_rounds():
         module.training_step(round_number, 0)
-        real = {key: value + module.metrics[COLUMN.get(key, key)] for key, value in real.items()}
+        for key in real:
+            real[key] += module.metrics[f"comm/{key}" if key.startswith("bytes") else key]
     for key, value in real.items():
         expected, is_bytes = getattr(counted, key), key.startswith("bytes")
         assert expected > 0 or not value
         assert value <= 1.1 * expected or (is_bytes and AT_LEAST in counted.notes)
         upper_bound = AT_MOST in counted.notes or (is_bytes and BY_REPORTS in counted.notes)
         assert value >= 0.9 * expected or upper_bound
-
-
-COLUMN = {"bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
-
-
-def test_a_setting_that_the_run_would_refuse_is_refused(tiny):
-    with pytest.raises(ConfigError, match="images"):
-        count(replace(tiny, federation=replace(tiny.federation, K=5000)))
 
 
 @pytest.mark.parametrize("name", ["cifar10", "ham10000_64", "stl10"])  # large, of uneven classes, with images beside
@@ -164,8 +138,38 @@ def test_images_below_the_threshold_are_timed_as_training(method):
     assert one.local_steps == other.local_steps and one.seconds > 0.5 * other.seconds
 
 
-def test_the_paper_s_table_2_is_counted():
-    """6 runs of 100 x 1024 steps for C clients and one server: 102400 x (2 x (10 + 30 + 47) + 6) = 18,432,000."""
-    (item,) = items(["ssfl/tab2"], "paper")
-    six = [cell.experiment for cell in item.cells if cell.role == "published"]
-    assert sum(count(run).whole.local_steps for run in six) == 102_400 * (2 * 87 + 6) == 18_432_000
+def item_of(**experiments) -> Item:
+    cells = tuple(Cell(label=name, setting={"name": name}, experiment=e) for name, e in experiments.items())
+    return Item(name="test/item", title="t", profile="demo", cells=cells, seeds=2)
+
+
+def test_shared_runs_count_once_and_seeds_fill_evenly(tiny):
+    other = replace(tiny, method=replace(tiny.method, averaging=Grouping(S=2)))
+    runs = wanted([item_of(a=tiny, b=other), item_of(c=tiny)])
+    assert list(runs) == [one.with_seed(seed) for seed in (0, 1) for one in (tiny, other)]
+
+
+def test_committed_runs_are_enough_wherever_results_are_written(tiny, tmp_path, monkeypatch):
+    """One committed pilot of two, and one confirming seed: nothing is missing, and both are counted. A run that is
+    merely here stands for one of the two: a stopped command goes on."""
+    item, checkout, results = item_of(a=tiny), tmp_path / "checkout", tmp_path / "results"
+    monkeypatch.setattr("benchmark.records.copies.COMMITTED", checkout)
+    here, *committed = (tiny.with_seed(seed) for seed in (101, 0, 100))
+    run(here, results)
+    planned = plan([item], results)
+    assert [one.seed for one in planned.runs] == [0, 101] and [one.seed for one in planned.missing] == [0]
+    for one in committed:
+        run(one, tmp_path)
+        write_reference(checkout, record_of(run_folder(tmp_path, one)))
+    planned = plan([item], results)
+    assert [one.seed for one in planned.runs] == [0, 100, 101] and planned.missing == ()
+    assert len(plan([item], results, with_reference=False).missing) == 1
+    assert [one.seed for one in plan([item], results, seeds=Seeds(pilots=2)).missing] == [1]
+
+
+def test_a_table_of_one_seed_shows_one(tiny, tmp_path):
+    item = item_of(a=tiny)
+    for seed in (0, 1):
+        run(tiny.with_seed(seed), tmp_path)
+    planned = plan([item], tmp_path, seeds=Seeds(pilots=1))
+    assert list(restricted(planned.records, planned.runs)[tiny.cell_key]) == [0]

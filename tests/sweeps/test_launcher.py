@@ -4,11 +4,9 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from pathlib import Path
@@ -27,22 +25,21 @@ from benchmark.records.files import cannot_write
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps import launcher
-from sweeps.grid import checked
 from sweeps.launcher import Launch, RunFailed, launch
 from sweeps.plan import plan_of_runs
 from sweeps.processes import LocalWorkers
 from sweeps.status import status_of
-from sweeps.sweep_file import read as read_sweep
-from sweeps.sweep_file import written
-from tests.conftest import ROOT, alive, record_of, tiny_experiment
-from tests.sweeps.gates import Gated, wait_for_a_round
+from tests.conftest import alive, record_of, tiny_experiment
+from tests.sweeps.agents import FSSL, signalled, small_sweep
+from tests.sweeps.gates import Gated
+from tests.sweeps.here import Here
 
 
 def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
-    """Two gated runs are at the gate together. Then one that diverges and three seeds: as from this process."""
+    """Two gated runs are at the gate together. Then one that diverges and two seeds: as from this process."""
     wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
     gated = replace(tiny, method=Gated(folder=str(tmp_path), rounds="2"))
-    runs = [gated, gated.with_seed(1), wild, *(tiny.with_seed(seed) for seed in range(3))]
+    runs = [gated, gated.with_seed(1), wild, tiny, tiny.with_seed(1)]
     seen = []
 
     def watch(status: Launch) -> None:
@@ -51,9 +48,9 @@ def test_two_workers_give_the_numbers_of_one_process(tiny, tmp_path):
             (tmp_path / "GATE.2").touch()
 
     launch(LocalWorkers(2, tmp_path / "workers"), runs, tmp_path / "workers", watch=watch)
-    assert seen[-1] == (0, 6)
+    assert seen[-1] == (0, 5)
     assert record_of(run_folder(tmp_path / "workers", wild)).status == "diverged"
-    for seed in range(3):
+    for seed in range(2):
         here = run(tiny.with_seed(seed), tmp_path / "here", engine=EngineOptions(engine="pool", workers=1))
         there = record_of(run_folder(tmp_path / "workers", tiny.with_seed(seed)))
         assert json.loads(json.dumps(here["last"])) == there.result["last"]
@@ -92,38 +89,16 @@ def test_a_bad_run_stops_no_other(tiny, tmp_path, monkeypatch):
     assert (status.state, status.attempt) == ("dead", 3)
 
 
-class WhileTheDiskIsFull:
-    """A worker whose first tries end for want of room on the disk; it trains nothing."""
-
-    size = 1
-
-    def __init__(self, full: int) -> None:
-        self.tried, self.full = list[Experiment](), full
-        self.running: list[Experiment] = []
-
-    def start(self, run: Experiment) -> None:
-        self.tried.append(run)
-        self.running.append(run)
-
-    def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
-        error = cannot_write(Path("x"), OSError(errno.ENOSPC, "full")) if len(self.tried) <= self.full else None
-        yield from ((self.running.pop(), error) for _ in tuple(self.running))
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def test_a_full_disk_is_waited_for(tiny, tmp_path, monkeypatch, capsys):
     """With one run, not with each of them in turn, and not for ever."""
     monkeypatch.setattr(launcher, "SECONDS_BETWEEN_TRIES", 0.01)
-    runs = [tiny.with_seed(seed) for seed in range(3)]
-    workers = WhileTheDiskIsFull(4)
+    runs, full = [tiny.with_seed(seed) for seed in range(3)], cannot_write(Path("x"), OSError(errno.ENOSPC, "full"))
+    workers = Here(lambda run: full if len(workers.tried) <= 4 else None)
     assert launch(workers, runs, tmp_path).trained == 3
     assert workers.tried == [runs[0]] * 5 + runs[1:]
     assert capsys.readouterr().err.count("x: cannot be written (full)") == 1
     monkeypatch.setattr(launcher, "SECONDS_OF_FULL_DISK", 0.1)
-    workers = WhileTheDiskIsFull(10**9)
+    workers = Here(lambda run: full)
     with pytest.raises(DiskFull, match="make room"):
         launch(workers, runs, tmp_path)
     assert set(workers.tried) == {runs[0]}
@@ -193,13 +168,9 @@ def test_a_run_of_another_process_is_waited_for(tiny, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_ends_with_its_launcher_and_is_saved(tmp_path):
-    path, results = tmp_path / "sweep.yaml", tmp_path / "results"
-    path.write_text(written({"T": [8], "profile": ["demo"], "seed": [0]}, name="small", made_by="a test"))
-    folder = run_folder(results, checked(read_sweep(path))[0])
-    words = ["work", str(path), "--jobs", "1", "--results", str(results)]
-    with subprocess.Popen([sys.executable, "-m", "benchmark.cli.main", *words], cwd=ROOT, text=True) as process:
-        wait_for_a_round(folder, process)
-        process.kill()
+    path, experiment = small_sweep(tmp_path)
+    folder = run_folder(tmp_path, experiment)
+    signalled([*FSSL, "work", path, "--jobs", "1"], signal.SIGKILL, tmp_path, experiment)
     worker, deadline = (read(folder) or {}).get("pid"), time.monotonic() + 200
     while worker is not None and alive(worker):
         assert time.monotonic() < deadline

@@ -1,17 +1,22 @@
-"""What `fssl status` says of folders made by hand and of real runs."""
+"""What `fssl status` says of folders made by hand and of real runs, and progress where there is no terminal."""
 
+import io
 import json
 import subprocess
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from benchmark.cli.main import main
+from benchmark.cli.progress import Display, LaunchProgress
+from benchmark.errors import Diverged
 from benchmark.experiment import to_json
 from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.cost import count, weighed
+from sweeps.launcher import Launch
 from sweeps.status import RunStatus, on_disk, status_of, summary
 
 
@@ -29,7 +34,8 @@ def test_each_state_a_run_can_be_in(tiny, tmp_path):
             assert status_of(folder, name="", rounds=3).state == state
     run(tiny, tmp_path)
     wild = replace(tiny, optimizer=replace(tiny.optimizer, lr=1e30))
-    assert main(["run", "--results", str(tmp_path), "--config", _file(tmp_path, wild)]) == 70
+    with pytest.raises(Diverged):
+        run(wild, tmp_path)
     statuses = {status.cell_key: status for status in on_disk(tmp_path)}
     assert statuses[tiny.cell_key].state == "done" and statuses[tiny.cell_key].round == 3
     assert statuses[wild.cell_key].state == "diverged" and statuses.keys() == {tiny.cell_key, wild.cell_key}
@@ -37,23 +43,9 @@ def test_each_state_a_run_can_be_in(tiny, tmp_path):
     assert on_disk(tmp_path, profile="paper") == [] and len(on_disk(tmp_path, profile=tiny.profile)) == 2
 
 
-def _file(folder, experiment):
-    (folder / "experiment.json").write_text(json.dumps(to_json(experiment)))
-    return str(folder / "experiment.json")
-
-
-def status(state, *, round, work=10.0, share_done=0.0, pace=None):
-    return RunStatus(
-        cell_key="a",
-        seed=0,
-        name="a",
-        state=state,
-        round=round,
-        rounds=10,
-        seconds_per_round=pace,
-        work=work,
-        share_done=share_done,
-    )
+def status(state, *, round, share_done=0.0, pace=None):
+    run = RunStatus(cell_key="a", seed=0, name="a", state=state, round=round, rounds=10, seconds_per_round=pace)
+    return replace(run, work=10.0, share_done=share_done)
 
 
 def test_the_time_left_is_the_work_left_shared_by_those_at_work():
@@ -94,11 +86,41 @@ def test_the_share_of_a_run_on_its_way_goes_by_its_planned_seconds(tiny, tmp_pat
 
 def test_the_command_from_another_shell(tiny, tmp_path, capsys):
     run(tiny, tmp_path)
-    with claimed(run_folder(tmp_path, tiny.with_seed(1))):
-        _file(run_folder(tmp_path, tiny.with_seed(1)), tiny.with_seed(1))
+    with claimed(other := run_folder(tmp_path, tiny.with_seed(1))):
+        (other / "experiment.json").write_text(json.dumps(to_json(tiny.with_seed(1))))
         assert main(["status", "--json", "--results", str(tmp_path)]) == 0
         printed = json.loads(capsys.readouterr().out)
         assert printed["counts"]["done"] == printed["counts"]["running"] == 1 and len(printed["runs"]) == 2
         assert main(["status", "--results", str(tmp_path)]) == 0
         shown = capsys.readouterr().out
     assert "2 runs: 1 done, 1 running; 3/6 rounds, about" in shown and f"{tiny.cell_key}" in shown
+
+
+def test_lines_in_a_pipe_are_rarer_the_longer_it_takes(monkeypatch):
+    """An hour that is looked at every two seconds: none within 15 s, and few in all."""
+    clock, text = [0.0], io.StringIO()
+    monkeypatch.setattr("benchmark.cli.progress.time.monotonic", lambda: clock[0])
+    with Display(Console(file=text, width=200)) as display:
+        for second in range(0, 3600, 2):
+            clock[0] = float(second)
+            display.show(list)
+    assert 20 <= len(text.getvalue().splitlines()) <= 45
+
+
+def test_plain_lines_in_a_pipe_follow_the_runs_of_a_launch(tiny, tmp_path, monkeypatch):
+    """One run is trained and done; another waits. No control character is printed."""
+    monkeypatch.setattr("benchmark.cli.progress.SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr("benchmark.cli.progress.SECONDS_BETWEEN_LINES", 0.0)
+    text, runs = io.StringIO(), [tiny, replace(tiny, seed=1)]
+    launched = Launch(runs, tmp_path)
+    with Display(Console(file=text, width=200)) as display:
+        progress = LaunchProgress(display, runs, tmp_path, {tiny.cell_key: "FedAvg"})
+        launched.at_work.add(tiny)
+        with claimed(run_folder(tmp_path, tiny)):
+            progress.watch(launched)
+        run(tiny, tmp_path)
+        launched.at_work.clear()
+        launched.finished.append(tiny)
+        progress.watch(launched)
+    lines = ["2 runs: 1 running, 1 missing; 0/6 rounds", "2 runs: 1 done, 1 missing; 3/6 rounds"]
+    assert text.getvalue().splitlines() == lines

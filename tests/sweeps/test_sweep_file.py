@@ -1,6 +1,5 @@
 """Sweep files: what the generator writes is what is committed, and every trap of the format is named with its line."""
 
-import json
 import shlex
 from dataclasses import replace
 
@@ -55,47 +54,15 @@ def test_factors_land_where_the_papers_letters_mean():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("", "no factors; give some"),
-        ("r=0", "unknown factor 'r'"),
-        ("alfa=1", "did you mean 'alpha'"),
-        ("R=", "write R=VALUE,VALUE"),
-        ("R=0 R=1", "twice"),
-        ("T=1.5", "T: 1.5 is not a whole number"),
-        ("R=high", "R: 'high' is not a number"),
-        ("method=groping", "did you mean 'grouping'"),
-        ("R=0 alpha=1", "R and alpha"),
-        ("R=0,2", "R=2"),
-        ("S=2 method=crl", "give method=grouping"),
-        ("cell=ssfl/tab2:FedAvg/smal", "did you mean 'FedAvg/small'"),
-        ("cell=ssfl/tab2:FedAvg/small T=2", "T: a cell fixes all factors"),
-    ],
-)
-def test_what_is_no_grid_is_refused_in_one_line(words, said, capsys):
-    assert main(["sweep", "--grid", words]) == 65
-    captured = capsys.readouterr()
-    assert said in captured.err and captured.err.count("\n") == 1 and captured.out == ""
-
-
-@pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("- 0.2", "- 2e-1", "YAML reads 2e-1 as a text; write 0.2"),
-        ("- 0.2", "- no", "YAML reads a bool; give a number or a name"),
-        ("- 0.2", "- null", "YAML reads a NoneType"),
         ("- crl", "- clr", "did you mean 'crl'"),
         ("  R:", "  partitio.R:", "unknown factor 'partitio.R'"),
         ("    values:\n    - 0\n    - 0.2", "    min: 0.0\n    max: 0.2", "a grid has no ranges"),
-        ("    values:\n    - 0\n    - 0.2", "    values: []", "give at least one"),
         ("    values:\n    - 0\n    - 0.2", "    values: 0.2", "is not a list of values"),
-        ("    values:\n    - 0\n    - 0.2", "    vales: [0]", "write value: or values"),
         ("method: grid", "method: bayes", "W&B chooses its runs"),
-        ("method: grid", "method: bayesian", "choose grid, random or bayes"),
-        ("method: grid", "method: grid\nearly_terminate: {type: hyperband}", "leave it out"),
-        ("project: fssl", "projekt: fssl", "did you mean 'project'"),
         ("- benchmark.cli.main", "- os", "command: is not that of this suite"),
-        ("parameters:", "parameter:", "did you mean 'parameters'?"),
         ("project: fssl", "project: !!python/object/apply:os.system [id]", "is not whole"),
     ],
 )
@@ -112,11 +79,8 @@ def test_any_field_is_a_factor_by_its_name():
     """Of an environment and of a cell; a letter and its field are one."""
     start = experiment_of({"method": "crl"})
     made = experiment_of({"method": "crl", "optimizer.lr": 0.005, "federation.rounds": 7, "federation.K": 12})
-    assert made == replace(
-        start,
-        optimizer=replace(start.optimizer, lr=0.005),
-        federation=replace(start.federation, rounds=7, K=12),
-    )
+    federation = replace(start.federation, rounds=7, K=12)
+    assert made == replace(start, optimizer=replace(start.optimizer, lr=0.005), federation=federation)
     cell = {"cell": "arena/digits:SemiFL/untuned", "profile": "demo"}
     start = experiment_of(cell)
     made = experiment_of(cell | {"method.threshold": 0.8})
@@ -159,10 +123,3 @@ def test_what_is_written_is_read_back(tmp_path_factory, R, seeds):
     path, grid = tmp_path_factory.mktemp("sweep") / "sweep.yaml", {"R": R, "method": ["crl", "semifl"], "seed": seeds}
     path.write_text(written(grid, name="a", made_by="b"))
     assert read(path) == grid
-
-
-def test_run_takes_an_agents_file(tmp_path, capsys):
-    values = {"R": 0.2, "T": 2, "profile": "demo", "seed": 3}
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    assert main(["run", "--print-config", "--sweep", str(tmp_path / "config.json")]) == 0
-    assert f'"cell_key": "{experiment_of(values).cell_key}"' in capsys.readouterr().out
