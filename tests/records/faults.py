@@ -8,17 +8,19 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import Any
 
-from benchmark.federated import jobs, local, process_pool, start
+from benchmark.federated import evaluate, jobs, local, process_pool, start
+from benchmark.federated.module import FederatedModule
 from benchmark.federated.stopping import received
 from benchmark.records import recorder, state
 
-PLACES = ("in a save", "after a save", "in a job", "at publishing")
+PLACES = ("before a save", "in a save", "after a save", "in a job", "in an evaluation", "at publishing")
 FAULTS = ("killed", "stopped", "woken", "disk full")
 
 
@@ -90,10 +92,12 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(owner, name, lambda *arguments: around(original, *arguments))
 
 
-def _after_a_save(strike: Callable[[], None], number: int) -> None:
+def _around_a_save(strike: Callable[[], None], number: int, *, after: bool) -> None:
     def watched(save: Any, folder: Path, run_state: state.RunState, *rest: Any) -> None:
+        if run_state.round == number and not after:
+            strike()
         save(folder, run_state, *rest)
-        if run_state.round == number:
+        if run_state.round == number and after:
             strike()
 
     wrap(state, "save", watched)
@@ -132,6 +136,24 @@ def _in_a_job(strike: Callable[[], None], number: int) -> None:
     wrap(local.LocalModule, "training_step", watched)
 
 
+def _in_an_evaluation(strike: Callable[[], None], number: int) -> None:
+    now = 0
+
+    def in_round(step: Any, module: Any, batch: int, index: int) -> None:
+        nonlocal now
+        now = int(batch)
+        step(module, batch, index)
+
+    def watched(chunks: Any, *arguments: Any) -> Iterator[Any]:
+        for images_NCHW in chunks(*arguments):
+            if now == number:
+                strike()
+            yield images_NCHW
+
+    wrap(FederatedModule, "training_step", in_round)
+    wrap(evaluate, "_chunks", watched)
+
+
 def _at_publishing(strike: Callable[[], None], number: int) -> None:
     """When `rounds.jsonl` is in place and `result.json` is not."""
 
@@ -144,9 +166,11 @@ def _at_publishing(strike: Callable[[], None], number: int) -> None:
 
 
 _PUT: dict[str, Callable[[Callable[[], None], int], None]] = {
+    "before a save": partial(_around_a_save, after=False),
     "in a save": _in_a_save,
-    "after a save": _after_a_save,
+    "after a save": partial(_around_a_save, after=True),
     "in a job": _in_a_job,
+    "in an evaluation": _in_an_evaluation,
     "at publishing": _at_publishing,
 }
 

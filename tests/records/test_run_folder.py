@@ -64,7 +64,7 @@ def expected_round(fault: str, place: str) -> int:
     """The one that is gone on from. A signal lets a save come to its end; a round in progress is abandoned."""
     if place == "at publishing":
         return ROUNDS
-    done = place == "after a save" or (fault, place) == ("stopped", "in a save")
+    done = place == "after a save" or (fault == "stopped" and place in ("before a save", "in a save"))
     return AT if done else AT - 1
 
 
