@@ -101,9 +101,9 @@ class ClaimRow:
     @property
     def quote(self) -> str:
         claim = self.claim
-        return (
-            f"“{plain_quote(claim.quote)}” ({claim.source})" if claim.quote else f"a question of ours: {claim.source}"
-        )
+        if claim.quote:
+            return f"“{plain_quote(claim.quote)}” ({claim.source})"
+        return f"a question of ours: {claim.source.removeprefix('our question: ')}"
 
     @property
     def estimate(self) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
@@ -34,11 +35,11 @@ MODELS = {
 }
 
 
-def two_rounds(environment: Environment, engine) -> tuple[list[Tree], FederatedModule, list[float]]:
+def three_rounds(environment: Environment, engine) -> tuple[list[Tree], FederatedModule, list[float]]:
     """What was sent, the module at the end, and the shares kept."""
     module, shares = FederatedModule(environment, engine), []
     watch = Watch(module)
-    for round_number in (1, 2):
+    for round_number in (1, 2, 3):
         module.training_step(round_number, 0)
         shares.append(module.metrics.get("pseudo/kept", float("nan")))
     sent = [{**out.sends, "private": out.private} for seen in watch.seen.values() for _, out in seen]
@@ -61,10 +62,10 @@ def gap(left, right) -> float:
 
 
 def compare(experiment: Experiment) -> list[float]:
-    """Both engines over two rounds; returns the shares kept."""
+    """Both engines over three rounds; returns the shares kept."""
     environment = prepare(experiment)
-    expected, plain, shares = two_rounds(environment, ReferenceEngine(environment))
-    found, fast, _ = two_rounds(environment, FastHere(environment))
+    expected, plain, shares = three_rounds(environment, ReferenceEngine(environment))
+    found, fast, _ = three_rounds(environment, FastHere(environment))
     assert len(found) == len(expected) >= 3
     assert max(gap(*pair) for pair in zip(expected, found, strict=True)) < TOLERANCE
     assert gap(plain.models(), fast.models()) < TOLERANCE
@@ -78,9 +79,11 @@ STEPS = [name for name in TRACES if not name.endswith(OTHER_SETTINGS)]
 
 @pytest.mark.parametrize("name", STEPS)
 def test_every_method_gives_the_reference_s_weights(name):
-    """Per client and on the average, after each of two rounds."""
+    """Per client and on the average, after each of three rounds; in methods with tau 30 to 70 % of the samples kept."""
     experiment = TRACES[name]
-    compare(replace(experiment, optimizer=replace(experiment.optimizer, lr=RATES.get(name, 0.004))))
+    shares = compare(replace(experiment, optimizer=replace(experiment.optimizer, lr=RATES.get(name, 0.004))))
+    if not name.startswith(WITHOUT_TAU):
+        assert 0.3 <= sum(shares) / 3 <= 0.7
 
 
 # Learning rates at which tau has kept some and left others in every round; the traces' own learn too fast for that.
@@ -93,11 +96,37 @@ RATES = {
     "fedmatch-released": 0.003,
     "proxyfl-paper": 0.002,
 }
+# No pseudo-labels (DataSharing: not in all rounds), or no threshold, or images chosen before training (SemiFL, (FL)^2,
+# CBAFed); batch norm has a test of its own.
+WITHOUT_TAU = (
+    "server-only",
+    "supervised",
+    "fed-consist",
+    "rscfed",
+    "semifl",
+    "flfl",
+    "cbafed",
+    "crl-batch-norm",
+    "easgd",
+    "overlap",
+    "data-sharing",
+    "feddyn",
+    "feddure",  # its regulator weighs all
+    "flexmatch-lpl",  # its thresholds begin at 0
+    "lg-fedavg",
+    "heterofl",
+    "pi-model",
+    "pseudo-labeling",  # few are sure
+    "mean-teacher",
+    "mixmatch",
+    "uda",  # few are sure
+    "remixmatch",
+)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_normalisation_where_about_half_is_kept(name):
-    """30 to 70 % of the samples over two rounds, clients of unequal sizes (fewer images than a batch among them)."""
+    """30 to 70 % of the samples over three rounds, clients of unequal sizes (fewer images than a batch among them)."""
     experiment = replace(
         BASE,
         model=MODELS[name],
@@ -106,7 +135,7 @@ def test_every_normalisation_where_about_half_is_kept(name):
         method=replace(BASE.method, objective=replace(BASE.method.objective, threshold=THRESHOLDS[name])),
     )
     shares = compare(experiment)
-    assert 0.3 <= sum(shares) / 2 <= 0.7
+    assert 0.3 <= sum(shares) / 3 <= 0.7
 
 
 THRESHOLDS = {"group norm": 0.14, "batch norm": 0.13, "no norm": 0.112, "dropout": 0.115}
@@ -118,13 +147,17 @@ def test_all_kept_and_none_kept(threshold, share):
     unit crosses the kink in one engine alone."""
     objective = replace(BASE.method.objective, threshold=threshold)
     decayed = replace(BASE.optimizer, lr=0.03, weight_decay=0.01)
-    assert compare(replace(BASE, method=replace(BASE.method, objective=objective), optimizer=decayed)) == [share] * 2
+    assert compare(replace(BASE, method=replace(BASE.method, objective=objective), optimizer=decayed)) == [share] * 3
     if not share:
         environment = prepare(replace(BASE, method=replace(BASE.method, objective=objective), optimizer=decayed))
-        sent, _, _ = two_rounds(environment, FastHere(environment))
+        sent, _, _ = three_rounds(environment, FastHere(environment))
         assert equal_trees(sent[1], sent[2]), "two clients of one start"
         start = environment.setup().initial_weights()
         assert not torch.equal(sent[1]["student"]["conv1.weight"], start["conv1.weight"])
+
+
+def network_of(model: Model) -> nn.Module:
+    return build(model, (1, 8, 8), 10, 0)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +166,7 @@ def test_all_kept_and_none_kept(threshold, share):
 )
 def test_what_is_left_out_passes_no_network(model, allowed):
     """Half of six images are kept: three pass, or six where a batch norm looks at all of them."""
-    network, seen = build(model, (1, 8, 8), 10, 0), []
+    network, seen = network_of(model), []
     network.register_forward_hook(lambda module, images, logits: seen.append(len(logits)))
     assert leave_out_rejected(network) is allowed
     kept_N = torch.tensor([True, False, True, False, False, True])
@@ -144,6 +177,6 @@ def test_what_is_left_out_passes_no_network(model, allowed):
 def test_bfloat16_keeps_weights_losses_and_logits_in_float32():
     """Its weights are near those of float32 (bfloat16 has 8 bits: steps of 0.4 %), and not the same."""
     plain, rough = prepare(BASE), prepare(replace(BASE, precision="bf16"))
-    (_, expected, _), (_, found, _) = (two_rounds(each, FastHere(each)) for each in (plain, rough))
+    (_, expected, _), (_, found, _) = (three_rounds(each, FastHere(each)) for each in (plain, rough))
     assert all(value.dtype == torch.float32 for value in found.models()["average"].values())
     assert 1e-7 < gap(expected.models(), found.models()) < 0.02

@@ -1,5 +1,6 @@
 """SAGE's protocol: printed numbers by an independent parse of the paper's text, settings by hand from released code."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,28 @@ def test_the_rows_of_the_other_tables_are_transcribed_twice():
             assert f"{method}{between[0]}{between[1].join(groups)}" in text.replace("Top5", "ICPL-Top5")
     millions = [line["millions"] for line in lines("tab7") if "millions" in line]
     assert "{} for all but FedMatch {} and prototypes {:.2f}".format(*millions) in text
+
+
+# Local steps are 5 x floor(n / 128) of n = 2,500, 3,662 and 4,500 images; labels 500, 50, 460 and 900 of each class, of
+# which the rarest has 5,000, 500, 4,659 and 9,000.
+BY_DATA = {
+    "cifar10": (300, 95, 5000, {"tab1": 500, "tab6": 1000}),
+    "cifar100": (500, 95, 500, {"tab1": 50, "tab6": 100}),
+    "svhn": (150, 140, 4659, {"tab1": 460, "tab6": 920}),
+    "cinic10": (400, 175, 9000, {"tab1": 900, "tab6": 1800}),
+}
+
+
+@pytest.mark.parametrize("name", ["tab1", "tab6"])
+def test_lengths_and_labels_are_the_released_code_s(name):
+    cells = item_of(f"sage/{name}").cells
+    assert len(cells) == 13 * 12
+    for cell in cells:
+        e = cell.experiment
+        rounds, T, rarest, labels = BY_DATA[e.data.name]
+        assert (e.federation.rounds, e.federation.T) == (rounds, T)
+        if cell.setting["method"] != "FedAvg-SL":  # which has all labels
+            assert math.floor(round(e.data.labelled_share * rarest, 6)) == labels[name]
 
 
 @pytest.mark.parametrize("profile", ["demo", "laptop"])

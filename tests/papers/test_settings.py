@@ -39,6 +39,24 @@ def test_beta_is_the_partitions_true_divergence():
     assert prior_of(setting(Dirichlet(alpha=1.0, rule="fedswitch"))) == pytest.approx(1.456, abs=0.12)
 
 
+@pytest.mark.parametrize(
+    ("profile", "data", "ratio"),
+    [
+        ("demo", "8x8 digits", 1297 / 73_257),
+        ("laptop", "CIFAR-10", 49_000 / 73_257),
+        ("laptop", "CIFAR-100", 49_000 / 50_000),
+        ("laptop", "HAM10000", 5914 / 8012),
+    ],
+)
+def test_rscfed_s_beta_keeps_its_ratio_to_a_client_s_images(profile, data, ratio):
+    """Eq. 6 divides by N_i; the stand-ins share their images among as many clients as the paper."""
+    betas = (0.01, 0.01) if data == "HAM10000" else (10_000, 100)
+    tab2 = item_of("rscfed/tab2", profile)
+    method = tab2.cell(f"{data}/RSCFed").experiment.method
+    assert (method.beta, method.beta_labelled) == pytest.approx([beta * ratio for beta in betas])
+    assert tab2.cell(f"{data}/Basic + SSO").experiment.method.beta == 0.0
+
+
 def test_computed_columns_of_semifl_s_table_3():
     """WResNet28x2, FedAvg's CNN and ResNet-9 by hand: the print's millions, megabytes and FLOP, or not."""
     cells = {cell.label: cell.computed for cell in item_of("semifl/tab3").cells}

@@ -13,6 +13,24 @@ from benchmark.papers.ssfl import CIFAR10, ITEMS, PAPER, experiment
 from reports.provenance import flat
 from tests.conftest import ROOT
 
+
+def test_the_distinct_runs_are_the_transcribed_ones(transcribed):
+    """116 runs and 3 central ones behind printed cells; 12 more are in Table A.2 and in no table; 4 are quoted."""
+    theirs = {
+        cell["run"] for d in transcribed.values() if d.get("paper") == "ssfl" for cell in d["cells"] if cell.get("run")
+    }
+    assert len(theirs) == 116 + 3
+    unreported = {"tab4": [24], "tab5": [28], "tabe1": [30, 31]}
+    lines = [
+        line for name in unreported for line in read_published(f"ssfl/{name}")["cells"] if line["method"] == "FedAvg"
+    ]
+    assert len([line for line in lines if line.get("row") in sum(unreported.values(), [])]) == 12
+    for also_quoted, published, quoted in ((False, 116 + 3 + 12, 4), (True, 135, 0)):
+        cells = [cell for item in items(["ssfl"], "paper", also_quoted=also_quoted) for cell in item.cells]
+        keys = {role: {c.cell_key for c in cells if c.role == role} for role in ("published", "quoted")}
+        assert (len(keys["published"]), len(keys["quoted"] - keys["published"])) == (published, quoted)
+
+
 # Settings at full size
 
 
