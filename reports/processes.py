@@ -8,6 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TypeVar
 
+import torch
+
 Result = TypeVar("Result")
 FEWEST = 40  # tasks, below which further processes are not worth their start
 MOST = 8  # processes: each holds what it changes of the records
@@ -27,10 +29,13 @@ def run_all(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     global _tasks
     _tasks = tasks
     gc.freeze()  # what is here is not looked through for garbage again: a sixth of the time
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # OpenMP's are not there after a fork, and who counts on them waits for ever
     try:
         with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
             return list(pool.map(_run, range(len(tasks)), chunksize=4))  # type: ignore[arg-type]
     finally:
+        torch.set_num_threads(threads)
         gc.unfreeze()
 
 

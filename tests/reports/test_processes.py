@@ -1,6 +1,8 @@
 """Tasks in several processes give what they give in one, in order."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -8,6 +10,7 @@ import pytest
 
 from benchmark.errors import CannotWrite
 from reports.processes import FEWEST, run_all
+from tests.conftest import ROOT
 
 
 def square(number: int) -> tuple[int, int]:
@@ -29,3 +32,20 @@ def test_an_error_of_a_task_is_raised_here() -> None:
     tasks: list[Callable[[], tuple[int, int]]] = [partial(square, number) for number in range(FEWEST)]
     with pytest.raises(CannotWrite, match="full"):
         run_all([*tasks, refuse])
+
+
+def test_tasks_that_compute_end_although_this_process_has_computed():
+    """OpenMP's threads are not there after a fork, and a task that shares its work with them would wait for ever."""
+    script = """
+import torch
+from reports.processes import run_all
+
+def task():
+    return float(torch.ones(4_000_000).add(1).sum())
+
+torch.set_num_threads(2)
+task()
+print(sum(run_all([task] * 60)), torch.get_num_threads())
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.stdout.split() == ["480000000.0", "2"], done.stderr
