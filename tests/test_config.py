@@ -172,7 +172,7 @@ def test_a_field_that_is_set_twice_on_the_command_line_is_refused(words):
 
 
 def test_records_sweep_files_and_studies_are_read_by_the_same_rule(tmp_path, capsys):
-    """And what JSON has no word for is no JSON: Python reads three such words."""
+    """NaN and the infinities are refused: Python reads them, and JSON does not have them."""
     cores = [(f'{{"cores": {word}}}', f"is damaged .{word} is not JSON") for word in ("NaN", "Infinity", "-Infinity")]
     for text, says in (('{"commit": "a", "commit": "b"}', "commit is given twice"), *cores):
         (tmp_path / "manifest.json").write_text(text)

@@ -184,7 +184,7 @@ def _size_of(path: Path) -> tuple[int, int]:
 
 
 def _read_part(listing: Mapping[str, Sequence[Path]], size: tuple[int, int]) -> _Part:
-    """Raises DataError for a file that is no image, or several."""
+    """Raises DataError for a file that is not an image, or that holds several."""
     files = [(label, path) for label, paths in enumerate(listing.values()) for path in paths]
     images_NCHW = np.empty((len(files), 3, size[1], size[0]), dtype=np.uint8)
     grays, keys = [], dict[tuple[int, str], int]()

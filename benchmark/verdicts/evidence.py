@@ -114,7 +114,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
             *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
             *_still_rising(item, records, claim, judged),
             *([f"--also-quoted trains {', '.join(quoted)}"] if quoted else []),
-            *([f"several engines trained the cells of seeds {', '.join(map(str, mixed))}"] if mixed else []),
+            *([f"several engines or devices trained the cells of seeds {', '.join(map(str, mixed))}"] if mixed else []),
         ),
         hash=claim_hash,
         family=family,

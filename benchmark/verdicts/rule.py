@@ -9,8 +9,9 @@ Raise the version with every change that can move a verdict, in a constant or in
    engines trained. After runs that confirm; no verdict moved.
 4  2026-11-25 03:59, fb4a3a8: all confirming seeds are judged by signed ranks, and the sign test has to agree where runs
    fall; a bound inside a contrast is an arm like any other; only rejections hand error on; later hundreds have less.
-5  2026-11-26 11:00: no seed whose cells were trained on a CPU and on a CUDA device, or on two kinds of these. The first
-   runs on CUDA were of one claim, all on one; no verdict moved.
+5  2026-11-26 10:50, baecc6b7: no seed whose cells were trained on a CPU and on a CUDA device, or on two kinds of these.
+   After runs that confirm; the first on CUDA, 40 minutes before, are all cells of one claim, on one card. No verdict
+   moved.
 
 Manifests have the version since 4. The hash of the constants shows a change without a new version.
 """

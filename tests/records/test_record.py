@@ -1,4 +1,4 @@
-"""Records read: runs and committed copies, what is damaged, which of two goes before; as a table, and their weights.
+"""Reading records: runs and committed copies, damaged ones, which of two counts; as a table, and their weights.
 
 Edits: see `test_verify`. Also the version of the code that a record names.
 """

@@ -353,7 +353,7 @@ def test_a_child_counts_while_it_lives_as_after_its_end():
 @pytest.mark.skipif(usable_cores() < 2, reason="one core: the pool has one worker")
 def test_a_record_holds_the_cpu_seconds_of_its_workers(tiny, tmp_path):
     """This process aggregates and evaluates; the local steps, 16 times as many as usual, are the workers'."""
-    load_ahead()  # the start of what processes are forked from is no part of the run's cost
+    load_ahead()  # the run's cost does not include the start of the server that forks its processes
     longer = replace(tiny, federation=replace(tiny.federation, T=16 * tiny.federation.T))
     before = time.process_time()
     result = run(longer, tmp_path, engine=EngineOptions(engine="pool"))

@@ -257,7 +257,7 @@ def programs() -> Path:
 
 
 def unprivileged() -> tuple[int, int] | None:
-    """PostgreSQL refuses to run as root: another user's and group's number; None where this is no root."""
+    """The user and group to run PostgreSQL as, since it refuses root; None where this user is not root."""
     if os.geteuid() != 0:
         return None
     users = {entry.pw_name: (entry.pw_uid, entry.pw_gid) for entry in pwd.getpwall()}

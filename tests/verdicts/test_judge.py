@@ -98,7 +98,7 @@ def test_seeds_without_a_gap_whose_cells_one_engine_trained_are_judged():
         other = replace(runs[102], manifest={**runs[102].manifest, "engine": engine})
         (mixed,) = judge(item, {**records, key: {**runs, 102: other}})
         assert (mixed.verdict, mixed.n) == ("undecided", 2)
-        assert "several engines trained the cells of seeds 102" in mixed.reason
+        assert "several engines or devices trained the cells of seeds 102" in mixed.reason
 
 
 def test_an_improvement_that_is_not_there():
