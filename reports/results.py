@@ -15,7 +15,6 @@ from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, t_factor
 from benchmark.verdicts.units import is_fraction
 
-CURVE_COLUMNS = ("label", "cell_key", "seed", "status", "round", "metric", "value")
 COSTS = ("local_steps", "bytes_up", "bytes_down", "wall_seconds")
 MEAN_SEEDS = 3  # finished runs that a mean line needs
 
@@ -28,12 +27,18 @@ def costs_of(runs: Iterable[RunRecord]) -> dict[str, float]:
 
 
 def curve_rows(result: CellResult, metrics: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Every measured value of these metrics, round by round; of those that are made of a whole run, after its end."""
+    """A row for each round of each run in which one of these metrics was measured; a column a metric.
+
+    What is made of a whole run stands in its last round.
+    """
     for run in result.runs:
-        values = [(line["round"], name, line.get(name)) for line in run.rounds for name in metrics]
-        values += [(len(run.rounds), name, value_of(run, name)) for name in metrics if is_derived(name)]
-        start = (result.cell.label, run.cell_key, run.seed, run.status)
-        yield from (dict(zip(CURVE_COLUMNS, (*start, *each), strict=True)) for each in values if each[-1] is not None)
+        derived = {name: value_of(run, name) for name in metrics if is_derived(name)}
+        start = {"label": result.cell.label, "cell_key": run.cell_key, "seed": run.seed, "status": run.status}
+        for line in run.rounds:
+            measures = {**line, **(derived if line["round"] == len(run.rounds) else {})}
+            values = {name: value for name in metrics if (value := measures.get(name)) is not None}
+            if values:
+                yield {**start, "round": line["round"], **values}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,11 +48,10 @@ def read_records(
     """
     records: dict[str, dict[int, RunRecord]] = {}
     others: list[tuple[RunRecord, Sequence[str]]] = []
+    folders = [*(reference_folders(results) if with_reference else ()), *([results / "runs"] if with_runs else ())]
     for cell_key in dict.fromkeys(cell_keys):
-        folders = [*(reference_folders(results, cell_key) if with_reference else ())]
-        folders += [results / "runs" / cell_key] if with_runs else []
         seeds: dict[int, tuple[RunRecord, Path]] = {}
-        for path in (path for folder in folders for path in runs_in(folder, troubles)):
+        for path in (path for folder in folders for path in runs_in(folder / cell_key, troubles)):
             record = _read(path, troubles)
             if record is None or (is_copy(path) and record.result.get("numerics") != NUMERICS):
                 continue

@@ -27,9 +27,9 @@ def reference_path(results: Path, cell_key: str, seed: int) -> Path:
     return results / "reference" / cell_key / f"seed={seed}.json.gz"
 
 
-def reference_folders(results: Path, cell_key: str) -> list[Path]:
-    """Where copies of the cell may be: those of the checkout count, too; the last ones come first."""
-    ours, here = COMMITTED / "reference" / cell_key, results / "reference" / cell_key
+def reference_folders(results: Path) -> list[Path]:
+    """Where the folders of cells with copies are: those of the checkout count, too; the last ones come first."""
+    ours, here = COMMITTED / "reference", results / "reference"
     return [here] if here.resolve() == ours.resolve() else [ours, here]
 
 

@@ -7,6 +7,7 @@ known once it has run. A claim that is made or reworded later is therefore judge
 """
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -219,11 +220,11 @@ def _closed(results: Path, declared: Declared) -> dict[int, Family]:
 
 def _confirming_runs(results: Path, keys: frozenset[str]) -> Iterator[tuple[int, Path]]:
     """The first seed of each run's hundred, and the file that has its manifest."""
-    runs = [(results / "runs" / key, "/manifest.json") for key in sorted(keys)]
-    copies = [(folder, ".json.gz") for key in sorted(keys) for folder in reference_folders(results, key)]
-    for folder, end in (*runs, *copies):
-        for path in sorted(folder.glob(f"seed=[1-9][0-9][0-9]{end}")):
-            yield first_seed_of(int(path.relative_to(folder).parts[0][5:8])), path
+    kinds = [(results / "runs", "/manifest.json"), *((folder, ".json.gz") for folder in reference_folders(results))]
+    for cells, end in kinds:
+        for key in sorted(keys.intersection(os.listdir(cells) if cells.is_dir() else ())):
+            for path in sorted((cells / key).glob(f"seed=[1-9][0-9][0-9]{end}")):
+                yield first_seed_of(int(path.relative_to(cells / key).parts[0][5:8])), path
 
 
 def _manifest(path: Path) -> Mapping[str, Any]:

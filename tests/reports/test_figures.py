@@ -135,7 +135,7 @@ def test_unfinished_and_diverged_runs_join_no_mean() -> None:
 def test_curves_have_every_measured_value() -> None:
     made = make_record(CELL, 0, {"test/accuracy": 0.9}, rounds=rounds(0.5, None, 0.9))
     rows = curve_rows(cell_result(CELL, {CELL.cell_key: {0: made}}, 1), ["test/accuracy"])
-    assert [(row["label"], row["round"], row["value"]) for row in rows] == [("a", 1, 0.5), ("a", 3, 0.9)]
+    assert [(row["label"], row["round"], row["test/accuracy"]) for row in rows] == [("a", 1, 0.5), ("a", 3, 0.9)]
 
 
 def test_methods_keep_their_look_and_no_two_share_a_line() -> None:
