@@ -79,9 +79,11 @@ def marks_of(run: RunRecord, profile: str) -> list[str]:
     parts = {"code": "code", "packages": "packages", "hardware": "processor"}
     said = {name: [attempt[key] for attempt in _attempts(run) if key in attempt] for key, name in parts.items()}
     mixed = [name for name, values in said.items() if any(value != values[0] for value in values)]
+    device = run.manifest.get("engine", {}).get("device")
     return [
         *(["edited after it was written"] if run.edited else []),
         *([f"recorded under profile {own}"] if own != profile else []),
+        *([f"trained on {device}"] if device else []),
         *(["of uncommitted code"] if run.manifest.get("code", {}).get("changes") else []),
         *([f"attempts differ in {', '.join(mixed)}"] if mixed else []),
     ]

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,13 +11,23 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from benchmark.cli.main import add_places
-from benchmark.cli.scope import add_devices, add_quoted, add_scope, chosen_items, seeds_of, uses_reference
+from benchmark.cli.scope import (
+    ITEMS_OR_FILES,
+    add_devices,
+    add_quoted,
+    add_scope,
+    chosen_items,
+    grids_of,
+    planned,
+    seeds_of,
+    uses_reference,
+)
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.start import CPU, usable_cores
 from benchmark.verdicts.open_claims import could_decide, looks_in_words
 from sweeps.cost import Cost, cost_of
-from sweeps.plan import plan
+from sweeps.plan import Plan, plan
 from sweeps.status import in_words
 
 MANY = 100  # runs: counting more takes so long that it is said
@@ -30,7 +40,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "would use (no data set is needed). "
         "Says at how many confirming seeds (--seeds N) open claims can be decided."
     )
-    add_scope(command)
+    add_scope(command, what=ITEMS_OR_FILES)
     add_quoted(command)
     add_devices(command, "jobs that are timed")
     command.add_argument(
@@ -42,33 +52,38 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def act(options: argparse.Namespace) -> int:
-    chosen = chosen_items(options)
-    seeds, options.devices = seeds_of(options), devices_named(options.devices)
-    parts = [(item.name, [item]) for item in chosen]
-    if len(chosen) > 1:  # tables share runs: the whole is less than the sum
-        parts.append((", ".join(options.items), list(chosen)))
-    for name, part in parts:
-        planned = plan(part, options.results, seeds=seeds, with_reference=uses_reference(options))
-        runs = (*(planned.runs if options.all else planned.missing), *planned.waiting)
+    options.devices = devices_named(options.devices)
+    for name, part in _parts(options):
+        runs = (*(part.runs if options.all else part.missing), *part.waiting)
         if len(runs) > MANY:
             print(f"fssl: {name}: {len(runs):,} runs are counted ...", file=sys.stderr)
         total, devices = cost_here(runs, options)
         counted = {
             "item": name,
-            "profile": options.profile,
-            "cells": planned.cells + sum(len(item.choices) for item in planned.items),
+            "profile": ", ".join(sorted({run.profile for run in part.runs})) or options.profile,
+            "cells": part.cells + sum(len(item.choices) for item in part.items),
             "runs": len(runs),
-            "tuned": len(planned.waiting),
+            "tuned": len(part.waiting),
             **total.to_json(len(devices)),
             "device": card_name(devices[0]),
             "side_by_side": len(devices),
-            "could_decide": could_decide(planned.items, planned.records),
+            "could_decide": could_decide(part.items, part.records),
         }
         if options.json:
             print(json.dumps(counted))
         else:
-            _print(counted, len(planned.runs) - len(planned.missing), in_place(devices))
+            _print(counted, len(part.runs) - len(part.missing), in_place(devices))
     return 0
+
+
+def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:
+    """What is counted: each of several items, which share runs, and all that the options name."""
+    chosen = [] if grids_of(options) else chosen_items(options)
+    if len(chosen) > 1:
+        seeds, with_reference = seeds_of(options), uses_reference(options)
+        for item in chosen:
+            yield item.name, plan([item], options.results, seeds=seeds, with_reference=with_reference)
+    yield chosen[0].name if len(chosen) == 1 else ", ".join(options.items), planned(options)
 
 
 def _print(counted: dict[str, Any], done: int, where: str) -> None:

@@ -19,8 +19,18 @@ from rich.console import Console
 from benchmark.cli.launch import add_launch, check_launch, train
 from benchmark.cli.main import ROOT, add_places, add_site, site_of
 from benchmark.cli.own_runs import note_cells, with_own
-from benchmark.cli.scope import add_quoted, add_reference, add_scope, chosen_items, seeds_of, uses_reference
-from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped
+from benchmark.cli.scope import (
+    ITEMS_OR_FILES,
+    add_quoted,
+    add_reference,
+    add_scope,
+    chosen_items,
+    grids_of,
+    seeds_of,
+    uses_reference,
+)
+from benchmark.cli.scope import planned as planned_of
+from benchmark.errors import DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
@@ -30,11 +40,9 @@ from benchmark.records.collect import read_records, told
 from benchmark.records.record import Records
 from benchmark.verdicts.families import note_own
 from reports.formatting import item_page
-from sweeps.grid import checked
 from sweeps.launcher import RunFailed
-from sweeps.plan import Plan, Seeds, plan, plan_of_runs, restricted
+from sweeps.plan import Plan, Seeds, plan, restricted
 from sweeps.status import in_words
-from sweeps.sweep_file import read
 
 TABLE_WIDTH = 100  # columns
 BUILT_FROM = ".built-from"  # the site's file that names what it was built from last
@@ -64,7 +72,7 @@ def _add_work(command: argparse.ArgumentParser) -> None:
         "like, on as many machines as share the folder of results. The run of a worker that died is taken over and "
         "goes on from its last save. Prints no table: `fssl reproduce` does, and `fssl status` shows the progress."
     )
-    add_scope(command, what="ssfl/tab2, a paper (ssfl), all, or sweep files (sweeps/wandb/grids/*.yaml)")
+    add_scope(command, what=ITEMS_OR_FILES)
     command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")
     command.set_defaults(act=work)
 
@@ -101,30 +109,17 @@ def reproduce(options: argparse.Namespace) -> int:
 
 def work(options: argparse.Namespace) -> int:
     check_launch(options)
-    look = _plan_of_work(options)
-    planned, failure = train_missing(look(), look, options)
+    look = partial(planned_of, options)
+    first = look()
+    for grid in grids_of(options):
+        note_cells(grid, options.results)
+    note_own(first.items, options.results)
+    planned, failure = train_missing(first, look, options)
     if failure is not None:
         raise failure
     lost = planned.diverged
     print(f"{len(planned.runs)} runs done" + (f", {len(lost)} of them diverged" if lost else ""))
     return Diverged.exit_code if lost else 0
-
-
-def _plan_of_work(options: argparse.Namespace) -> Callable[[], Plan]:
-    """A function that plans anew what `fssl work` is to do: items, or the grids of sweep files. Raises ConfigError."""
-    seeds, with_reference = seeds_of(options), uses_reference(options)
-    files = [Path(name) for name in options.items if name.endswith((".yaml", ".yml"))]
-    if not files:
-        chosen = chosen_items(options)
-        note_own(chosen, options.results)
-        return lambda: plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
-    if len(files) < len(options.items) or seeds != Seeds() or options.also or options.main:
-        raise ConfigError("a sweep file names all its runs; leave out ITEM, --also, --main, --seeds and --pilots")
-    grids = [read(path) for path in files]
-    runs = list(dict.fromkeys(run for grid in grids for run in checked(grid, many=options.yes)))
-    for grid in grids:
-        note_cells(grid, options.results)
-    return lambda: plan_of_runs(runs, options.results, with_reference=with_reference)
 
 
 def train_missing(

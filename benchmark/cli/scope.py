@@ -1,17 +1,21 @@
 """Options that name runs: items, profile, seeds. Several commands share them."""
 
 import argparse
+from pathlib import Path
 
 from benchmark.cli.main import number
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
-from sweeps.plan import Seeds
+from sweeps.grid import Grid, checked
+from sweeps.plan import Plan, Seeds, plan, plan_of_runs
+from sweeps.sweep_file import read
+
+ITEMS = "ssfl/tab2, a paper (ssfl), or all"
+ITEMS_OR_FILES = "ssfl/tab2, a paper (ssfl), all, or sweep files (sweeps/wandb/grids/*.yaml)"
 
 
-def add_scope(
-    command: argparse.ArgumentParser, number_of_items: str = "+", what: str = "ssfl/tab2, a paper (ssfl), or all"
-) -> None:
+def add_scope(command: argparse.ArgumentParser, number_of_items: str = "+", what: str = ITEMS) -> None:
     """Which runs. `number_of_items`: "+" for at least one, "*" for any number."""
     command.add_argument("items", nargs=number_of_items, metavar="ITEM", help=what)
     command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
@@ -43,6 +47,28 @@ def chosen_items(options: argparse.Namespace) -> list[Item]:
         if not chosen:
             raise ConfigError(f"--main: no main claim in {', '.join(options.items)}; leave it out")
     return chosen
+
+
+def grids_of(options: argparse.Namespace) -> list[Grid]:
+    """The grids of the sweep files that stand in place of items; none where none does. Raises ConfigError."""
+    files = [Path(name) for name in options.items if name.endswith((".yaml", ".yml"))]
+    if files and (len(files) < len(options.items) or seeds_of(options) != Seeds() or options.also or options.main):
+        raise ConfigError("a sweep file names all its runs; leave out ITEM, --also, --main, --seeds and --pilots")
+    return [read(path) for path in files]
+
+
+def planned(options: argparse.Namespace, *, tell: bool = True) -> Plan:
+    """The plan of the items that the options name, or of the sweep files in their place.
+
+    `tell` of records that cannot be read. Raises ConfigError.
+    """
+    with_reference = uses_reference(options)
+    if grids := grids_of(options):
+        many = getattr(options, "yes", True)  # who only looks may look at many
+        runs = dict.fromkeys(run for grid in grids for run in checked(grid, many=many))
+        return plan_of_runs(list(runs), options.results, with_reference=with_reference)
+    seeds = seeds_of(options)
+    return plan(chosen_items(options), options.results, seeds=seeds, with_reference=with_reference, tell=tell)
 
 
 def add_seeds(command: argparse.ArgumentParser, default: str) -> None:

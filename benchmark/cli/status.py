@@ -9,11 +9,10 @@ from rich.console import Console
 
 from benchmark.cli.main import add_places
 from benchmark.cli.progress import Display, view
-from benchmark.cli.scope import add_reference, add_scope, chosen_items, seeds_of, uses_reference
+from benchmark.cli.scope import ITEMS_OR_FILES, add_reference, add_scope, planned
 from benchmark.records.identity import at_hand
 from benchmark.records.record import run_folder
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS
-from sweeps.plan import plan
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, where_apart
 
 WIDTH = 100  # columns where there is no terminal
@@ -24,7 +23,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "Reads the folder of results and changes nothing. Without ITEMs: every run that was ever begun here. A dead "
         "run's process is gone: the next worker takes it over and goes on from its last save."
     )
-    add_scope(command, "*")
+    add_scope(command, "*", ITEMS_OR_FILES)
     add_reference(command)
     command.add_argument("--watch", action="store_true", help="until all is done: live on a terminal, else by lines")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
@@ -57,18 +56,17 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
     if not options.items:
         return on_disk(options.results, profile=options.profile)
     options.profile = options.profile or "laptop"
-    chosen = chosen_items(options)
-    planned = plan(chosen, options.results, seeds=seeds_of(options), with_reference=uses_reference(options), tell=False)
-    names = {cell.cell_key: f"{item.name} {cell.label}" for item in planned.items for cell in item.cells}
+    known = planned(options, tell=False)
+    names = {cell.cell_key: f"{item.name} {cell.label}" for item in known.items for cell in item.cells}
     statuses = []
-    for run in planned.runs:
+    for run in known.runs:
         folder = run_folder(options.results, run)
         # A committed copy counts as the record of a run that was never begun here.
-        finished = planned.finished(run)
-        name, rounds = names.get(run.cell_key, "trial"), run.federation.rounds
+        finished = known.finished(run)
+        name, rounds = names.get(run.cell_key, "trial" if known.items else run.cell_key), run.federation.rounds
         statuses.append(where_apart(status_of(folder, name=name, rounds=rounds, record=finished), folder, at_hand(run)))
     if any(status.state == "running" for status in statuses):
         from sweeps.cost import weighed  # loads what trains: only where there is a time left
 
-        statuses = list(map(weighed, statuses, planned.runs))
+        statuses = list(map(weighed, statuses, known.runs))
     return statuses

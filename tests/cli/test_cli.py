@@ -14,10 +14,12 @@ from benchmark.methods.catalogue import METHODS
 from benchmark.models.build import NETWORKS
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.records.record import run_folder
+from benchmark.records.run import run
 from benchmark.verdicts.families import begun_under
 from benchmark.verdicts.rule import rule
 from reports.pages import progress
 from reports.reported import Reported
+from sweeps.factors import experiment_of
 from sweeps.plan import plan, restricted
 from sweeps.processes import attempt
 from sweeps.sweep_file import written
@@ -197,6 +199,20 @@ def test_plan_prints_one_object(capsys, tmp_path):
     assert "on 3 cores, all at work" in fssl(capsys, *words, "--devices", "cpu,cpu,cpu")[1]
     assert "no device 'cuda:99'" in fssl(capsys, *words, "--devices", "99")[2]
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_file_is_planned_and_looked_at_as_it_is_trained(capsys, tmp_path):
+    """Two cells of two seeds, one of them with a record; a file names all its runs, and takes no other words."""
+    grid, places = tmp_path / "grid.yaml", ("--results", tmp_path)
+    grid.write_text(fssl(capsys, "sweep", "--grid", "R=0,0.4 seed=0,1", "--profile", "demo")[1])
+    run(experiment_of({"R": 0, "seed": 1, "profile": "demo"}), tmp_path)
+    planned = json.loads(fssl(capsys, "plan", grid, "--json", *places)[1])
+    assert (planned["cells"], planned["runs"], planned["profile"]) == (2, 3, "demo")
+    seen = json.loads(fssl(capsys, "status", grid, "--json", *places)[1])
+    assert seen["counts"]["done"] == 1 and seen["counts"]["missing"] == 3
+    for command, *words in (("plan", "ssfl/tab2"), ("status", "--seeds", "9"), ("work", "--main")):
+        code, _, error = fssl(capsys, command, grid, *words, *places)
+        assert code == 65 and "names all its runs" in error
 
 
 @pytest.mark.parametrize("by", ["run", "launcher"])

@@ -16,6 +16,7 @@ from reports.claims import claims_table, rows_of
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
 from reports.paper_table import item_tables, ours_entry
+from reports.provenance import remarks
 from reports.reported import Reported
 from reports.site import build
 from reports.tables import csv_of, latex_of, markdown_of
@@ -182,3 +183,21 @@ def test_other_data_than_the_papers_get_their_note(data: str, comparable: bool) 
     assert "+3.00 to the paper" in below
     assert (note in below) == (not comparable) and ("beyond the margin" in below) == comparable
     assert shown.largest_gap == ("A" if comparable else "B", shown.agreements["A" if comparable else "B"])
+
+
+def test_what_has_to_be_known_of_runs_stands_on_their_page_with_how_many() -> None:
+    """Of three runs one was edited, one is of changed code and a GPU; the code is of two versions."""
+    cell = make_cell("A", {"method": "A"}, 3)
+    plain, edited, other = (make_record(cell, seed, {ACCURACY: 0.5}) for seed in range(3))
+    code = {"commit": "b" * 40, "changes": "77"}
+    other = replace(other, manifest={**other.manifest, "code": code, "engine": {"device": "Example GPU"}})
+    runs = [plain, replace(edited, edited=True), other]
+    assert remarks(runs[:1], "custom") == [] and remarks(runs[:1], "demo") == [
+        "1 of 1 runs: recorded under profile custom"
+    ]
+    assert remarks(runs, "custom") == [
+        "1 of 3 runs: edited after it was written",
+        "1 of 3 runs: trained on Example GPU",
+        "1 of 3 runs: of uncommitted code",
+        "runs of 2 code versions: 4f1c2a9be0, bbbbbbbbbb",
+    ]
