@@ -71,8 +71,10 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def full_name(word: str, cls: Any, start: str = "") -> str:
-    """A hint for an unknown name: the fields of `cls` whose dotted names end with the word. Empty where none does."""
-    names = dict.fromkeys(name for name in field_names(cls) if name.endswith(f".{SYMBOLS.get(word, word)}"))
+    """A hint for an unknown name: the other fields of `cls` whose dotted names end as it does. Empty without any."""
+    last = word.rpartition(".")[2]
+    end = f".{SYMBOLS.get(last, last)}"
+    names = dict.fromkeys(name for name in field_names(cls) if name.endswith(end) and name != word)
     found = " or ".join(f"'{start}{name}'" for name in names)
     return f"did you mean {found}?" if found else ""
 
@@ -158,11 +160,11 @@ ShareBetween = Annotated[float, Interval("(0, 1)")]
 
 
 class UnknownKey(ConfigError):
-    """A key that is not a field of its table. `hint`: what the table has in its place."""
+    """A key that is not a field of its table. `name`: with dots. `hint`: what the table has in its place."""
 
-    def __init__(self, what: str, key: str, hint: str) -> None:
-        super().__init__(f"{what}; {hint}")
-        self.what, self.key, self.hint = what, key, hint
+    def __init__(self, name: str, value: Any, hint: str) -> None:
+        self.name, self.hint, self.what = name, hint, f"unknown key {name} = {quoted(value)}"
+        super().__init__(f"{self.what}; {hint}")
 
 
 class Checked:
@@ -273,7 +275,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
             continue
         if key not in fields:
             hint = full_name(str(key), cls) or nearest(key, fields)
-            raise UnknownKey(f"unknown key {_join(path, key)} = {quoted(raw)}", str(key), hint)
+            raise UnknownKey(_join(path, key), raw, hint)
         names = {former: now for now, former in fields[key].metadata.get("former", {}).items()}
         raw = names.get(raw, raw) if isinstance(raw, str) else raw
         if isinstance(raw, Mapping) and "kind" not in raw and dataclasses.is_dataclass(fields[key].default):
@@ -282,7 +284,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         try:
             values[key] = reader(raw, _join(path, key)) if reader else _read(hints[key], raw, _join(path, key))
         except UnknownKey as error:
-            elsewhere = "" if path or not error.hint.startswith("choose ") else full_name(error.key, cls)
+            elsewhere = "" if path or not error.hint.startswith("choose ") else full_name(error.name, cls)
             raise ConfigError(f"{error.what}; {elsewhere}") if elsewhere else error from None
     missing = [
         name

@@ -8,6 +8,7 @@ import pytest
 
 from benchmark.cli.list import _item
 from benchmark.cli.main import VERBS, WITHDRAWN, main, parser
+from benchmark.cli.run import _nothing_kept, resolve
 from benchmark.data.datasets import DATASETS
 from benchmark.errors import Stopped
 from benchmark.methods.catalogue import METHODS
@@ -62,6 +63,7 @@ def fssl(capsys, *words):
         ("run --config nothing.yaml", 65, "nothing.yaml"),
         ("run --cell ssfl/tab2:FedAvg/ful", 65, "FedAvg/full"),
         ("run --federation.alpha=1", 65, "unknown key federation.alpha = 1; did you mean 'partition.alpha' or"),
+        ("run --method semifl --method.objective=1", 65, "unknown key method.objective = 1; choose "),
         ("run --threads 0", 65, "--threads: 0; choose 1 or more"),
         ("run --engine cpu", 65, "unknown engine 'cpu'; choose auto, reference, pool"),
         ("run --engine ray", 65, "'ray' is withdrawn; choose pool on one machine"),
@@ -169,6 +171,15 @@ def test_run_prints_its_result_as_json(capsys, tmp_path):
     assert code == 0 and result["status"] == "done" and result["rounds"] == 2
     assert result["folder"] == str(tmp_path / "runs" / result["cell_key"] / "seed=0")
     assert fssl(capsys, "verify", "--results", tmp_path)[:2] == (0, "1 records, 0 troubles\n")
+
+
+def test_a_run_whose_last_round_kept_no_pseudo_label_says_what_may_keep_some(capsys, tmp_path):
+    """Not where some were kept, nor for a method that has none."""
+    experiment = resolve(None, [*TINY, "--method.threshold=0.9"])
+    said = _nothing_kept(experiment, {"pseudo/kept": 0.0})
+    assert "kept no pseudo-label at threshold 0.9;" in said and "a lower --method.threshold " in said
+    assert _nothing_kept(experiment, {"pseudo/kept": 0.1}) == ""
+    assert _nothing_kept(resolve(None, [*TINY, "--method", "server_only"]), {}) == ""
 
 
 def test_a_printed_configuration_runs_again(capsys, tmp_path):
