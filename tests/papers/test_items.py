@@ -24,8 +24,8 @@ from tests.papers.conftest import item_of
 
 # demo, laptop, gpu, paper; "-": the runs are those of a smaller profile. Of `-printed`, `-plain`: the variants.
 DIGESTS = {
-    "ssfl": "3961140097b3 0a9dd9f1a8af 53e4d8b69ac9 be3e4b4f511a",
-    "semifl": "e91f9a9ccf2a c62d92873c98 79abe620b83a 0bed19a6fa0b",
+    "ssfl": "e4e624fc0fdc 41bd3670537f e7bed10e62d8 d4757942231d",
+    "semifl": "00769924d0bf c1654ed4107c 79abe620b83a 0bed19a6fa0b",
     "rscfed": "bb1107eead23 f52b3f317f0a 4445420b31ed 6fb665904f17",
     "fedswitch": "9165482433bc efae6052e15b 070a2a721c8f 92039fa2ad6e",
     "sage": "2881a94ac635 469b90ac47a6 847326113ff7 91cdb17541ff",
