@@ -27,6 +27,7 @@ from benchmark.plain import GivenTwice, from_json_text
 T = TypeVar("T")
 
 
+@functools.cache
 def kind_of(cls: type) -> str:
     """The name of a dataclass in configurations: ClassSkew is class_skew."""
     declared = getattr(cls, "kind", None)
@@ -191,7 +192,7 @@ class Checked:
                 raise ConfigError(
                     f"{name}: {quoted(value)} does nothing with {switch} {position!r}; choose {switch} {remedy}"
                 )
-        for name, hint in _hints(typing.cast(Any, type(self))).items():
+        for name, hint in _fields_of_floats(type(self)).items():
             object.__setattr__(self, name, _canonical(hint, getattr(self, name)))
 
 
@@ -200,6 +201,16 @@ def _hints(cls: Any) -> dict[str, Any]:
     """The types of a dataclass's fields, without their intervals."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(typing.cast(Any, cls))}
+
+
+@functools.cache
+def _fields_of_floats(cls: type) -> dict[str, Any]:
+    """The types of those fields that hold a float, or floats in a tuple."""
+
+    def has_float(hint: Any) -> bool:
+        return hint is float or any(map(has_float, typing.get_args(hint)))
+
+    return {name: hint for name, hint in _hints(typing.cast(Any, cls)).items() if has_float(hint)}
 
 
 def _canonical(hint: Any, value: Any) -> Any:
@@ -229,6 +240,8 @@ def to_plain(value: Any, *, hashed: bool = False) -> Any:
     `hashed`: without the fields declared with `added` that are at their value from before. Raises TypeError for a value
     that has no exact JSON form.
     """
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f for f in dataclasses.fields(value) if not (hashed and _as_before(f, value))]
         return {
@@ -241,8 +254,6 @@ def to_plain(value: Any, *, hashed: bool = False) -> Any:
         return [to_plain(part, hashed=hashed) for part in value]
     if isinstance(value, Mapping):
         return {str(key): to_plain(part, hashed=hashed) for key, part in value.items()}
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-        return value
     raise TypeError(f"{quoted(value)} has no exact JSON form")
 
 

@@ -129,7 +129,8 @@ def _faults(value: Any, wanted: Wanted, name: str) -> Iterator[str]:
 def _fields(value: Any, wanted: list[Any] | Mapping[str, Any]) -> Iterator[tuple[object, Any, Wanted]]:
     """Each field with its value and what it should be."""
     if isinstance(wanted, list):
-        yield from ((index, entry, wanted[0]) for index, entry in enumerate(value))
+        holds = _holds(wanted[0])
+        yield from ((index, entry, wanted[0]) for index, entry in enumerate(value) if not holds(entry))
         return
     fields = _names(tuple(wanted))
     for field, key in fields.items():
@@ -138,8 +139,13 @@ def _fields(value: Any, wanted: list[Any] | Mapping[str, Any]) -> Iterator[tuple
             yield field, value.get(field), wanted[key]
     if "*" in fields:
         others = wanted["*"]
-        holds = KINDS[others] if isinstance(others, str) else lambda inner: False
+        holds = _holds(others)
         yield from ((name, inner, others) for name, inner in value.items() if name not in fields and not holds(inner))
+
+
+def _holds(kind: Wanted) -> Callable[[Any], bool]:
+    """Whether a value is of a kind that has a name. What has parts is looked into."""
+    return KINDS[kind] if isinstance(kind, str) else lambda value: False
 
 
 @functools.cache
