@@ -17,7 +17,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
@@ -25,9 +25,15 @@ from benchmark.errors import ConfigError, one_line
 from benchmark.plain import GivenTwice, from_json_text
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@functools.cache
+def _cached(function: F) -> F:
+    """`functools.cache` of a function of classes, which mypy takes for unhashable."""
+    return typing.cast(F, functools.cache(function))
+
+
+@_cached
 def kind_of(cls: type) -> str:
     """The name of a dataclass in configurations: ClassSkew is class_skew."""
     declared = getattr(cls, "kind", None)
@@ -181,7 +187,7 @@ class Checked:
     read_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {}
 
     def __post_init__(self) -> None:
-        for name, interval in _intervals(typing.cast(Any, type(self))).items():
+        for name, interval in _intervals(type(self)).items():
             value = getattr(self, name)
             if value is not None and not interval.holds(value):
                 raise ConfigError(f"{name}: {value}; choose {interval}")
@@ -196,21 +202,21 @@ class Checked:
             object.__setattr__(self, name, _canonical(hint, getattr(self, name)))
 
 
-@functools.cache
+@_cached
 def _hints(cls: Any) -> dict[str, Any]:
     """The types of a dataclass's fields, without their intervals."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(typing.cast(Any, cls))}
 
 
-@functools.cache
+@_cached
 def _fields_of_floats(cls: type) -> dict[str, Any]:
     """The types of those fields that hold a float, or floats in a tuple."""
 
     def has_float(hint: Any) -> bool:
         return hint is float or any(map(has_float, typing.get_args(hint)))
 
-    return {name: hint for name, hint in _hints(typing.cast(Any, cls)).items() if has_float(hint)}
+    return {name: hint for name, hint in _hints(cls).items() if has_float(hint)}
 
 
 def _canonical(hint: Any, value: Any) -> Any:
@@ -224,7 +230,7 @@ def _canonical(hint: Any, value: Any) -> Any:
     return float(value) + 0.0 if is_number and float in (hint, *args) else value
 
 
-@functools.cache
+@_cached
 def _intervals(cls: Any) -> dict[str, Interval]:
     intervals: dict[str, Interval] = {}
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
@@ -273,7 +279,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         raise ConfigError(
             f"{path or 'experiment'}: {quoted(data)} is not a table of fields; {cls.__name__} has {_names(cls)}"
         )
-    hints = _hints(typing.cast(Any, cls))
+    hints = _hints(cls)
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
     values = {}
     for key, raw in data.items():

@@ -172,7 +172,8 @@ def scale(setting: Setting, profile: str) -> Scale:
         model=replace(stand_in.model, norm="bn" if setting.norm == "bn" else "gn"),
         method={"unlabelled_ratio": 1, **grouping},  # FixMatch's, and two groups wherever the paper has any
         evaluation=evaluation,
-        optimizer=None if setting.method == "FedMatch" else stand_in.optimizer,  # its losses diverge at the others' rate
+        # FedMatch has its own: its losses diverge at the rate of the others.
+        optimizer=None if setting.method == "FedMatch" else stand_in.optimizer,
     )
     if setting.cohort:
         return replace(chosen, C=max(2, round(setting.C / 47 * (chosen.K or 1))))  # as of Table 2's 47; two at least
