@@ -14,7 +14,6 @@ from benchmark.cli.main import add_places
 from benchmark.cli.scope import (
     ITEMS_OR_FILES,
     add_devices,
-    add_quoted,
     add_scope,
     chosen_items,
     grids_of,
@@ -41,7 +40,6 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "Says at how many confirming seeds (--seeds N) open claims can be decided."
     )
     add_scope(command, what=ITEMS_OR_FILES)
-    add_quoted(command)
     add_devices(command, "jobs that are timed")
     command.add_argument(
         "--json", action="store_true", help="print one JSON object an item (and one for all of several), nothing else"

@@ -21,7 +21,6 @@ from benchmark.cli.main import ROOT, add_places, add_site, site_of
 from benchmark.cli.own_runs import note_cells, with_own
 from benchmark.cli.scope import (
     ITEMS_OR_FILES,
-    add_quoted,
     add_reference,
     add_scope,
     chosen_items,
@@ -60,7 +59,6 @@ def _add_reproduce(command: argparse.ArgumentParser) -> None:
         "Trains what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."
     )
     add_scope(command)
-    add_quoted(command)
     command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
     add_site(command)
     command.set_defaults(act=reproduce)

@@ -36,12 +36,17 @@ def add_scope(command: argparse.ArgumentParser, number_of_items: str = "+", what
         metavar="METHOD",
         help="one more method in the arena, such as my_module:MyMethod; may be given several times",
     )
+    command.add_argument(
+        "--also-quoted",
+        action="store_true",
+        help="also train the cells whose numbers the paper quotes from other settings (else they are only shown)",
+    )
 
 
 def chosen_items(options: argparse.Namespace) -> list[Item]:
     """The items that the options name. Raises ConfigError, also where --main leaves none."""
-    quoted = getattr(options, "also_quoted", False)
-    chosen = items(options.items, options.profile, options.also, also_quoted=quoted, rule=options.rule)
+    more = {"also_quoted": options.also_quoted, "rule": options.rule}
+    chosen = items(options.items, options.profile, options.also, **more)
     if options.main:
         chosen = [item.main_claims_only() for item in chosen if any(claim.main for claim in item.claims)]
         if not chosen:
@@ -52,8 +57,9 @@ def chosen_items(options: argparse.Namespace) -> list[Item]:
 def grids_of(options: argparse.Namespace) -> list[Grid]:
     """The grids of the sweep files that stand in place of items; none where none does. Raises ConfigError."""
     files = [Path(name) for name in options.items if name.endswith((".yaml", ".yml"))]
-    if files and (len(files) < len(options.items) or seeds_of(options) != Seeds() or options.also or options.main):
-        raise ConfigError("a sweep file names all its runs; leave out ITEM, --also, --main, --seeds and --pilots")
+    others = seeds_of(options) != Seeds() or options.also or options.also_quoted or options.main
+    if files and (len(files) < len(options.items) or others):
+        raise ConfigError("a sweep file names all its runs; leave out ITEM, --also..., --main, --seeds and --pilots")
     return [read(path) for path in files]
 
 
@@ -95,14 +101,6 @@ def add_devices(command: argparse.ArgumentParser, whose: str) -> None:
         metavar="LIST",
         help=f"of this machine, for the {whose}: cuda:0,cuda:1, or 0,1 for the same; one named twice has two; cpu "
         "alone: all cores; auto: CUDA, or the cores where there is none or the profile is demo or laptop",
-    )
-
-
-def add_quoted(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--also-quoted",
-        action="store_true",
-        help="also train the cells whose numbers the paper quotes from other settings (else they are only shown)",
     )
 
 

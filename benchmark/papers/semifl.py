@@ -117,8 +117,8 @@ def scale(setting: Setting, profile: str) -> Scale:
             return replace(scaled_down, T=T, model=model, method=fields, optimizer=sgd)
         case "FedMatch" | "FedRGD":  # as in SSFL's own stand-ins
             model, T = Model(network=network, norm="gn", norm_groups=4), scaled_down.T or 16
-            sgd = SGD(lr=0.02, schedule=Cosine(c=0.4375)) if setting.method == "FedRGD" else None
-            return replace(scaled_down, model=model, T=T, optimizer=sgd)
+            optimizer = SGD(lr=0.02, schedule=Cosine(c=0.4375)) if setting.method == "FedRGD" else None
+            return replace(scaled_down, model=model, T=T, optimizer=optimizer)
         case "HeteroFL":
             return scaled_down
     # A network without norm, and the print's share of SemiFL's rounds.
