@@ -1,6 +1,8 @@
 """Grids of factors: lists of values, and every combination of them as an experiment."""
 
+import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
@@ -17,11 +19,14 @@ MOST_RUNS = 10_000  # without --yes
 
 
 def grid_of_words(words: str) -> dict[str, list[Any]]:
-    """ "R=0,0.2 method=crl,grouping" as a grid. Raises ConfigError for a misspelt factor, or one without a value."""
+    """ "R=0,0.2 method=crl,grouping" as a grid. A value with blanks or commas stands in double quotes.
+
+    Raises ConfigError for a misspelt factor, or one without a value.
+    """
     grid: dict[str, list[Any]] = {}
-    for word in words.split():
+    for word in re.findall(r'(?:[^\s"]|"[^"]*"?)+', words):
         name, equals, text = word.partition("=")
-        values = [_value(part) for part in text.split(",") if part]
+        values = [_value(part) for part in next(csv.reader([text]), []) if part]
         if not equals or not values:
             raise ConfigError(f"--grid: {word!r} has no values; write {name}=VALUE,VALUE")
         if name in grid:

@@ -1,6 +1,7 @@
 """`fssl sweep`: write or check a W&B sweep file, for an item or a grid of factors."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,8 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.description = (
         "Prints a W&B sweep file: `fssl sweep ssfl/tab2 > sweep.yaml`, or `fssl sweep --grid 'R=0,0.4 T=2,8 "
         "method=crl,grouping seed=0,1'`. Every combination is built before anything is printed. Factors: R, T, N_s, K, "
-        "C, S, alpha, method, data, seed, profile, a cell, and any field by its dotted name, such as optimizer.lr."
+        "C, S, alpha, method, data, seed, profile, a cell, and any field by its dotted name, such as optimizer.lr. A "
+        "value with blanks or commas stands in double quotes: 'cell=\"ssfl/tab2:Labels alone\" seed=0'."
     )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--grid", metavar="WORDS", help="factors and their values, in place of an ITEM")
@@ -62,7 +64,8 @@ def file_of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:
         raise ConfigError("--seeds, --pilots: the grid names its seeds already; leave out one of the two")
     grid.setdefault("seed", list(seeds or [0]))
     checked(grid, many=options.yes)
-    made_by = f'fssl sweep --grid "{words}" --profile {options.profile}{_seed_words(options)}'
+    quoted = shlex.quote(words) if '"' in words else f'"{words}"'
+    made_by = f"fssl sweep --grid {quoted} --profile {options.profile}{_seed_words(options)}"
     return written(grid, name=words, made_by=made_by)
 
 

@@ -123,3 +123,20 @@ def test_what_is_written_is_read_back(tmp_path_factory, R, seeds):
     path, grid = tmp_path_factory.mktemp("sweep") / "sweep.yaml", {"R": R, "method": ["crl", "semifl"], "seed": seeds}
     path.write_text(written(grid, name="a", made_by="b"))
     assert read(path) == grid
+
+
+def test_values_with_blanks_and_commas_stand_in_double_quotes(capsys, tmp_path):
+    """The first line of the file is the command that writes it again."""
+    words = 'cell="semifl/tab3:FedMatch/IID","rscfed/tab2:SVHN/RSCFed, weight held","ssfl/tab2:Server only" seed=0,1'
+    cells = ["semifl/tab3:FedMatch/IID", "rscfed/tab2:SVHN/RSCFed, weight held", "ssfl/tab2:Server only"]
+    assert grid_of_words(words) == {"cell": cells, "seed": [0, 1]}
+    (tmp_path / "grid.yaml").write_text(text_of(capsys, 'cell="ssfl/tab2:Server only" seed=0', "--profile", "demo"))
+    text = (tmp_path / "grid.yaml").read_text()
+    assert read(tmp_path / "grid.yaml")["cell"] == ["ssfl/tab2:Server only"]
+    _, _, _, typed, *others = shlex.split(text.splitlines()[0].removeprefix("# made by: "))
+    assert text_of(capsys, typed, *others) == text
+
+
+def text_of(capsys, words, *others):
+    assert main(["sweep", "--grid", words, *others]) == 0
+    return capsys.readouterr().out
