@@ -14,7 +14,7 @@ from reports.formatting import WORDS, slug
 from reports.item_figures import drawn_metrics, item_picture
 from reports.paper_table import entry_values, item_tables, metrics_of, notes_of
 from reports.reported import Reported
-from reports.results import curve_rows
+from reports.results import CURVE_COLUMNS, curve_rows
 from reports.tables import Table, csv_of, files_of
 
 
@@ -67,7 +67,8 @@ def item_files(reported: Reported, tables: Sequence[Table], claims: Table, pictu
         files |= {"figure.svg": picture.svg().encode(), "figure.pdf": picture.pdf()}
     if reported.runs:
         metrics, results = drawn_metrics(reported), reported.results.values()
-        files["figure.csv"] = csv_of(row for result in results for row in curve_rows(result, metrics))
+        rows = [row for result in results for row in curve_rows(result, metrics)]
+        files["figure.csv"] = csv_of(rows, (*CURVE_COLUMNS, *metrics))
     return files
 
 

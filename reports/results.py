@@ -15,6 +15,7 @@ from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, t_factor
 from benchmark.verdicts.units import is_fraction
 
+CURVE_COLUMNS = ("label", "cell_key", "seed", "status", "round")  # and one for each metric
 COSTS = ("local_steps", "bytes_up", "bytes_down", "wall_seconds")
 MEAN_SEEDS = 3  # finished runs that a mean line needs
 
@@ -33,12 +34,12 @@ def curve_rows(result: CellResult, metrics: Sequence[str]) -> Iterator[dict[str,
     """
     for run in result.runs:
         derived = {name: value_of(run, name) for name in metrics if is_derived(name)}
-        start = {"label": result.cell.label, "cell_key": run.cell_key, "seed": run.seed, "status": run.status}
+        start = (result.cell.label, run.cell_key, run.seed, run.status)
         for line in run.rounds:
             measures = {**line, **(derived if line["round"] == len(run.rounds) else {})}
             values = {name: value for name in metrics if (value := measures.get(name)) is not None}
             if values:
-                yield {**start, "round": line["round"], **values}
+                yield {**dict(zip(CURVE_COLUMNS, (*start, line["round"]), strict=True)), **values}
 
 
 @dataclass(frozen=True, kw_only=True)
