@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
-from benchmark.models.dropout import draws_by_image, rows_of_a_batch
 from benchmark.models.norms import has_batch_statistics
 from benchmark.models.tensors import tensors_of
 
@@ -148,7 +147,9 @@ _LEAVES_OUT = "leaves_out_rejected_images"
 def leave_out_rejected(network: nn.Module) -> bool:
     """Let `loss_of_kept` pass only kept images through this network. False where all must pass: where a batch norm
     would see other batches, or a dropout draw other masks."""
-    allowed = not has_batch_statistics(network) and draws_by_image(network)
+    dropouts = (nn.modules.dropout._DropoutNd,)
+    draws = any(isinstance(module, dropouts) and module.p > 0 for module in network.modules())
+    allowed = not has_batch_statistics(network) and not draws
     setattr(network, _LEAVES_OUT, allowed)
     return allowed
 
@@ -164,12 +165,10 @@ def loss_of_kept(network: nn.Module, images_NCHW: Tensor, labels_N: Tensor, kept
     the weights is a NaN in the loss; here only the weights show it.)"""
     if not getattr(network, _LEAVES_OUT, False) or bool(kept_N.all()):
         return consistency_loss(network(images_NCHW), labels_N, kept_N)
-    count = len(images_NCHW)
     rows_M = kept_N.nonzero().squeeze(1)
     if not len(rows_M):
         # An entry of each, because the gradient of a whole tensor's sum would be as much work again.
         entries = [weight[(0,) * weight.dim()] for weight in network.parameters() if weight.requires_grad]
         return torch.stack(entries).sum() * 0.0
-    with rows_of_a_batch(network, count, rows_M):
-        logits_MD = network(images_NCHW[rows_M])
-    return consistency_loss(logits_MD, labels_N[rows_M], kept_N[rows_M], num_images=count)
+    logits_MD = network(images_NCHW[rows_M])
+    return consistency_loss(logits_MD, labels_N[rows_M], kept_N[rows_M], num_images=len(images_NCHW))

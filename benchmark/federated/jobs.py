@@ -20,7 +20,6 @@ from benchmark.losses import leave_out_rejected
 from benchmark.methods.calls import finished, started
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
-from benchmark.models.fast_group_norm import use_fast_group_norms
 from benchmark.optim.sgd import StepRange
 from benchmark.streams import seed_global, torch_stream
 
@@ -37,8 +36,8 @@ class JobRunner:
     """Runs one job at a time in this process, on one device. Its networks and modules are reused from job to job.
 
     `fast`: on a CPU, another local step than the plain one, to the same numbers but for their last bits. The
-    optimizer's step is one kernel; matrix products are oneDNN's, and group norms of few channels our own, where they
-    are float32; images below tau pass no network where that changes nothing (`loss_of_kept`).
+    optimizer's step is one kernel; matrix products are oneDNN's, where they are float32; images below tau pass no
+    network where that changes nothing (`loss_of_kept`).
     """
 
     def __init__(self, environment: Environment, *, fast: bool = False, device: str = "cpu") -> None:
@@ -96,7 +95,6 @@ class JobRunner:
         if model not in self._networks:
             network = self._networks[model] = self._environment.network(model, self._device)
             if self._fast:
-                use_fast_group_norms(network)
                 leave_out_rejected(network)
         return self._networks[model]
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.models.classifier import Classifier
-from benchmark.models.dropout import ImageDropout2d
 from benchmark.models.norms import Norm
 
 
@@ -30,7 +29,7 @@ class EmnistCnn(Classifier):
         self.norm1 = norm(32)
         self.conv2 = nn.Conv2d(32, 64, kernel_size=3)
         self.pool = nn.MaxPool2d(2)
-        self.dropout = ImageDropout2d(dropout)
+        self.dropout = nn.Dropout2d(dropout)
         self.norm2 = norm(64)
         self.fc1 = nn.Linear(64 * ((rows - 4) // 2) * ((columns - 4) // 2), 128)
         self.fc2 = nn.Linear(128, num_classes)
