@@ -1,6 +1,7 @@
 """`fssl report`: the site, single tables and figures, and what git keeps, from records alone."""
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
 from reports.exports import write_item
 from reports.findings import write_findings
+from reports.formatting import count
 from reports.reported import Reported, connect
 from reports.site import build
 from sweeps.plan import plan, restricted
@@ -75,8 +77,11 @@ def _build(options: argparse.Namespace) -> Path:
     if options.items or options.profile:
         chosen = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, read)
         only = {(item.name, item.profile) for item, _ in chosen}
+    shown = with_own(options.results, results, read, troubles)
+    number = count(len(shown if only is None else only), "item")
+    print(f"fssl: draws the pages of {number} and of their cells ...", file=sys.stderr)
     return build(
-        with_own(options.results, results, read, troubles),
+        shown,
         site_of(options),
         only=only,
         troubles=told(troubles, options.results),
