@@ -107,7 +107,7 @@ def _commit_reference(options: argparse.Namespace) -> None:
     profiles = [profile for profile in options.profile or COMMITTED if profile != "demo"]
     for item, _ in on_disk(names, profiles, options.results):
         planned = plan(items([item.word], item.profile), options.results)  # with the trials that it was chosen by
-        runs = restricted(planned.records, planned.runs)
+        runs = restricted(planned.records, planned.shown)
         for record in (record for seeds in runs.values() for record in seeds.values() if record.status in FINISHED):
             # A cell has one key under every profile: some of its runs may have been trained for the demo.
             if record.experiment.get("profile") != "demo" and not record.apart:

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from argparse import Namespace
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -123,6 +124,19 @@ def test_committed_trials_choose_the_committed_cells(tmp_path):
     (item,) = planned.items
     chosen = {cell.cell_key for cell in item.cells if cell.setting["hyperparameters"] == "tuned"}
     assert len(chosen) >= 7 and not chosen & {run.cell_key for run in planned.missing}
+
+
+def test_a_quoted_cell_that_somebody_trained_is_committed(places, monkeypatch, tmp_path):
+    def quoted(profile):
+        first, second = small_item(profile).cells
+        return replace(small_item(profile), cells=(replace(first, role="quoted"), second), claims=())
+
+    monkeypatch.setattr(report, "ITEMS", {"ssfl/tab2": quoted})
+    monkeypatch.setattr(catalogue, "ITEMS", {"ssfl/tab2": quoted})
+    cell = quoted("laptop").cells[0]
+    run(cell.experiment, tmp_path)
+    report._commit_reference(Namespace(items=[], profile=["laptop"], results=tmp_path))
+    assert [path.parent.name for path in tmp_path.glob("reference/*/*.gz")] == [cell.cell_key]
 
 
 def test_a_data_set_that_is_not_there_leaves_the_others_to_be_trained(places, capsys, monkeypatch):
