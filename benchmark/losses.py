@@ -142,13 +142,13 @@ def _flat(parameters: list[Tensor]) -> Tensor:
 # output depends on the others of its batch.
 
 _LEAVES_OUT = "leaves_out_rejected_images"
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def leave_out_rejected(network: nn.Module) -> bool:
     """Let `loss_of_kept` pass only kept images through this network. False where all must pass: where a batch norm
     would see other batches, or a dropout draw other masks."""
-    dropouts = (nn.modules.dropout._DropoutNd,)
-    draws = any(isinstance(module, dropouts) and module.p > 0 for module in network.modules())
+    draws = any(isinstance(module, DROPOUTS) and module.p > 0 for module in network.modules())
     allowed = not has_batch_statistics(network) and not draws
     setattr(network, _LEAVES_OUT, allowed)
     return allowed

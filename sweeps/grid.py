@@ -21,10 +21,12 @@ MOST_RUNS = 10_000  # without --yes
 def grid_of_words(words: str) -> dict[str, list[Any]]:
     """ "R=0,0.2 method=crl,grouping" as a grid. A value with blanks or commas stands in double quotes.
 
-    Raises ConfigError for a misspelt factor, or one without a value.
+    Raises ConfigError for a misspelt factor, one without a value, and a quote that is not closed.
     """
+    if words.count('"') % 2:
+        raise ConfigError("--grid: a double quote is not closed; write it at both ends of the value")
     grid: dict[str, list[Any]] = {}
-    for word in re.findall(r'(?:[^\s"]|"[^"]*"?)+', words):
+    for word in re.findall(r'(?:[^\s"]|"[^"]*")+', words):
         name, equals, text = word.partition("=")
         values = [_value(part) for part in next(csv.reader([text]), []) if part]
         if not equals or not values:

@@ -7,7 +7,6 @@ known once it has run. A claim that is made or reworded later is therefore judge
 """
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -222,7 +221,7 @@ def _confirming_runs(results: Path, keys: frozenset[str]) -> Iterator[tuple[int,
     """The first seed of each run's hundred, and the file that has its manifest."""
     kinds = [(results / "runs", "/manifest.json"), *((folder, ".json.gz") for folder in reference_folders(results))]
     for cells, end in kinds:
-        for key in sorted(keys.intersection(os.listdir(cells) if cells.is_dir() else ())):
+        for key in sorted(keys.intersection(folder.name for folder in cells.glob("*"))):
             for path in sorted((cells / key).glob(f"seed=[1-9][0-9][0-9]{end}")):
                 yield first_seed_of(int(path.relative_to(cells / key).parts[0][5:8])), path
 

@@ -91,6 +91,7 @@ def fssl(capsys, *words):
         ("--data=mnist", 65, "unknown option '--data'; options follow a command, see `fssl --help`"),
         ("plan", 65, "ITEM"),
         ('sweep --grid ""', 65, "no factors; give some"),
+        ("sweep --grid 'cell=\"ssfl/tab2:Server only seed=0'", 65, "a double quote is not closed"),
         ('sweep --grid "r=0"', 65, "unknown factor 'r'"),
         ('sweep --grid "R=0 alpha=1"', 65, "R and alpha"),
         ('sweep --grid "R=0,2"', 65, "R=2"),

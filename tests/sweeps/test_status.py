@@ -1,4 +1,4 @@
-"""What `fssl status` says of folders made by hand and of real runs, and progress where there is no terminal."""
+"""`fssl status` of folders made by hand and of real runs; progress without a terminal."""
 
 import io
 import json
