@@ -55,7 +55,7 @@ class MeanTeacherMethod(fl.Method):
     def init(self, setup: fl.Setup) -> fl.State:
         start = setup.initial_weights()
         first = {"first": start} if self.teacher_start == "paper" else {}
-        return fl.State(server={"student": start, **first, "has_teacher": {}})
+        return fl.State(server={"student": start, **first})
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         if world.round > self.warm_start_rounds:
@@ -83,7 +83,7 @@ class MeanTeacherMethod(fl.Method):
             before = draws[:place].count(client)
             receives = {"student": state.server["student"]} if not before else {}
             late = world.round > self.warm_start_rounds + 1  # in the first round both models are the same
-            needs_teacher = world.unlabelled(client) and str(client) not in state.server["has_teacher"]
+            needs_teacher = world.unlabelled(client) and "teacher" not in state.clients.get(str(client), {})
             if "first" in state.server and needs_teacher and late and not before:
                 receives["teacher"] = state.server["first"]
             update = self._update(world, client, again=client in draws[place + 1 :])
@@ -91,12 +91,6 @@ class MeanTeacherMethod(fl.Method):
             rate = "server" if world.labelled[client] else "client"
             jobs.append(world.job(client, update, receives, data, draw=before, learning_rate=rate))
         return jobs
-
-    def next_state(self, state: fl.State, world: fl.World, student: fl.Weights, drawn: Sequence[int]) -> fl.State:
-        """The state after a round. These clients trained in it, and it ended in this global model."""
-        teachers = {str(client): 1 for client in drawn if world.unlabelled(client)}
-        server = {**state.server, "student": student, "has_teacher": {**state.server["has_teacher"], **teachers}}
-        return fl.State(server=server)
 
     def warm_start(self, state: fl.State, world: fl.World) -> fl.State:
         """FedAvg of the clients with labels (C of them where there are more). They train on labels alone."""
@@ -168,7 +162,8 @@ class FedConsist(MeanTeacherMethod):
         average = RunningMean()
         for weight, outcome in zip(weights, world.fit(self.local_jobs(state, world, cohort)), strict=True):
             average.add(outcome.sends["student"], weight)
-        return self.next_state(state, world, average.value(), cohort), share_of_labelled(world, share)
+        server = {**state.server, "student": average.value()}
+        return fl.State(server=server), share_of_labelled(world, share)
 
     def weights(self, cohort: Sequence[int], world: fl.World) -> tuple[list[float], float]:
         """The weight of each of these clients in the mean, and the labelled ones' share. Weights are not normalised."""

@@ -92,9 +92,9 @@ class FedIRM(FedConsist):
         others = [self._matches(jobs[client], relation, world) for client in cohort if not world.labelled[client]]
         for outcome in world.fit(others):
             average.add(outcome.sends["student"], weight[outcome.key.client])
-        state = self.next_state(state, world, average.value(), cohort)
         known = {} if relation is None else {"relation": relation}
-        return fl.State(server={**state.server, **known}), share_of_labelled(world, share)
+        server = {**state.server, "student": average.value(), **known}
+        return fl.State(server=server), share_of_labelled(world, share)
 
     def ramp(self, world: fl.World) -> float:
         """The share of lambda in this round."""

@@ -84,7 +84,7 @@ class RSCFed(MeanTeacherMethod):
         outcomes = world.fit(self.local_jobs(state, world, draws))
         by_subset = self._group_by_subset(subsets, world, outcomes)
         student, share = (self._shared_round if self.labelled_weight == "per_round" else self._mean)(by_subset)
-        return self.next_state(state, world, student, draws), share_of_labelled(world, share)
+        return fl.State(server={**state.server, "student": student}), share_of_labelled(world, share)
 
     def _mean(self, subsets: Iterable[tuple[list[Member], list[fl.Weights]]]) -> tuple[fl.Weights, float]:
         """Eq. 7: the plain mean of the sub-consensus models, and labelled clients' weight in it."""
