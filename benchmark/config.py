@@ -184,7 +184,7 @@ class Checked:
 
     # Field -> the switch that decides whether the field is used, and the switch's values that use it. At other values
     # the field must be at its default: a setting without effect must not make another cell.
-    read_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {}
+    read_with: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
 
     def __post_init__(self) -> None:
         for name, interval in _intervals(type(self)).items():

@@ -53,14 +53,8 @@ class Weak(Checked):
     # Above 1: the image is enlarged by it (bilinear) and cropped to its size, not padded: 1.25 makes 40 of 32 pixels.
     enlarge: Annotated[float, Interval("[1, 4]")] = added(1.0)
 
+    read_with = {name: ("enlarge", (1.0,)) for name in ("crop_padding", "padding_mode")}
     num_draws = 3  # D: flip, top, left
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        padding = {name: getattr(type(self), name) for name in ("crop_padding", "padding_mode")}
-        for name, default in padding.items():
-            if self.enlarge > 1.0 and getattr(self, name) != default:
-                raise ConfigError(f"{name}: {getattr(self, name)!r} does nothing with enlarge {self.enlarge:g}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,10 +90,7 @@ class CRL(Checked):
     # released_code: one_forward, in which both views share batch-norm statistics
     views: Literal["two_forwards", "one_forward"] = "two_forwards"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.views == "one_forward" and self.pseudo_label_mode == "eval":
-            raise ConfigError("views: 'one_forward' shares the training pass; with 'eval' choose 'two_forwards'")
+    read_with = {"pseudo_label_mode": ("views", ("two_forwards",))}  # one forward pass is the training pass
 
     def update(self, keeps_momentum: bool) -> "ConsistencyUpdate":
         return ConsistencyUpdate(objective=self, keeps_momentum=keeps_momentum)

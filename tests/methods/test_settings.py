@@ -24,7 +24,7 @@ from tests.methods.watch import tiny_with
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CRL(views="one_forward", pseudo_label_mode="eval"), "choose 'two_forwards'"),
+        (lambda: CRL(views="one_forward", pseudo_label_mode="eval"), "choose views 'two_forwards'"),
         (
             lambda: RSCFed(labelled_share=0.3, labelled_weight="by_size"),
             "choose labelled_weight 'per_round' or 'per_subset'",
