@@ -115,8 +115,10 @@ class Supervised:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectiveUpdate(shared.StudentUpdate):
-    """Base of Eqs. 4 and 5: the loss of unlabelled images, and also Eq. 3 where the client has labels."""
+class ConsistencyUpdate(shared.StudentUpdate):
+    """Eq. 4, and also Eq. 3 where the client has labels. Updates below have another loss of unlabelled images."""
+
+    objective: CRL | SelfTraining = CRL()
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         network = trainable["student"]
@@ -129,17 +131,8 @@ class ObjectiveUpdate(shared.StudentUpdate):
 
     def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, labels_N and kept_N."""
-        raise NotImplementedError(f"{type(self).__name__} has no loss of unlabelled images")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConsistencyUpdate(ObjectiveUpdate):
-    """Eq. 4."""
-
-    objective: CRL = CRL()
-
-    def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         objective = self.objective
+        assert isinstance(objective, CRL)
         if objective.views == "one_forward":
             weak_ND, strong_ND = network(torch.cat([views["weak"], views["strong"]])).chunk(2)
             labels_N, _, kept_N = pseudo_labels(weak_ND, objective.threshold)
@@ -150,10 +143,8 @@ class ConsistencyUpdate(ObjectiveUpdate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoViewSelfTrainingUpdate(ObjectiveUpdate):
+class TwoViewSelfTrainingUpdate(ConsistencyUpdate):
     """Self-training on weak and strong views alike. As released, with labels at clients."""
-
-    objective: CRL = CRL()
 
     def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """The measured pseudo-labels are those of the weak views."""
@@ -163,7 +154,7 @@ class TwoViewSelfTrainingUpdate(ObjectiveUpdate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfTrainingUpdate(ObjectiveUpdate):
+class SelfTrainingUpdate(ConsistencyUpdate):
     """Eq. 5. The label is given in evaluation mode, as released (train_LocalSGD.py:547-570), so that it depends on the
     running statistics."""
 
