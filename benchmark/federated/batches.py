@@ -96,11 +96,11 @@ class JobBatches:
         self._sources = sources_of(job, environment, round_number, selected or {})
         self._phases = len(job.update.phases)
         empty = [name for name, source in self._sources.items() if not len(source)]
-        if empty and job.limit.steps != 0:
+        if empty:
             raise ConfigError(
                 f"holder {job.key.client} has no images for the stream {empty[0]!r} of its local training"
             )
-        if not job.data and job.limit.steps != 0:
+        if not job.data:
             raise ConfigError(f"holder {job.key.client} has no images for its local training")
         self.steps = steps_of(job, self._sources)
 

@@ -163,7 +163,7 @@ class FedMatch(fl.Method):
         if not self.helpers:
             return {}
         jobs = [
-            world.job(fl.SERVER, EmbedUpdate(), {"theta": summed(**sets)}, draw=draw, limit=fl.Limit(steps=0))
+            world.job(fl.SERVER, EmbedUpdate(), {"theta": summed(**sets)}, draw=draw)
             for draw, sets in enumerate(ends.values(), start=1)
         ]
         return {str(client): outcome.sends["output"] for client, outcome in zip(ends, world.fit(jobs), strict=True)}

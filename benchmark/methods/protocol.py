@@ -53,7 +53,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """How long a job trains: local steps, or passes over its longest stream. 0 steps: it only reads."""
+    """How long a job trains: local steps, or passes over its longest stream. One that only reads takes none."""
 
     steps: int | None = None
     epochs: int | None = None

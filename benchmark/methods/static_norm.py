@@ -41,8 +41,7 @@ def with_static_statistics(
         if world.unlabelled(holder):
             asked.append((holder, "unlabelled"))
     jobs = [
-        world.job(holder, StatisticsUpdate(part=part, pooled=pooled), {"student": weights}, limit=fl.Limit(steps=0))
-        for holder, part in asked
+        world.job(holder, StatisticsUpdate(part=part, pooled=pooled), {"student": weights}) for holder, part in asked
     ]
     shares = [(answer["statistics"], answer["count"]) for _, answer in sent(world.fit(jobs))]
     return set_statistics(weights, mean_statistics(shares, pooled=pooled))
