@@ -269,7 +269,7 @@ def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
         split, labels_N = environment.split, environment.data.train_labels_N.numpy()
         classes, title = list(map(str, environment.data.classes)), _setting_text(cell, drawing.panels) or cell.label
         if split.labelled:
-            counts[f"{title}, labelled"] = pd.DataFrame(split.labelled_counts(labels_N), columns=classes)
+            counts[f"{title}, labelled"] = pd.DataFrame(split.counts(labels_N, split.labelled), columns=classes)
         counts[title] = pd.DataFrame(split.counts(labels_N), columns=classes)
     if not counts:
         return None

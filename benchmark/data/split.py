@@ -17,6 +17,7 @@ Shapes: N training images, K clients, H holders, d classes; index arrays are int
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -51,20 +52,10 @@ class Split:
             digest.update(np.sort(indices_N).astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def counts(self, labels_N: IntArray) -> IntArray:
-        """(K, d) images of each class at each client, without those of `labelled`."""
-        return self._counts(self.clients, labels_N)
-
-    def labelled_counts(self, labels_N: IntArray) -> IntArray:
-        """(K, d) images of each class in each client's `labelled`. (0, d) where clients have none of their own."""
-        return self._counts(self.labelled, labels_N)
-
-    def server_counts(self, labels_N: IntArray) -> IntArray:
-        """(d,) labelled images of each class at the server, without validation images."""
-        return self._counts((self.server_N,), labels_N)[0]
-
-    def _counts(self, holders: tuple[IntArray, ...], labels_N: IntArray) -> IntArray:
-        counts = [np.bincount(labels_N[held_N], minlength=self.num_classes) for held_N in holders]
+    def counts(self, labels_N: IntArray, holders: Sequence[IntArray] | None = None) -> IntArray:
+        """(H, d) images of each class at these holders. Default: at the clients, without those of `labelled`."""
+        held = self.clients if holders is None else holders
+        counts = [np.bincount(labels_N[held_N], minlength=self.num_classes) for held_N in held]
         return np.array(counts, dtype=np.int64).reshape(-1, self.num_classes)
 
 

@@ -81,7 +81,7 @@ def test_labels_drawn_apart_are_among_the_unlabelled_images_too(half, share, rul
     whole = split(labels_N, 4, 0, 2 * half, rule, seed, labelled_share=share)
     actual = assign_labels(whole, labels_N, "drawn_apart")
     m = int(40 * share)
-    assert whole.labelled_counts(labels_N).sum(axis=0).tolist() == [m] * 4 and actual.hidden
+    assert whole.counts(labels_N, whole.labelled).sum(axis=0).tolist() == [m] * 4 and actual.hidden
     assert sorted(np.concatenate([*whole.clients, *actual.labelled])) == list(range(220))  # each once
     for labelled_N, own_N, unlabelled_N in zip(actual.labelled, whole.clients, actual.unlabelled, strict=True):
         assert len(labelled_N)

@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from benchmark.cli.data import describe, plot
 from benchmark.cli.main import main
 from benchmark.data.datasets import load
-from benchmark.data.describe import describe, plot
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.data.split import split
 from benchmark.errors import CannotWrite, ConfigError

@@ -45,7 +45,7 @@ def test_nothing_lost_and_nothing_given_twice(n_d, K, a_class, N_validation, rul
     shared = split(labels_N, len(n_d), a_class * len(n_d), K, rule, seed, N_validation)
     held = np.concatenate([shared.server_N, shared.validation_N, *shared.clients])
     np.testing.assert_array_equal(np.sort(held), np.arange(len(labels_N)))
-    assert shared.server_counts(labels_N).tolist() == [a_class] * len(n_d)
+    assert shared.counts(labels_N, [shared.server_N]).tolist() == [[a_class] * len(n_d)]
     validation_d = np.bincount(labels_N[shared.validation_N], minlength=len(n_d))
     assert validation_d.sum() == N_validation
     if N_validation <= 20 * len(n_d):  # no class runs out
@@ -69,10 +69,10 @@ def test_labels_at_the_clients_move_neither_server_nor_validation(per_client, K,
     shared = split(labels_N, 10, N_s, K, rule, seed, N_validation, labels_per_client=per_client)
     np.testing.assert_array_equal(shared.server_N, without.server_N)
     np.testing.assert_array_equal(shared.validation_N, without.validation_N)
-    np.testing.assert_array_equal(shared.labelled_counts(labels_N), np.full((K, 10), per_client))
+    np.testing.assert_array_equal(shared.counts(labels_N, shared.labelled), np.full((K, 10), per_client))
     everything = [shared.server_N, shared.validation_N, *shared.labelled, *shared.clients]
     np.testing.assert_array_equal(np.sort(np.concatenate(everything)), np.arange(900))
-    assert without.labelled == () and without.labelled_counts(labels_N).shape == (0, 10)
+    assert without.labelled == () and without.counts(labels_N, without.labelled).shape == (0, 10)
     further = replace(shared, labelled=(), clients=(*shared.clients, *shared.labelled))
     assert len({shared.hash(), further.hash(), replace(shared, labelled=()).hash()}) == 3
 
