@@ -139,16 +139,13 @@ def load(name: str, root: Path | None = None) -> DataSet:
 def check_counts(data: DataSet) -> None:
     """Raises DataError for a set of another size than the one that has its name."""
     entry = known(data.name)
-    here = _in_words(len(data.train_labels_N), len(data.test_labels_N), data.num_classes, data.image_shape)
-    listed = _in_words(entry.train, entry.test, entry.num_classes, entry.image_shape)
+    words = "{:,} training and {:,} test images of {} classes and shape {}".format
+    here = words(len(data.train_labels_N), len(data.test_labels_N), data.num_classes, data.image_shape)
+    listed = words(entry.train, entry.test, entry.num_classes, entry.image_shape)
     if here != listed:
         raise DataError(
             f"{data.name}: {here}, but that set has {listed}: copy it again, or name a set of your own as folder:PATH"
         )
-
-
-def _in_words(train: int, test: int, num_classes: int, image_shape: tuple[int, int, int]) -> str:
-    return f"{train:,} training and {test:,} test images of {num_classes} classes and shape {image_shape}"
 
 
 def known(name: str) -> Known:
@@ -173,9 +170,9 @@ def find(name: str, root: Path | None = None) -> Path | None:
     return None
 
 
-def at_hand(name: str, root: Path | None = None) -> bool:
+def at_hand(name: str) -> bool:
     """Whether `load` finds the data without a download."""
-    return name == "digits" or find(name, root) is not None  # scikit-learn brings the digits
+    return name == "digits" or find(name) is not None  # scikit-learn brings the digits
 
 
 def _folders_searched(root: Path | None) -> list[Path]:
@@ -183,12 +180,10 @@ def _folders_searched(root: Path | None) -> list[Path]:
     return [expanded(given), cache_folder()] if given else [cache_folder()]
 
 
-def image_shape_of(name: str, root: Path | None = None) -> tuple[tuple[int, int, int], int]:
+def image_shape_of(name: str) -> tuple[tuple[int, int, int], int]:
     """(channels, rows, columns) and number of classes. Only a folder of images is read for it. Raises as `load`."""
-    if name.startswith("folder:"):
-        data = load(name, root)
-        return data.image_shape, data.num_classes
-    return known(name).image_shape, known(name).num_classes
+    data = load(name) if name.startswith("folder:") else known(name)
+    return data.image_shape, data.num_classes
 
 
 def statistics_of(name: str, train_images_NCHW: Tensor) -> Statistics:

@@ -13,7 +13,7 @@ import socket
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,9 +150,11 @@ def download(name: str, original: Sequence[str], searched: str) -> Path:
     _, reader, *arguments = original
     target = cache_folder() / name
     fetching = cache_folder() / f".fetching-{name}-{os.getpid()}"
+    before = socket.getdefaulttimeout()
     try:
         fetching.mkdir(parents=True, exist_ok=True)
-        with _short_timeout(), contextlib.redirect_stdout(sys.stderr):  # standard output belongs to --json
+        socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)  # torchvision gives its downloads no time limit of their own
+        with contextlib.redirect_stdout(sys.stderr):  # standard output belongs to --json
             READERS[reader](str(fetching), True, *arguments)
         with contextlib.suppress(OSError):  # another process was faster: its copy is as good
             fetching.rename(target)
@@ -162,16 +164,6 @@ def download(name: str, original: Sequence[str], searched: str) -> Path:
             "set FSSL_DATA to a folder that holds it, or run where there is a network"
         ) from error
     finally:
+        socket.setdefaulttimeout(before)
         shutil.rmtree(fetching, ignore_errors=True)
     return target
-
-
-@contextlib.contextmanager
-def _short_timeout() -> Iterator[None]:
-    """torchvision gives its downloads no time limit of their own."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
