@@ -61,14 +61,15 @@ class DataSharing(fl.Method):
         return fl.State(server={"student": setup.initial_weights(), "given": {}})
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
+        student, given, now = state.server["student"], state.server["given"], 0
         if world.round <= self.warm_start_rounds:
-            student = trained_at_server(state.server["student"], world, self.server_batch_size)
-            given, now = state.server["given"], 0
+            student = trained_at_server(student, world, self.server_batch_size)
         else:
             cohort = world.cohort()
-            given = self._give_shares(state.server["given"], cohort, world)
+            given = self._give_shares(given, cohort, world)
             now = (len(given) - len(state.server["given"])) * self.given(world.labelled[fl.SERVER])
-            student = self._clients(state.server["student"], given, cohort, world)
+            outcomes = world.fit([self._job(student, given, client, world) for client in cohort])
+            student = mean_of(outcomes, student, lambda client: world.sizes[client] + len(given[str(client)]))
         student = with_static_statistics(student, world, range(world.K))
         return fl.State(server={"student": student, "given": given}), {"comm/shared_images": now}
 
@@ -83,10 +84,6 @@ class DataSharing(fl.Method):
             if str(client) not in given
         }
         return {**given, **drawn}
-
-    def _clients(self, student: fl.Weights, given: fl.Tree, cohort: list[int], world: fl.World) -> fl.Weights:
-        jobs = [self._job(student, given, client, world) for client in cohort]
-        return mean_of(world.fit(jobs), student, lambda client: world.sizes[client] + len(given[str(client)]))
 
     def _job(self, student: fl.Weights, given: fl.Tree, client: int, world: fl.World) -> fl.Job:
         shared_N = tuple(given[str(client)].tolist())

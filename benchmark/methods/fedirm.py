@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from benchmark.config import Count, NotNegative, Positive, Share, ShareAbove0, ShareBelow1, ShareBetween, Whole, added
 from benchmark.errors import ConfigError
-from benchmark.losses import kept_rows, sharpen, squared_error_loss, supervised_loss
+from benchmark.losses import DROPOUTS, kept_rows, sharpen, squared_error_loss, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.fed_consist import FedConsist, LabelledUpdate, MeanTeacherUpdate, share_of_labelled
 from benchmark.methods.shared import RunningMean
@@ -153,7 +153,7 @@ def relation_loss(mine_DD: Tensor, theirs_DD: Tensor) -> Tensor:
 @torch.no_grad()
 def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor | None:
     """logits_PND of several passes with dropout. All other modules stay in their mode. None without dropout."""
-    dropouts = [m for m in network.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0.0]
+    dropouts = [m for m in network.modules() if isinstance(m, DROPOUTS) and m.p > 0.0]
     if not dropouts:
         return None
     modes = {dropout: dropout.training for dropout in dropouts}

@@ -103,10 +103,13 @@ class ProximalFixMatch(fl.Method):
     needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client", "drawn_apart"})
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        """Rounds on labels alone, then the method's own. During the former the teacher is the student."""
+        """Rounds of L_s alone, then the method's own. In the former the cohort's clients with labels train and are
+        averaged equally, then the server trains; the teacher is the student."""
         if world.round > self.warm_start_rounds:
             return self.federated_round(state, world)
-        student = self.warm_start(state.server["student"], world)
+        student, update = state.server["student"], ProximalFixMatchUpdate(method=self)
+        outcomes = shared.trained_on_labels(update, student, world, self.labelled_batch_size)
+        student = self.server_update(shared.mean_of(outcomes, otherwise=student), world)
         models: fl.Tree = {name: student for name in ("student", "teacher") if name in state.server}
         return fl.State(server={**state.server, **models}), {}
 
@@ -126,13 +129,6 @@ class ProximalFixMatch(fl.Method):
         if shared.clients_with_labels(world):
             return student
         return shared.trained_at_server(student, world, self.server_batch_size)
-
-    def warm_start(self, student: fl.Weights, world: fl.World) -> fl.Weights:
-        """A round of L_s alone. The cohort's clients with labels train and are averaged equally, then the server
-        trains."""
-        update = ProximalFixMatchUpdate(method=self)
-        outcomes = shared.trained_on_labels(update, student, world, self.labelled_batch_size)
-        return self.server_update(shared.mean_of(outcomes, otherwise=student), world)
 
 
 @dataclass(frozen=True, kw_only=True)
