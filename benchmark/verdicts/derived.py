@@ -65,12 +65,7 @@ def divergences(record: RunRecord) -> tuple[float, float] | None:
 
 def _of_divergences(value: Callable[[float, float], float | None]) -> Callable[[RunRecord], float | None]:
     """A metric of the two divergences; None where they were not measured."""
-
-    def metric(record: RunRecord) -> float | None:
-        both = divergences(record)
-        return value(*both) if both else None
-
-    return metric
+    return lambda record: value(*both) if (both := divergences(record)) else None
 
 
 def labelled_weight(record: RunRecord) -> float | None:

@@ -65,7 +65,7 @@ def test_pilot_seeds_are_shown_and_never_judged():
 
 def test_nine_seeds_decide_by_the_fourth_walsh_average():
     seen = judged([*GOOD[:8], -0.001])
-    averages = walsh_averages([*GOOD[:8], -0.001])
+    averages = walsh_averages((*GOOD[:8], -0.001))
     assert (seen.verdict, seen.n, seen.looks) == ("holds", 9, 1)
     assert seen.interval == pytest.approx((averages[3], averages[-4])) and seen.level == pytest.approx(0.9803, abs=1e-4)
     assert seen.reason == "the interval lies above zero; reached at look 1 of 4, at 9 seeds"
