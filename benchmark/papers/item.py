@@ -144,8 +144,7 @@ class Claim(Checked):
     name: str
     quote: str  # verbatim from the paper; empty for a question of ours
     source: str  # "section 4.2"
-    contrast: Mapping[str, float] = field(default_factory=dict)  # cell label -> coefficient
-    contrasts: tuple[Mapping[str, float], ...] = ()  # of the forms "every" and "order"
+    contrasts: tuple[Mapping[str, float], ...]  # cell label -> coefficient; several of the forms "every" and "order"
     form: Literal["improves", "comparable", "every", "trend", "order"]
     endpoint: str = "last"
     least: NotNegative  # least difference of interest, in the metric's unit (accuracy: fraction)
@@ -170,7 +169,7 @@ class Claim(Checked):
     @property
     def labels(self) -> tuple[str, ...]:
         """The cells that it is about, each once."""
-        return tuple(dict.fromkeys(label for contrast in (self.contrast, *self.contrasts) for label in contrast))
+        return tuple(dict.fromkeys(label for contrast in self.contrasts for label in contrast))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,8 +268,8 @@ class Item:
     def contrasts_of(self, claim: Claim) -> tuple[tuple[tuple[str, float], ...], ...]:
         """The claim's contrasts by cell keys; a label that is not a cell's stays as it is."""
         keys = {cell.label: cell.cell_key for cell in self.cells}
-        contrasts = claim.contrasts or (claim.contrast,)
-        return tuple(tuple(sorted((keys.get(label, label), float(w)) for label, w in c.items())) for c in contrasts)
+        terms = (((keys.get(label, label), float(w)) for label, w in one.items()) for one in claim.contrasts)
+        return tuple(tuple(sorted(one)) for one in terms)
 
     def hash_of(self, claim: Claim) -> str:
         """16 hexadecimal digits of all that makes the claim: sentence, cells, endpoint, form, margin, main or not."""

@@ -68,10 +68,6 @@ class Evidence:
         return {label: sum(runs[seed] for seed in seeds) for label, runs in cells.items()}
 
 
-def contrasts(claim: Claim) -> tuple[Mapping[str, float], ...]:
-    return claim.contrasts or (claim.contrast,)
-
-
 def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     """Raises KeyError for a claim on a label that the item does not have."""
     shown = {entry.label for entry in item.shown}
@@ -92,7 +88,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     }
     seeds = sorted(set.intersection(*(set(of_cell) for of_cell in values.values())))
     ends = {label: ends_and_bound(item, records, item.cell(label)) for label in claim.labels}
-    collapsed = tuple(_collapsed(item, records, cells, ends, seeds) for cells in contrasts(claim))
+    collapsed = tuple(_collapsed(item, records, cells, ends, seeds) for cells in claim.contrasts)
     judged = [seed for seed in seeds if seed in CONFIRMING] or seeds
     below = tuple(
         label
@@ -104,7 +100,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
         claim=claim,
         differences=tuple(
             contrast(cells, _uncollapsed(runs) if claim.endpoint == "collapse" else values)
-            for cells, runs in zip(contrasts(claim), collapsed, strict=True)
+            for cells, runs in zip(claim.contrasts, collapsed, strict=True)
         ),
         results=results,
         collapsed=collapsed,

@@ -28,7 +28,7 @@ from scipy.special import betaincinv
 
 from benchmark.papers.columns import COMPUTED
 from benchmark.papers.item import CONFIRMING, Cell, Claim, Family, Item
-from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, contrasts, evidence
+from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, evidence
 from benchmark.verdicts.families import owner
 from benchmark.verdicts.looks import errors, smallest_look
 from benchmark.verdicts.results import Records, cell_result
@@ -311,7 +311,7 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
     absent = [label for label in claim.labels if label not in values]
     if absent:
         return Judged(claim=claim, verdict="not judged yet", reason=f"nothing is counted yet for {absent[0]}")
-    least = min(contrast(coefficients, values)[0] for coefficients in contrasts(claim))
+    least = min(contrast(coefficients, values)[0] for coefficients in claim.contrasts)
     if claim.form == "comparable":
         holds = abs(least) <= claim.least
         counted = "within +-" if holds else "outside +-"

@@ -42,9 +42,9 @@ class Summary:
 
 
 @functools.cache
-def t_factor(n: int, level: float = LEVEL) -> float:
-    """Half width of the two-sided t interval of n values, in units of their standard deviation. Needs n >= 2."""
-    return float(stdtrit(n - 1, 0.5 + level / 2)) / math.sqrt(n)
+def t_factor(n: int) -> float:
+    """Half width of the two-sided interval of n values at `LEVEL`, in their standard deviations. Needs n >= 2."""
+    return float(stdtrit(n - 1, 0.5 + LEVEL / 2)) / math.sqrt(n)
 
 
 def summary(values: Iterable[float]) -> Summary:
