@@ -86,21 +86,15 @@ class Cell(Shown):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(Shown):
     """A cell that is known only after its trials: the setting with the best accuracy on held-out labels.
 
     Trials and cell use different seeds, so that no image on which it was chosen counts. Of equal trials the first wins.
     """
 
-    label: str  # of the cell to come
-    setting: Mapping[str, str | int | float]
     trials: Mapping[str, Experiment]  # what is tried, for people ("lr 0.03, tau 0.95") -> the trial, with its seed
     finals: Mapping[str, Experiment]  # the same names -> the experiment of the cell
-    note: str = ""
     role: Literal["published", "bound"] = "published"
-
-    def __post_init__(self) -> None:
-        assert self.trials.keys() == self.finals.keys() and self.trials
 
     def cell(self, score: Callable[[Experiment], float | None]) -> Cell | None:
         """The best setting's cell; None while a trial has no score. A diverged trial scores below all others."""

@@ -121,12 +121,8 @@ def cbafed(cells: Sequence[Cell]) -> Iterable[Cell]:
     for cell in cells:
         e = cell.experiment
         if isinstance(e.method, RSCFed) and getattr(e.partition, "rule", "") == "limited":
-            method = CBAFed(
-                cap=0.95 if e.data.name.startswith("cifar") else 0.9,
-                batch_size=e.method.batch_size,
-                momentum=e.method.momentum,
-                warm_start_rounds=e.method.warm_start_rounds,
-            )
+            same = {name: getattr(e.method, name) for name in ("batch_size", "momentum", "warm_start_rounds")}
+            method = CBAFed(cap=0.95 if e.data.name.startswith("cifar") else 0.9, **same)
             yield cell.companion("CBAFed", replace(e, method=method), note="ours: a method of 2023 in RSCFed's place")
 
 

@@ -17,7 +17,7 @@ from benchmark.papers.bounds import bounds
 from benchmark.papers.columns import COMPUTED, FACTORS, WORDS, Factor
 from benchmark.papers.item import ACCURACY, Cell, Claim, Item, Printed, Shown
 from benchmark.papers.paper import Line, Paper
-from benchmark.papers.published import claims_of, drawing_of, read_published
+from benchmark.papers.published import check_keys, claims_of, drawing_of, read_published
 from benchmark.papers.scale import REDUCED, Scale, changed, check_profile, scaled, tenth
 
 # Keys of any line, in addition to the settings of its paper, the table's rows and columns, and its metrics.
@@ -51,14 +51,13 @@ def item(paper: Paper, name: str, profile: str) -> Item:
         cells = (*cells, *bounds(cells))
     claims = claims_of(file, {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line})
     stand_ins = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
-    shown = tuple(entry.shown() for entry in every if "not_yet" in entry.line)
-    check_labels(full_name, claims, [entry.label for entry in (*cells, *shown)])
+    check_labels(full_name, claims, [cell.label for cell in cells])
     return Item(
         name=full_name,
         title=file["title"] + (f" (stand-in: {', '.join(stand_ins)})" if stand_ins else ""),
         profile=profile,
         cells=cells,
-        shown=shown,
+        shown=tuple(entry.shown() for entry in every if "not_yet" in entry.line),
         claims=claims,
         seeds=paper.seeds.get(profile, file["seeds"]),
         notes=tuple(_notes(paper, full_name, file, entries)),
@@ -224,9 +223,7 @@ def _check_keys(paper: Paper, file: Mapping[str, Any], lines: Iterable[Line]) ->
     metrics = {metric.rpartition("/")[2] for metric in file["metrics"]}
     known = LINE_KEYS | paper.keys | metrics | {*file["rows"], *file["columns"]}
     for line in lines:
-        for key in line:
-            if key not in known:
-                raise ConfigError(f"{paper.name}/{file['item']}: unknown key {key!r} of a cell; {nearest(key, known)}")
+        check_keys(f"{paper.name}/{file['item']}: a cell", line, known)
 
 
 def check_labels(item: str, claims: Iterable[Claim], labels: Sequence[str]) -> None:

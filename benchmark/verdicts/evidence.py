@@ -37,7 +37,6 @@ class Evidence:
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
     below: tuple[str, ...] = ()  # cells whose typical run ends below labels alone
     caveats: tuple[str, ...] = ()  # what a reader has to know before the verdict
-    unjudged: str = ""  # why no rule judges it
     hash: str = ""
     family: Family = Family()  # that its runs were begun under, or will be
     first: int = CONFIRMING.start  # of the seeds that judge it
@@ -70,10 +69,6 @@ class Evidence:
 
 def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     """Raises KeyError for a claim on a label that the item does not have."""
-    shown = {entry.label for entry in item.shown}
-    absent = [label for label in claim.labels if label in shown]
-    if absent:
-        return Evidence(claim=claim, differences=(), unjudged=f"{absent[0]} is only shown, not run")
     claim_hash = hash_of(item, claim)
     first, family = family_of(item, claim, _families(item, records))
     records = _judging({cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}, claim_hash, first)

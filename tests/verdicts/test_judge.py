@@ -13,7 +13,7 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import Claim, Item, Shown
+from benchmark.papers.item import Claim, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.evidence import evidence
 from benchmark.verdicts.judge import Judged, family_error
@@ -279,10 +279,8 @@ def test_what_is_counted_needs_no_seeds():
     assert counted("classes", 8, (9.5, 1.2), "demo").verdict == "holds"
 
 
-def test_what_has_no_rule_or_no_runs_is_not_judged():
+def test_what_has_no_runs_is_not_judged():
     item = pair()
-    only_shown = replace(item, cells=item.cells[:1], shown=(Shown(label="b", setting={}),))
-    assert judge(only_shown, {})[0].reason == "b is only shown, not run"
     nothing = judge(item, {})[0]
     assert (nothing.verdict, nothing.estimate, nothing.n) == ("not run", None, 0) and "no seed" in nothing.reason
     quoted = judge(replace(item, cells=(item.cells[0], replace(item.cells[1], role="quoted"))), {})[0]
