@@ -17,7 +17,7 @@ from benchmark.experiment import Experiment
 
 ACCURACY = "test/accuracy"
 UNTRAINED = ("quoted", "partition")  # roles of cells that a plan leaves out
-# Of verdicts/endpoints.py.
+# Of verdicts/metrics.py.
 ENDPOINTS = ("last", "end", "speed", "throughout", "reached", "spread", "collapse", "arithmetic")
 LAST_ROUNDS = re.compile(r"last_(\d+)")  # one more endpoint: the mean over so many last rounds
 PILOTS, CONFIRMING = range(100), range(100, 1000)  # seeds; from 1000 on they tune
@@ -132,7 +132,7 @@ class Claim(Checked):
     The estimand is a linear contrast of cells, paired by seed: sum over cells of coefficient x endpoint of `metric`.
     Forms: improves (the contrast is above zero), comparable (it lies inside +-least), trend (as improves, over an
     ordered factor), every (each of `contrasts` is above zero), order (the same, one after another).
-    Endpoints are those of verdicts/endpoints.py.
+    Endpoints are those of verdicts/metrics.py.
     """
 
     name: str

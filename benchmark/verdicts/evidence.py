@@ -14,8 +14,8 @@ from statistics import fmean
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Claim, Family, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.endpoints import fell_from_its_best, gain_at_end, never_reached
 from benchmark.verdicts.families import families_in, family_of, first_seed_of, hash_of
+from benchmark.verdicts.metrics import fell_from_its_best, gain_at_end, never_reached
 from benchmark.verdicts.results import CellResult, Records, cell_result, ends_and_bound, typically_below
 from benchmark.verdicts.rule import BELOW_BOUND, SEEDS, STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast

@@ -34,8 +34,7 @@ from benchmark.verdicts.looks import errors, smallest_look
 from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, RUNS_FALL
 from benchmark.verdicts.signed_ranks import DIGITS, Interval, interval, median_interval, sign_test, typical
-from benchmark.verdicts.statistics import contrast
-from benchmark.verdicts.units import in_unit
+from benchmark.verdicts.statistics import contrast, in_unit
 
 Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet", "not run"]
 REJECTIONS = ("holds", "contradicted")  # their share of the error goes to other claims

@@ -11,7 +11,7 @@ from benchmark.papers.item import ACCURACY as ACCURACY
 from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.record import Records as Records
-from benchmark.verdicts.endpoints import before_clients, value_at
+from benchmark.verdicts.metrics import before_clients, value_at
 from benchmark.verdicts.statistics import Summary, summary
 
 Status: TypeAlias = Literal["done", "partial", "missing", "diverged"]

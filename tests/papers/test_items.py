@@ -18,7 +18,7 @@ from benchmark.papers.columns import FACTORS
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES
 from benchmark.records.copies import read_copy
-from benchmark.verdicts.derived import DERIVED
+from benchmark.verdicts.metrics import DERIVED
 from tests.conftest import ROOT
 from tests.papers.conftest import item_of
 
