@@ -7,7 +7,7 @@ from typing import Any, Literal
 from benchmark.experiment import Experiment
 from benchmark.papers.columns import Factor
 from benchmark.papers.item import CONFIRMING, Cell, Item
-from benchmark.papers.scale import FULL_SIZE, PROFILES, Scale
+from benchmark.papers.scale import PROFILES, Scale
 
 Line = Mapping[str, Any]  # one printed entry of a file
 Rule = Literal["paper", "released_code"]
@@ -26,7 +26,6 @@ class Variant:
     switches: bool = False  # whether PAPER/departures is built so, too
     named_by: str = ""  # a note of the paper's own items; {name} is the item that is built this way
     family: str = ""  # what manifests put after the paper's name for the family of its claims
-    confirms_from: int = CONFIRMING.start  # the first seed of its claims
 
     def item(self, build: Callable[[str], Item], profile: str) -> Item:
         """What `build` makes of the paper built so, under this variant's name and title."""
@@ -34,20 +33,6 @@ class Variant:
         title, notes = f"{item.title} ({self.title})", (*item.notes, self.note)
         paper = item.name.partition("/")[0]
         return replace(item, name=item.name + self.suffix, title=title, notes=notes, claims_of=paper + self.family)
-
-
-def printed_variant(experiment: Callable[[Any], Experiment]) -> Variant:
-    """The items by the print, where the released code contradicts it. Stand-ins have numbers of their own."""
-    return Variant(
-        suffix=AS_PRINTED,
-        title="by the print",
-        note="By the print, where the released code contradicts it. The code of the printed numbers was another.",
-        experiment=experiment,
-        profiles=FULL_SIZE,
-        named_by="As released where that contradicts the print: the departures name every field. {name} is by the "
-        "print (--rule paper).",
-        family=AS_PRINTED,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +61,6 @@ class Paper:
     def keys(self) -> set[str]:
         """The keys of a line that make its setting."""
         return {f.name for f in fields(self.setting)}
-
-    def built_by(self, variant: Variant) -> "Paper":
-        return replace(self, experiment=variant.experiment, variants=(), confirms_from=variant.confirms_from)
 
     def notes_on_variants(self, item: str, profile: str) -> Iterator[str]:
         variants = (v for v in self.variants if v.named_by and profile in v.profiles)
