@@ -19,9 +19,8 @@ from benchmark.methods.ssfl import SSFL
 from benchmark.papers.bounds import ALONE, ALONE_NOTE, bound, labels_alone, lacking
 from benchmark.papers.columns import clients_of
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale, changed
-from benchmark.papers.table import item, items
+from benchmark.papers.table import Paper, item, items
 from benchmark.papers.values import experiment_of, stand_ins
 
 CLASSES = 10

@@ -16,9 +16,8 @@ from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.columns import clients_of
 from benchmark.papers.item import Item
-from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale
-from benchmark.papers.table import item
+from benchmark.papers.table import Paper, item
 from benchmark.papers.values import experiment_of, stand_ins
 
 

@@ -19,9 +19,8 @@ from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
-from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale
-from benchmark.papers.table import items
+from benchmark.papers.table import Paper, items
 from benchmark.papers.values import experiment_of, stand_ins
 
 

@@ -19,9 +19,8 @@ from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.optim.sgd import Cosine
 from benchmark.papers.columns import Factor
 from benchmark.papers.item import Cell
-from benchmark.papers.paper import AS_PRINTED, Paper, Rule, Variant
 from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale
-from benchmark.papers.table import items
+from benchmark.papers.table import AS_PRINTED, Paper, Rule, Variant, items
 from benchmark.papers.values import experiment_of, stand_ins
 
 BATCH_SIZE = 64  # B of Table A.1

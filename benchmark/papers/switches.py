@@ -13,10 +13,9 @@ from typing import Any
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.paper import Paper
 from benchmark.papers.published import PUBLISHED, check_keys
 from benchmark.papers.scale import changed
-from benchmark.papers.table import SELECTIONS, item
+from benchmark.papers.table import SELECTIONS, Paper, item
 
 DEFAULT, OTHER = "Default", "Other"
 SEEDS = {"demo": 3, "laptop": 3}
