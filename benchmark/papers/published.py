@@ -21,6 +21,7 @@ PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 KEYS = {
     *("paper", "item", "kind", "title", "source", "metrics", "seeds", "margin", "rows", "columns", "notes", "cells"),
     *("claims", "claims_made", "claims_commit", "figure", "computed", "measured", "printed", "cells_of", "controls"),
+    "runs",
 }
 NEEDED = ("paper", "item", "title", "source", "metrics", "seeds", "rows", "columns", "notes", "cells")
 OVER_DATA = ("data", "mean_over", "each_of")  # keys of a claim on several data sets

@@ -119,7 +119,7 @@ def item(paper: Paper, name: str, profile: str) -> Item:
         cells=cells,
         shown=tuple(entry.shown() for entry in every if "not_yet" in entry.line),
         claims=claims,
-        seeds=paper.seeds.get(profile, file["seeds"]),
+        seeds=file.get("runs") or paper.seeds.get(profile, file["seeds"]),
         notes=tuple(_notes(paper, full_name, file, entries)),
         metrics=tuple(file["metrics"]),
         rows=tuple(file["rows"]),
