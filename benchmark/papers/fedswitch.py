@@ -70,15 +70,6 @@ def divergence_K(counts_Kd: IntArray) -> FloatArray:
     return np.asarray(math.log(counts_Kd.shape[1]) + terms_Kd.sum(axis=1))
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandIn(Scale):
-    """A stand-in of FedSwitch."""
-
-    labels_a_class: int  # at each client, where clients hold the labels
-    batch_size_at_clients: int | None = None  # where they do; None: the same
-    client_images: int | None = None  # without labels, that the clients share; None: all that are left
-
-
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line.
 
@@ -86,15 +77,15 @@ def scale(setting: Setting, profile: str) -> Scale:
     settings.
     """
     streaming = setting.partition == "Streaming-NonIID"
-    stand_in = stand_ins("fedswitch", StandIn)[profile]["streaming" if streaming else "batch"]
-    data, size, each = dict(stand_in.data), stand_in.batch_size, stand_in.labels_a_class
+    stand_in = stand_ins("fedswitch")[profile]["streaming" if streaming else "batch"]
+    data, size, each = dict(stand_in.data), stand_in.batch_size, stand_in.own["labels_a_class"]
     labels = data["N_s"]
     if setting.at_clients:
         del data["N_s"]
         data["labels_per_client"] = each
-        labels, size = CLASSES * each * (stand_in.K or 1), stand_in.batch_size_at_clients or size
-    if stand_in.client_images:
-        data["images"] = stand_in.client_images + data["N_validation"] + labels
+        labels, size = CLASSES * each * (stand_in.K or 1), stand_in.own["batch_size_at_clients"]
+    if held := stand_in.own["client_images"]:
+        data["images"] = held + data["N_validation"] + labels
     return replace(stand_in, data=data, batch_size=size, method={"ratio": 0.9})
 
 
@@ -145,6 +136,5 @@ PAPER = Paper(
         "more_labels": lambda e: replace(e, data=replace(e.data, N_s=5 * e.data.N_s)),  # 5,000 (section 5.1)
     },
 )
-
 OWN_PROFILES: Mapping[str, tuple[str, ...]] = {"tab1": REDUCED}  # items whose runs do not differ in all profiles
 ITEMS = items(PAPER, ("tab1", "tab2", "tab3", "fig2", "fig3_left", "fig3_right", "fig4", "fig5"))

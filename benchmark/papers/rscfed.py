@@ -74,20 +74,14 @@ def experiment_before(setting: Setting) -> Experiment:
     return changed(replace(now, method=method), {"partition.rule": "plain"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandIn(Scale):
-    """A stand-in of RSCFed."""
-
-    client_images: int  # that the clients share: what is not held out
-
-
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line. beta keeps its ratio to a client's images: its unit is images / distance (Eq. 6)."""
-    stand_in = stand_ins("rscfed", StandIn)[profile][setting.data]
+    stand_in = stand_ins("rscfed")[profile][setting.data]
     method = experiment(setting).method
     if isinstance(method, RSCFed) and method.beta:
         names = ("beta", "beta_labelled") if method.beta_rule == "released_code" else ("beta",)
-        betas = {name: getattr(method, name) * stand_in.client_images / IMAGES[setting.data] for name in names}
+        images = stand_in.own["client_images"]
+        betas = {name: getattr(method, name) * images / IMAGES[setting.data] for name in names}
         stand_in = replace(stand_in, method=betas)
     if stand_in.model and setting.data == "isic2018":  # the rates of the network that replaces it
         stand_in = replace(stand_in, optimizer=experiment(replace(setting, data="svhn")).optimizer)

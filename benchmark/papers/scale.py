@@ -63,6 +63,7 @@ class Scale:
     optimizer: SGD | None = None
     evaluation: Evaluation | None = None
     notes: tuple[str, ...] = ()  # for the foot of the table
+    own: Mapping[str, Any] = field(default_factory=dict)  # numbers that the paper's `scale` computes with
 
 
 def check_profile(name: str) -> None:
