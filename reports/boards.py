@@ -67,7 +67,7 @@ def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[Cl
     """What is listed of a paper, or of all: its claims by kind, and those of withdrawn settings apart."""
     apart: dict[str, list[ClaimRow]] = {}
     for row in furthest(every).values():
-        variant = catalogue.variant_of(row.item.name) if row.item.name in catalogue.VARIANTS else None
+        variant = catalogue.VARIANT_OF.get(row.item.name)
         if variant and row.judged.is_decided and not row.claim.withdrawn and paper in ("", row.paper):
             apart.setdefault(f"claims of a withdrawn setting, counted for no paper ({variant.title})", []).append(row)
     return kinds(board(every, paper)) | apart

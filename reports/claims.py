@@ -11,7 +11,6 @@ from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.columns import WORDS as PRINTED
 from benchmark.papers.item import CONFIRMING, Claim, Item
-from benchmark.verdicts.evidence import contrasts
 from benchmark.verdicts.judge import DECIDED, Estimate, Judged, share_text
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import contrast
@@ -175,7 +174,7 @@ class ClaimRow:
         return lines
 
     def _said_by(self, other: Reported, coefficients: Mapping[str, float]) -> list[str]:
-        claim = replace(self.claim, contrast=coefficients, contrasts=())
+        claim = replace(self.claim, contrasts=(coefficients,))
         values = differences(other, claim, coefficients)
         if not values:
             return []
@@ -200,7 +199,8 @@ class ClaimRow:
         """Of a claim with several contrasts that is not run whole: those with runs, and the cells without."""
         claim, reported = self.claim, self.reported
         labels = {cell.label for cell in self.item.cells}
-        if self.judged.verdict != "not run" or not claim.contrasts or not labels.issuperset(claim.labels):
+        several = claim.form in ("every", "order")
+        if self.judged.verdict != "not run" or not several or not labels.issuperset(claim.labels):
             return []
         seen = {sum_text(each): list(differences(reported, claim, each).values()) for each in claim.contrasts}
         shown = [
@@ -218,7 +218,7 @@ class ClaimRow:
     @property
     def facts(self) -> dict[str, str]:
         """How it is judged."""
-        claim, sums = self.claim, [*map(sum_text, contrasts(self.claim))]
+        claim, sums = self.claim, [*map(sum_text, self.claim.contrasts)]
         least = in_unit(claim.metric, claim.least)
         return {
             "Quantity": f"{metric_name(claim.metric)}, {self.endpoint}",
@@ -329,7 +329,7 @@ def _csv_values(row: ClaimRow) -> dict[str, Any]:
         "item": row.item.name,
         "profile": row.item.profile,
         **values,
-        "contrast": "; ".join(map(sum_text, contrasts(row.claim))),
+        "contrast": "; ".join(map(sum_text, row.claim.contrasts)),
         "estimate_over_all": over_all.get("estimate"),
         "n_over_all": over_all.get("n"),
         "low": low,

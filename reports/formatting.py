@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmark.papers.item import Cell, Claim, Item
 from benchmark.verdicts.results import CellResult
-from benchmark.verdicts.units import in_unit as in_unit
-from benchmark.verdicts.units import is_fraction as is_fraction
-from benchmark.verdicts.units import number as number
+from benchmark.verdicts.statistics import in_unit as in_unit
+from benchmark.verdicts.statistics import is_fraction as is_fraction
+from benchmark.verdicts.statistics import number as number
 
 NONE = "\u2013"
 WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text())

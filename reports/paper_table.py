@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmark.papers.item import Cell, Choice, Item, Shown
+from benchmark.papers.item import Cell, Item, Shown
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import Summary
 from reports.formatting import (
@@ -30,7 +30,7 @@ WIDEST = 8  # columns of one metric side by side; a list reads better than a wid
 LABELS = WORDS["labels"]
 
 
-def method_of(entry: Shown | Choice) -> str:
+def method_of(entry: Shown) -> str:
     return str(entry.setting.get("method", entry.label))
 
 
@@ -277,7 +277,7 @@ def notes_of(reported: Reported) -> tuple[str, ...]:
 def _own_notes(item: Item) -> list[str]:
     """Each remark of the entries' notes once, with the entries that have it."""
     labels_of: dict[str, list[str]] = {}
-    entries: list[Shown | Choice] = [*item.cells, *item.shown, *item.choices]
+    entries: list[Shown] = [*item.cells, *item.shown, *item.choices]
     for entry in entries:
         for remark in filter(None, entry.note.split("; ")):
             labels_of.setdefault(remark, []).append(entry.label)

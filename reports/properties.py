@@ -6,7 +6,7 @@ A property holds where it holds in all runs of the method.
 from collections.abc import Iterable
 
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.derived import OF_OTHERS, is_private, is_smoothed, is_stateless
+from benchmark.verdicts.metrics import OF_OTHERS, is_private, is_smoothed, is_stateless
 from reports.formatting import WORDS
 from reports.paper_table import method_of
 from reports.reported import Reported

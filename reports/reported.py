@@ -103,4 +103,5 @@ def connect(every: Sequence[Reported]) -> Sequence[Reported]:
 
 def note_on_other_data(result: CellResult) -> str:
     """What the files say that hold other images than the paper's. Empty where they hold the paper's."""
-    return ", ".join(note for note in result.data_notes if OTHER_DATA in note)
+    notes = {run.data_note for run in result.runs if run.seed in result.values}
+    return ", ".join(sorted(note for note in notes if OTHER_DATA in note))

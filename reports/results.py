@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.derived import is_derived, value_of
+from benchmark.verdicts.metrics import is_derived, value_of
 from benchmark.verdicts.results import CellResult
-from benchmark.verdicts.statistics import INTERVAL_SEEDS, t_factor
-from benchmark.verdicts.units import is_fraction
+from benchmark.verdicts.statistics import INTERVAL_SEEDS, is_fraction, t_factor
 
 CURVE_COLUMNS = ("label", "cell_key", "seed", "status", "round")  # and one for each metric
 COSTS = ("local_steps", "bytes_up", "bytes_down", "wall_seconds")

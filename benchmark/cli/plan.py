@@ -24,7 +24,7 @@ from benchmark.cli.scope import (
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.start import CPU, usable_cores
-from benchmark.verdicts.open_claims import could_decide, looks_in_words
+from benchmark.verdicts.checks import could_decide, looks_in_words
 from sweeps.cost import Cost, cost_of
 from sweeps.plan import Plan, plan
 from sweeps.status import in_words

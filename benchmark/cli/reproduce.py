@@ -169,7 +169,7 @@ def _data_error(name: str) -> DataError | None:
 
 def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
     """Print a line for each item with open claims that so many confirming seeds cannot decide."""
-    from benchmark.verdicts.open_claims import could_decide, too_few_in_words
+    from benchmark.verdicts.checks import could_decide, too_few_in_words
 
     for item in planned.items:
         if text := too_few_in_words(could_decide([item], planned.records), seeds):
@@ -201,7 +201,7 @@ def show(
 def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
     """A line on what more seeds would cost and decide; empty where none would."""
     from benchmark.cli.plan import cost_here, in_place
-    from benchmark.verdicts.open_claims import could_decide
+    from benchmark.verdicts.checks import could_decide
 
     looks, parts = could_decide(planned.items, planned.records), list[str]()
     for seeds in (Seeds(pilots=item.seeds), *(Seeds(confirming=look) for look in looks)):

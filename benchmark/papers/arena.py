@@ -14,12 +14,10 @@ from typing import Any, Literal
 
 from benchmark.config import from_plain
 from benchmark.data.datasets import known
-from benchmark.data.partition import ClassSkew, Dirichlet, Partition
+from benchmark.data.partition import Dirichlet
 from benchmark.errors import ConfigError
-from benchmark.experiment import Data, Evaluation, Experiment, Federation
+from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.catalogue import method_class, read_method
-from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
-from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Cell, Choice, Item
@@ -32,7 +30,7 @@ UNTUNED = "untuned"
 TRIAL_SEED = 1000  # the table's seeds are 0, 1, ...
 Setting = Literal["server", "one_more_client", "everywhere", "drawn_apart"]
 SETTINGS: tuple[Setting, ...] = ("server", "one_more_client", "everywhere")  # the first that suits a method is its own
-AT_CLIENTS = "drawn_apart"  # the setting of an environment whose clients have some labels
+AT_CLIENTS: Setting = "drawn_apart"  # the setting of an environment whose clients have some labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,26 +75,27 @@ def entry_of(name: str) -> Entry:
     )
 
 
+def read_base(fields: Mapping[str, Any], path: str) -> Experiment:
+    """An environment's experiment, with a method that takes the labels of every environment."""
+    data = read_data(fields["data"], f"{path}.data")
+    return from_plain(Experiment, {"method": "fedprox_fixmatch", **fields, "data": data}, path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Environment:
     """What all methods of an item share, and how large its tuning is."""
 
-    data: Data = field(metadata={"read": lambda fields, path: Data(**read_data(fields, path))})
-    partition: Partition = ClassSkew(R=0.4)
-    network: str
-    federation: Federation
-    every: int  # rounds between tests
+    base: Experiment = field(metadata={"read": read_base})  # what the method and its optimizer are put into
     batch_size: int
     warm_start_rounds: int
     seeds: int
     learning_rates: tuple[float, float, float] = (0.01, 0.02, 0.05)
     trial_rounds: int = 0  # 0: nothing is tuned
     notes: tuple[str, ...] = ()
-    profile: str
 
     @property
     def at_clients(self) -> bool:
-        return self.data.label_setting == AT_CLIENTS
+        return self.base.data.label_setting == AT_CLIENTS
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -104,19 +103,6 @@ class Environment:
         if not self.at_clients:
             return tuple(entry for entry in ENTRIES if entry.setting != AT_CLIENTS)
         return tuple(e for e in ENTRIES if AT_CLIENTS in e.method.needs and (e.setting == AT_CLIENTS or not e.bound))
-
-    @property
-    def base(self) -> Experiment:
-        """What the method and its optimizer are put into."""
-        return Experiment(
-            data=self.data,
-            partition=self.partition,
-            model=Model(network=self.network, norm="gn", norm_groups=4),
-            method=FedProxFixMatch(),  # one that takes the labels of every environment
-            federation=self.federation,
-            evaluation=Evaluation(every=self.every),
-            profile=self.profile,
-        )
 
     def experiment(self, entry: Entry, *, lr: float | None = None, second: float | None = None) -> Experiment:
         """The entry in this environment, untuned where no value is given; `second` is a value of `settings`."""
@@ -126,7 +112,7 @@ class Environment:
         sizes = dict.fromkeys(("batch_size", "server_batch_size", "labelled_batch_size"), self.batch_size)
         experiment = replace(
             self.base,
-            data=self.data if self.at_clients else replace(self.data, label_setting=entry.setting),
+            data=replace(self.base.data, label_setting=AT_CLIENTS if self.at_clients else entry.setting),
             method=with_fields(method, {**sizes, "warm_start_rounds": self.warm_start_rounds}),
             optimizer=entry.optimizer if lr is None else replace(entry.optimizer, lr=lr, server_lr=None),
         )
@@ -163,11 +149,12 @@ BETAS: Mapping[str, Callable[[float, Experiment], float]] = {
 def environment_of(name: str, profile: str) -> Environment:
     """The environment of that name under a profile of its own."""
     table = FILE["environments"][name][profile]
-    environment = from_plain(Environment, {**table, "profile": profile}, f"arena.toml: {name}.{profile}")
-    of = environment.federation
-    labels = f"{environment.data.N_s:,} labels"
+    table = {**table, "base": {**table["base"], "profile": profile}}
+    environment = from_plain(Environment, table, f"arena.toml: {name}.{profile}")
+    data, of = environment.base.data, environment.base.federation
+    labels = f"{data.N_s:,} labels"
     if environment.at_clients:
-        labels = f"{100 * environment.data.labelled_share:g} % of the rarest class labelled, of each class as many"
+        labels = f"{100 * data.labelled_share:g} % of the rarest class labelled, of each class as many"
     clients = f"{of.K} clients of which {of.C} a round, T = {of.T}, {labels}."
     return replace(environment, notes=(clients, *environment.notes))
 
@@ -179,7 +166,8 @@ def compared(name: str, profile: str, also: Sequence[Entry] = ()) -> Item:
     entries = (*environment.entries, *also)
     choices: list[Choice] = []
     if "alphas" in table:
-        skewed = {a: replace(environment, partition=Dirichlet(alpha=a, min_size=2)) for a in table["alphas"]}
+        partitions = {a: Dirichlet(alpha=a, min_size=2) for a in table["alphas"]}
+        skewed = {a: replace(environment, base=replace(environment.base, partition=p)) for a, p in partitions.items()}
         cells = [_cell(entry, "alpha", a, skewed[a].experiment(entry)) for entry in entries for a in skewed]
         notes = (*environment.notes, "Nothing is tuned.")
     else:

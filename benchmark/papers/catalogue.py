@@ -1,17 +1,18 @@
 """Every item that `fssl reproduce` knows, by name."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 
 from benchmark.config import nearest
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers import arena, fedswitch, rscfed, sage, semifl, ssfl
-from benchmark.papers.item import Item
+from benchmark.papers.item import CONFIRMING, Item
 from benchmark.papers.own import read_own
-from benchmark.papers.paper import AS_PRINTED, Paper, Rule, Variant
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.switches import departures
+from benchmark.papers.table import AS_PRINTED, Rule, Variant
 from benchmark.papers.table import items as items_of
 
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "sage": sage, "arena": arena}
@@ -19,37 +20,25 @@ WITH_SWITCHES = (ssfl.PAPER, semifl.PAPER, rscfed.PAPER, fedswitch.PAPER, sage.P
 ITEMS: Mapping[str, Callable[..., Item]] = {
     f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
 } | {f"{paper.name}/departures": partial(departures, paper) for paper in WITH_SWITCHES}
-
-
-def items_built_by(variant: Variant, paper: Paper) -> dict[str, Callable[..., Item]]:
-    """A paper's items as the variant builds them: "ssfl/tab2-printed", "rscfed/fig2-plain"."""
-    built = paper.built_by(variant)
-    builders = items_of(built, PAPERS[paper.name].ITEMS)
-    if variant.switches:
-        builders["departures"] = partial(departures, built)
-    return {f"{paper.name}/{name}{variant.suffix}": partial(variant.item, build) for name, build in builders.items()}
-
-
-# Each is chosen by its own name alone.
-VARIANTS: Mapping[str, Callable[..., Item]] = {
-    name: build
-    for paper in WITH_SWITCHES
-    for variant in paper.variants
-    for name, build in items_built_by(variant, paper).items()
-}
+# Papers' items as variants build them, "rscfed/fig2-plain": each is chosen by its own name alone.
+VARIANTS: dict[str, Callable[..., Item]] = {}
+VARIANT_OF: dict[str, Variant] = {}
+for _paper in WITH_SWITCHES:
+    for _variant in _paper.variants:
+        _built = replace(_paper, experiment=_variant.experiment, variants=(), confirms_from=CONFIRMING.start)
+        _builders = items_of(_built, PAPERS[_paper.name].ITEMS)
+        if _variant.switches:
+            _builders["departures"] = partial(departures, _built)
+        for _name, _build in _builders.items():
+            _full = f"{_paper.name}/{_name}{_variant.suffix}"
+            VARIANTS[_full], VARIANT_OF[_full] = partial(_variant.item, _build), _variant
 # Questions of the suite's own: chosen by name, or with all, but not with the paper.
 OURS = frozenset(name for name in ITEMS if name.endswith("/departures"))
 
 
-def variant_of(name: str) -> Variant | None:
-    """The variant that builds the item of that name; None where it is not one of `VARIANTS`."""
-    variants = (v for paper in WITH_SWITCHES for v in paper.variants if name.startswith(f"{paper.name}/"))
-    return next((variant for variant in variants if name.endswith(variant.suffix)), None)
-
-
 def profiles(name: str) -> tuple[str, ...]:
     """The profiles in which the runs of that item differ."""
-    if variant := variant_of(name):
+    if variant := VARIANT_OF.get(name):
         return variant.profiles
     paper, _, item = name.partition("/")
     own: Mapping[str, tuple[str, ...]] = getattr(PAPERS[paper], "OWN_PROFILES", {})
@@ -96,10 +85,8 @@ def items(
     builders = {**ITEMS, **VARIANTS}
     own_profiles = {name: profile_of(profile, profiles(name)) for name in chosen}
     built = [read_own(name, profile, cell_named) for name in files]
-    if entries:
-        built += [builders[name](own, entries) for name, own in own_profiles.items()]
-    else:
-        built += [item_of(builders[name], own) for name, own in own_profiles.items()]
+    for name, own in own_profiles.items():
+        built.append(builders[name](own, entries) if entries else item_of(builders[name], own))
     return [item.with_quoted() for item in built] if also_quoted else built
 
 

@@ -5,7 +5,7 @@ over from FedMatch without printing it is FedMatch's released code's (wyjeong/Fe
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -18,10 +18,9 @@ from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.ssfl import SSFL
 from benchmark.papers.bounds import ALONE, ALONE_NOTE, bound, labels_alone, lacking
 from benchmark.papers.columns import clients_of
-from benchmark.papers.item import Cell, Item
-from benchmark.papers.paper import Paper
-from benchmark.papers.scale import REDUCED, Scale, changed
-from benchmark.papers.table import item, items
+from benchmark.papers.item import Cell
+from benchmark.papers.scale import REDUCED, Scale
+from benchmark.papers.table import Paper, items
 from benchmark.papers.values import experiment_of, stand_ins
 
 CLASSES = 10
@@ -71,15 +70,6 @@ def divergence_K(counts_Kd: IntArray) -> FloatArray:
     return np.asarray(math.log(counts_Kd.shape[1]) + terms_Kd.sum(axis=1))
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandIn(Scale):
-    """A stand-in of FedSwitch."""
-
-    labels_a_class: int  # at each client, where clients hold the labels
-    batch_size_at_clients: int | None = None  # where they do; None: the same
-    client_images: int | None = None  # without labels, that the clients share; None: all that are left
-
-
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line.
 
@@ -87,15 +77,15 @@ def scale(setting: Setting, profile: str) -> Scale:
     settings.
     """
     streaming = setting.partition == "Streaming-NonIID"
-    stand_in = stand_ins("fedswitch", StandIn)[profile]["streaming" if streaming else "batch"]
-    data, size, each = dict(stand_in.data), stand_in.batch_size, stand_in.labels_a_class
+    stand_in = stand_ins("fedswitch")[profile]["streaming" if streaming else "batch"]
+    data, size, each = dict(stand_in.data), stand_in.batch_size, stand_in.own["labels_a_class"]
     labels = data["N_s"]
     if setting.at_clients:
         del data["N_s"]
         data["labels_per_client"] = each
-        labels, size = CLASSES * each * (stand_in.K or 1), stand_in.batch_size_at_clients or size
-    if stand_in.client_images:
-        data["images"] = stand_in.client_images + data["N_validation"] + labels
+        labels, size = CLASSES * each * (stand_in.K or 1), stand_in.own["batch_size_at_clients"]
+    if held := stand_in.own["client_images"]:
+        data["images"] = held + data["N_validation"] + labels
     return replace(stand_in, data=data, batch_size=size, method={"ratio": 0.9})
 
 
@@ -133,20 +123,6 @@ def skewed_labels(e: Experiment) -> Experiment:
     return replace(e, data=replace(e.data, label_setting="share", labelled_share=share, labels_per_client=5))
 
 
-# The best trial of `fssl tune fedswitch/open --profile laptop` (results/studies/fedswitch-open-laptop.json) without its
-# beta, which has a switch of its own.
-FOUND: Mapping[str, float] = {
-    **{"method.threshold": 0.782, "method.unlabelled_weight": 0.924, "method.mu": 0.0459, "method.ratio": 0.879},
-    **{"optimizer.lr": 0.0408, "optimizer.momentum": 0.9015, "optimizer.weight_decay": 3.47e-05},
-}
-
-
-def found_values(e: Experiment) -> Experiment:
-    """The experiment with those hyperparameters of the search that the method has."""
-    has_teacher = hasattr(e.method, "ratio")
-    return changed(e, {name: value for name, value in FOUND.items() if has_teacher or name != "method.ratio"})
-
-
 PAPER = Paper(
     name="fedswitch",
     setting=Setting,
@@ -158,18 +134,7 @@ PAPER = Paper(
     changes={
         "skewed_labels": skewed_labels,
         "more_labels": lambda e: replace(e, data=replace(e.data, N_s=5 * e.data.N_s)),  # 5,000 (section 5.1)
-        "found_values": found_values,
     },
 )
-
-
-def tab1(profile: str) -> Item:
-    """One run a method is enough: every run exchanges the same, in a reduced profile too."""
-    return replace(item(PAPER, "tab1", profile), seeds=1)
-
-
 OWN_PROFILES: Mapping[str, tuple[str, ...]] = {"tab1": REDUCED}  # items whose runs do not differ in all profiles
-ITEMS: Mapping[str, Callable[..., Item]] = {
-    "tab1": tab1,
-    **items(PAPER, ("tab2", "tab3", "fig2", "fig3_left", "fig3_right", "fig4", "fig5")),
-}
+ITEMS = items(PAPER, ("tab1", "tab2", "tab3", "fig2", "fig3_left", "fig3_right", "fig4", "fig5"))

@@ -17,7 +17,7 @@ from benchmark.experiment import Experiment
 
 ACCURACY = "test/accuracy"
 UNTRAINED = ("quoted", "partition")  # roles of cells that a plan leaves out
-# Of verdicts/endpoints.py.
+# Of verdicts/metrics.py.
 ENDPOINTS = ("last", "end", "speed", "throughout", "reached", "spread", "collapse", "arithmetic")
 LAST_ROUNDS = re.compile(r"last_(\d+)")  # one more endpoint: the mean over so many last rounds
 PILOTS, CONFIRMING = range(100), range(100, 1000)  # seeds; from 1000 on they tune
@@ -86,21 +86,15 @@ class Cell(Shown):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(Shown):
     """A cell that is known only after its trials: the setting with the best accuracy on held-out labels.
 
     Trials and cell use different seeds, so that no image on which it was chosen counts. Of equal trials the first wins.
     """
 
-    label: str  # of the cell to come
-    setting: Mapping[str, str | int | float]
     trials: Mapping[str, Experiment]  # what is tried, for people ("lr 0.03, tau 0.95") -> the trial, with its seed
     finals: Mapping[str, Experiment]  # the same names -> the experiment of the cell
-    note: str = ""
     role: Literal["published", "bound"] = "published"
-
-    def __post_init__(self) -> None:
-        assert self.trials.keys() == self.finals.keys() and self.trials
 
     def cell(self, score: Callable[[Experiment], float | None]) -> Cell | None:
         """The best setting's cell; None while a trial has no score. A diverged trial scores below all others."""
@@ -138,14 +132,13 @@ class Claim(Checked):
     The estimand is a linear contrast of cells, paired by seed: sum over cells of coefficient x endpoint of `metric`.
     Forms: improves (the contrast is above zero), comparable (it lies inside +-least), trend (as improves, over an
     ordered factor), every (each of `contrasts` is above zero), order (the same, one after another).
-    Endpoints are those of verdicts/endpoints.py.
+    Endpoints are those of verdicts/metrics.py.
     """
 
     name: str
     quote: str  # verbatim from the paper; empty for a question of ours
     source: str  # "section 4.2"
-    contrast: Mapping[str, float] = field(default_factory=dict)  # cell label -> coefficient
-    contrasts: tuple[Mapping[str, float], ...] = ()  # of the forms "every" and "order"
+    contrasts: tuple[Mapping[str, float], ...]  # cell label -> coefficient; several of the forms "every" and "order"
     form: Literal["improves", "comparable", "every", "trend", "order"]
     endpoint: str = "last"
     least: NotNegative  # least difference of interest, in the metric's unit (accuracy: fraction)
@@ -170,7 +163,7 @@ class Claim(Checked):
     @property
     def labels(self) -> tuple[str, ...]:
         """The cells that it is about, each once."""
-        return tuple(dict.fromkeys(label for contrast in (self.contrast, *self.contrasts) for label in contrast))
+        return tuple(dict.fromkeys(label for contrast in self.contrasts for label in contrast))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,8 +262,8 @@ class Item:
     def contrasts_of(self, claim: Claim) -> tuple[tuple[tuple[str, float], ...], ...]:
         """The claim's contrasts by cell keys; a label that is not a cell's stays as it is."""
         keys = {cell.label: cell.cell_key for cell in self.cells}
-        contrasts = claim.contrasts or (claim.contrast,)
-        return tuple(tuple(sorted((keys.get(label, label), float(w)) for label, w in c.items())) for c in contrasts)
+        terms = (((keys.get(label, label), float(w)) for label, w in one.items()) for one in claim.contrasts)
+        return tuple(tuple(sorted(one)) for one in terms)
 
     def hash_of(self, claim: Claim) -> str:
         """16 hexadecimal digits of all that makes the claim: sentence, cells, endpoint, form, margin, main or not."""

@@ -111,14 +111,10 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
         names = [WORDS.get(name, name) for name in dotted_names(part)]
         check_once(names)
         given.update(names)
-        merge(plain, {_full(key, value): value for key, value in part.items() if key != "from"})
+        fields = {key: value for key, value in part.items() if key != "from"}
+        merge(plain, {WORDS.get(k, k) if isinstance(v, str) else k: v for k, v in fields.items()})  # data = "mnist"
     if not trusted:  # no class of the user's own is imported
         check_known(plain["method"]["kind"])
         check_known(plain["model"]["network"])
     follow(plain, given)
     return from_json(plain)
-
-
-def _full(key: str, value: Any) -> str:
-    """The field's name: `data = "mnist"` is data.name."""
-    return WORDS.get(key, key) if isinstance(value, str) else key

@@ -21,11 +21,10 @@ PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 KEYS = {
     *("paper", "item", "kind", "title", "source", "metrics", "seeds", "margin", "rows", "columns", "notes", "cells"),
     *("claims", "claims_made", "claims_commit", "figure", "computed", "measured", "printed", "cells_of", "controls"),
+    "runs",
 }
 NEEDED = ("paper", "item", "title", "source", "metrics", "seeds", "rows", "columns", "notes", "cells")
 OVER_DATA = ("data", "mean_over", "each_of")  # keys of a claim on several data sets
-
-Contrast = Mapping[str, float]
 
 
 def read_published(item: str) -> dict[str, Any]:
@@ -82,44 +81,34 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
                 claim = from_plain(Claim, table)
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from None
-            contrasts = (claim.contrast, *claim.contrasts)
-            estimand = tuple(tuple(sorted(contrast.items())) for contrast in contrasts)
+            estimand = tuple(tuple(sorted(contrast.items())) for contrast in claim.contrasts)
             claims.setdefault((estimand, claim.form, claim.endpoint, claim.metric), claim)
     return tuple(claims.values())
 
 
 def _over_data(raw: Mapping[str, Any], data_names: Mapping[str, str], where: str) -> Iterable[dict[str, Any]]:
-    """The fields of a claim, or of its claim on each data set."""
-    plain = {key: value for key, value in raw.items() if key not in OVER_DATA}
+    """The fields of a claim, or of its claim on each data set. A `contrast` is the first of its `contrasts`."""
+    plain = {key: value for key, value in raw.items() if key not in (*OVER_DATA, "contrast")}
+    contrasts = raw.get("contrasts", [])
+    if "contrast" in raw:
+        contrasts = [raw["contrast"], *contrasts]
     way = next((key for key in OVER_DATA if key in raw), None)
     if way is None:
-        return [plain]
-    contrast, contrasts = raw.get("contrast", {}), raw.get("contrasts", ())
+        return [{**plain, "contrasts": contrasts}]
     for data in raw[way]:
         if data not in data_names:
             raise ConfigError(f"{where}: unknown data set {data!r}; {nearest(data, data_names)}")
     names = list(dict.fromkeys(data_names[data] for data in raw[way]))
+
+    def on(data: str, of: int = 1) -> list[dict[str, float]]:
+        """The contrasts on one data set, as parts of a mean over so many."""
+        return [{label.replace("{data}", data): w / of for label, w in contrast.items()} for contrast in contrasts]
+
     if way == "mean_over":
-        return [{**plain, "contrast": _mean(contrast, names), "contrasts": [_mean(c, names) for c in contrasts]}]
+        parts = zip(*(on(name, len(names)) for name in names), strict=True)
+        return [{**plain, "contrasts": [{label: w for one in part for label, w in one.items()} for part in parts]}]
     if way == "each_of":
-        return [{**plain, "contrasts": [_on(c, name) for name in names for c in contrasts]}]
+        return [{**plain, "contrasts": [contrast for name in names for contrast in on(name)]}]
     several = len(set(data_names.values())) > 1
-    return [
-        {
-            **plain,
-            "name": f"{raw['name']} ({name})" if several else raw["name"],
-            "contrast": _on(contrast, name),
-            "contrasts": [_on(c, name) for c in contrasts],
-        }
-        for name in names
-    ]
-
-
-def _on(contrast: Contrast, data: str) -> dict[str, float]:
-    """The contrast on one data set."""
-    return {label.replace("{data}", data): factor for label, factor in contrast.items()}
-
-
-def _mean(contrast: Contrast, names: list[str]) -> dict[str, float]:
-    """The contrast's mean over data sets."""
-    return {label: factor / len(names) for name in names for label, factor in _on(contrast, name).items()}
+    titles = {name: f"{raw['name']} ({name})" if several else raw["name"] for name in names}
+    return [{**plain, "name": title, "contrasts": on(name)} for name, title in titles.items()]

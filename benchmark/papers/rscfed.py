@@ -17,9 +17,8 @@ from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.bounds import ALONE, bound, lacking
 from benchmark.papers.item import Cell
-from benchmark.papers.paper import Paper, Variant
 from benchmark.papers.scale import Scale, changed
-from benchmark.papers.table import items
+from benchmark.papers.table import Paper, Variant, items
 from benchmark.papers.values import experiment_of, stand_ins
 
 # For training, section 4.1; of ISIC 2018's 10,015 images 80 %, as released.
@@ -75,20 +74,14 @@ def experiment_before(setting: Setting) -> Experiment:
     return changed(replace(now, method=method), {"partition.rule": "plain"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandIn(Scale):
-    """A stand-in of RSCFed."""
-
-    client_images: int  # that the clients share: what is not held out
-
-
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line. beta keeps its ratio to a client's images: its unit is images / distance (Eq. 6)."""
-    stand_in = stand_ins("rscfed", StandIn)[profile][setting.data]
+    stand_in = stand_ins("rscfed")[profile][setting.data]
     method = experiment(setting).method
     if isinstance(method, RSCFed) and method.beta:
         names = ("beta", "beta_labelled") if method.beta_rule == "released_code" else ("beta",)
-        betas = {name: getattr(method, name) * stand_in.client_images / IMAGES[setting.data] for name in names}
+        images = stand_in.own["client_images"]
+        betas = {name: getattr(method, name) * images / IMAGES[setting.data] for name in names}
         stand_in = replace(stand_in, method=betas)
     if stand_in.model and setting.data == "isic2018":  # the rates of the network that replaces it
         stand_in = replace(stand_in, optimizer=experiment(replace(setting, data="svhn")).optimizer)
@@ -121,12 +114,8 @@ def cbafed(cells: Sequence[Cell]) -> Iterable[Cell]:
     for cell in cells:
         e = cell.experiment
         if isinstance(e.method, RSCFed) and getattr(e.partition, "rule", "") == "limited":
-            method = CBAFed(
-                cap=0.95 if e.data.name.startswith("cifar") else 0.9,
-                batch_size=e.method.batch_size,
-                momentum=e.method.momentum,
-                warm_start_rounds=e.method.warm_start_rounds,
-            )
+            same = {name: getattr(e.method, name) for name in ("batch_size", "momentum", "warm_start_rounds")}
+            method = CBAFed(cap=0.95 if e.data.name.startswith("cifar") else 0.9, **same)
             yield cell.companion("CBAFed", replace(e, method=method), note="ours: a method of 2023 in RSCFed's place")
 
 

@@ -16,9 +16,8 @@ from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.columns import clients_of
 from benchmark.papers.item import Item
-from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale
-from benchmark.papers.table import item
+from benchmark.papers.table import Paper, item
 from benchmark.papers.values import experiment_of, stand_ins
 
 
@@ -43,24 +42,16 @@ def experiment(setting: Setting) -> Experiment:
     return e
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandIn(Scale):
-    """A stand-in of the protocol."""
-
-    labelled_batch_size: int
-    labelled_share: Mapping[str, float]  # in place of 10 and 20 %
-    targets: Mapping[str, str]  # in place of the paper's: {"rounds_to/0.4" = "rounds_to/0.85"}
-
-
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line. A method on labels alone has batches of labelled images only."""
-    stand_in = stand_ins("sage", StandIn)[profile][setting.data]
-    sizes: dict[str, Any] = {"batch_size": stand_in.batch_size, "labelled_batch_size": stand_in.labelled_batch_size}
+    stand_in = stand_ins("sage")[profile][setting.data]
+    labelled = stand_in.own["labelled_batch_size"]
+    sizes: dict[str, Any] = {"batch_size": stand_in.batch_size, "labelled_batch_size": labelled}
     if isinstance(experiment(setting).method, SupervisedFL):
-        sizes = {"batch_size": stand_in.labelled_batch_size}
+        sizes = {"batch_size": labelled}
     if setting.method == "FedDure" and stand_in.optimizer is not None:
         sizes["virtual_rate"] = stand_in.optimizer.lr
-    labels: dict[str, Any] = {"labelled_share": stand_in.labelled_share[str(setting.labels)]}
+    labels: dict[str, Any] = {"labelled_share": stand_in.own["labelled_share"][str(setting.labels)]}
     if setting.method == "FedAvg-SL":
         labels = {"labelled_clients": stand_in.K} if stand_in.K else {}
     optimizer = None if setting.method == "FedMatch" else stand_in.optimizer  # its losses diverge at the others' rate
@@ -69,7 +60,7 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 def at_targets(built: Item) -> Item:
     """The item with the stand-in's accuracies where the paper counts rounds to an accuracy."""
-    targets = next(iter(stand_ins("sage", StandIn)[built.profile].values())).targets
+    targets = next(iter(stand_ins("sage")[built.profile].values())).own["targets"]
 
     def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {targets.get(metric, metric): value for metric, value in metrics.items()}

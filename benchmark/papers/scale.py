@@ -59,11 +59,11 @@ class Scale:
     K: int | None = None
     C: int | None = None
     T: int | None = None  # local steps; they replace the paper's epochs
-    epochs: int | None = None
     rounds: int | None = None
     optimizer: SGD | None = None
     evaluation: Evaluation | None = None
     notes: tuple[str, ...] = ()  # for the foot of the table
+    own: Mapping[str, Any] = field(default_factory=dict)  # numbers that the paper's `scale` computes with
 
 
 def check_profile(name: str) -> None:
@@ -74,9 +74,9 @@ def check_profile(name: str) -> None:
 
 def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
     """The experiment with the fields of the stand-in, whatever its method."""
-    sizes = {name: getattr(scale, name) for name in ("K", "C", "T", "epochs", "rounds")}
+    sizes = {name: getattr(scale, name) for name in ("K", "C", "T", "rounds")}
     federation = {name: size for name, size in sizes.items() if size is not None}
-    if scale.T is not None and scale.epochs is None:
+    if scale.T is not None:
         federation["epochs"] = None  # local steps replace epochs
     return replace(
         experiment,

@@ -19,9 +19,8 @@ from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
-from benchmark.papers.paper import Paper
 from benchmark.papers.scale import REDUCED, Scale
-from benchmark.papers.table import items
+from benchmark.papers.table import Paper, items
 from benchmark.papers.values import experiment_of, stand_ins
 
 
@@ -81,25 +80,15 @@ def ssfl_table_3(setting: Setting) -> Experiment:
 TABLE_5 = experiment(Setting(N_s=4000)).optimizer
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandIn(Scale):
-    """A stand-in of SemiFL."""
-
-    few: int  # labels that stand for 250
-    many: int  # labels that stand for more
-    least_images: int  # of a client under Dirichlet: 10 of 500 released (data.py, min_size)
-    client_images: int | None = None  # that the clients share; None: all that are left
-
-
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line, one for both data sets of the paper; "fewer" labels stand for 250."""
-    stand_in = stand_ins("semifl", StandIn)[profile]["both"]
-    N_s = stand_in.few if setting.N_s == 250 else stand_in.many
+    stand_in = stand_ins("semifl")[profile]["both"]
+    N_s = stand_in.own["few" if setting.N_s == 250 else "many"]
     labels = {"N_s": 10 if setting.N_s == "all" else N_s}
-    held = stand_in.client_images
+    held = stand_in.own["client_images"]
     images = {"images": held + stand_in.data["N_validation"] + labels["N_s"]} if held else {}
     network = stand_in.model.network if stand_in.model else ""
-    least = {"min_size": stand_in.least_images} if "Dir" in setting.partition else {}
+    least = {"min_size": stand_in.own["least_images"]} if "Dir" in setting.partition else {}
     scaled_down = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least)
     match setting.method:
         case "SemiFL":

@@ -19,9 +19,8 @@ from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.optim.sgd import Cosine
 from benchmark.papers.columns import Factor
 from benchmark.papers.item import Cell
-from benchmark.papers.paper import Paper, Rule, printed_variant
-from benchmark.papers.scale import REDUCED, Scale
-from benchmark.papers.table import items
+from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale
+from benchmark.papers.table import AS_PRINTED, Paper, Rule, Variant, items
 from benchmark.papers.values import experiment_of, stand_ins
 
 BATCH_SIZE = 64  # B of Table A.1
@@ -144,26 +143,15 @@ def control_of(grouping: Experiment) -> Experiment:
     return replace(grouping, method=method)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandIn(Scale):
-    """A stand-in of SSFL, for 100 labels a class and rounds of T_OF_STAND_INS local steps."""
-
-    always_measured: bool = False  # gradient diversity, whatever the item
-    client_images: int  # that clients hold where the server has no labels
-    share: float  # of the paper's K and C
-    most_clients: int  # K, so that every client holds 8 images or more
-    largest_cohort: int  # C, so that a run ends in time
-
-
 T_OF_STAND_INS = 16
 
 
 def scale(setting: Setting, profile: str) -> Scale:
     """The stand-in of a line; its length in rounds depends on T."""
-    stand_in = stand_ins("ssfl", StandIn)[profile]["table_2" if setting.cohort else "others"]
+    stand_in = stand_ins("ssfl")[profile]["table_2" if setting.cohort else "others"]
     assert stand_in.model and stand_in.evaluation and stand_in.rounds and stand_in.warm_start_rounds
     evaluation = stand_in.evaluation
-    if not (setting.measured or stand_in.always_measured):
+    if not (setting.measured or stand_in.own["always_measured"]):
         evaluation = replace(evaluation, gradient_diversity_every=0)
     grouping = {"averaging": Grouping(S=min(2, setting.S))} if setting.S else {}
     chosen = replace(
@@ -180,8 +168,8 @@ def scale(setting: Setting, profile: str) -> Scale:
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]  # Table 3 has its own length
     # Two clients in a cohort at least; where all clients take part, they still do.
-    C = min(max(min(2, setting.C), round(setting.C * stand_in.share)), stand_in.largest_cohort)
-    K = C if setting.C == setting.K else min(round(setting.K * stand_in.share), stand_in.most_clients)
+    C = min(max(min(2, setting.C), round(setting.C * stand_in.own["share"])), stand_in.own["largest_cohort"])
+    K = C if setting.C == setting.K else min(round(setting.K * stand_in.own["share"]), stand_in.own["most_clients"])
 
     def rounds_of(rounds: int) -> int:
         return rounds * T_OF_STAND_INS // T
@@ -199,12 +187,12 @@ def scale(setting: Setting, profile: str) -> Scale:
     )
 
 
-def _stand_in_labels(setting: Setting, stand_in: StandIn) -> dict[str, Any]:
+def _stand_in_labels(setting: Setting, stand_in: Scale) -> dict[str, Any]:
     """N_s in the paper's ratio. With labels at clients, a share of each client's: 5 of each class are too many."""
     N_s = stand_in.data["N_s"] * (setting.N_s // known(setting.data).num_classes) // 100
     if setting.labels in ("every_client", "share"):
-        share = {"label_setting": "share", "labelled_share": N_s / stand_in.client_images, "labels_per_client": 5}
-        return {"N_s": 0, **share}
+        share = N_s / stand_in.own["client_images"]
+        return {"N_s": 0, "label_setting": "share", "labelled_share": share, "labels_per_client": 5}
     return {"N_s": N_s}
 
 
@@ -286,11 +274,22 @@ def stretched(base: Experiment, rule: Rule) -> Experiment:
     return replace(base, optimizer=replace(base.optimizer, schedule=schedule))
 
 
+# The items by the print. Stand-ins have numbers of their own.
+PRINTED = Variant(
+    suffix=AS_PRINTED,
+    title="by the print",
+    note="By the print, where the released code contradicts it. The code of the printed numbers was another.",
+    experiment=partial(experiment, rule="paper"),
+    profiles=FULL_SIZE,
+    named_by="As released where that contradicts the print: the departures name every field. {name} is by the "
+    "print (--rule paper).",
+    family=AS_PRINTED,
+)
 PAPER = Paper(
     name="ssfl",
     setting=Setting,
     experiment=experiment,
-    variants=(printed_variant(partial(experiment, rule="paper")),),
+    variants=(PRINTED,),
     scale=scale,
     usual=lambda setting: {"E": EPOCHS[setting.data]},
     additions=additions,

@@ -13,10 +13,9 @@ from typing import Any
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.paper import Paper
 from benchmark.papers.published import PUBLISHED, check_keys
 from benchmark.papers.scale import changed
-from benchmark.papers.table import SELECTIONS, item
+from benchmark.papers.table import SELECTIONS, Paper, item
 
 DEFAULT, OTHER = "Default", "Other"
 SEEDS = {"demo": 3, "laptop": 3}
@@ -41,13 +40,18 @@ class Switch:
 
 
 def switches_of(paper: str) -> tuple[tuple[Switch, ...], tuple[str, ...]]:
-    """A paper's switches, and notes for the foot of the table. Raises ConfigError for an unknown key."""
+    """A paper's switches, and notes for the foot of the table. Raises ConfigError for an unknown key.
+
+    The other way of a switch may be one of the file's `ways`, which several switches share.
+    """
     path = PUBLISHED / paper / "departures.toml"
     file = tomllib.loads(path.read_text())
-    check_keys(f"{path}", file, {"switches", "notes"})
-    known = {f.name for f in fields(Switch)}
+    check_keys(f"{path}", file, {"switches", "notes", "ways"})
+    known, ways = {f.name for f in fields(Switch)}, file.get("ways", {})
     for switch in file["switches"]:
         check_keys(f"{path}: switch {switch.get('name')!r}", switch, known)
+        if isinstance(other := switch.get("other"), str):
+            switch["other"] = ways.get(other, other)
     return tuple(Switch(**switch) for switch in file["switches"]), tuple(file.get("notes", ()))
 
 

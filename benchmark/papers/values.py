@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from benchmark.config import from_plain, merge, nearest
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, from_json
 from benchmark.papers.scale import REDUCED, Scale
-
-S = TypeVar("S", bound=Scale)
 
 
 @cache
@@ -61,10 +59,10 @@ def experiment_of(paper: str, line: Mapping[str, Any], fields: Mapping[str, Any]
 
 
 @cache
-def stand_ins(paper: str, kind: type[S]) -> Mapping[str, Mapping[str, S]]:
+def stand_ins(paper: str) -> Mapping[str, Mapping[str, Scale]]:
     """A paper's stand-ins by profile and name. Raises ConfigError."""
-    file = values_of(paper)
+    tables = {profile: values_of(paper)[profile] for profile in REDUCED}
     return {
-        profile: {name: from_plain(kind, own, f"{paper}.toml: {profile}.{name}") for name, own in file[profile].items()}
-        for profile in REDUCED
+        profile: {name: from_plain(Scale, table, f"{paper}.toml: {profile}.{name}") for name, table in of.items()}
+        for profile, of in tables.items()
     }

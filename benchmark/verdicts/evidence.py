@@ -14,8 +14,8 @@ from statistics import fmean
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Claim, Family, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.endpoints import fell_from_its_best, gain_at_end, never_reached
 from benchmark.verdicts.families import families_in, family_of, first_seed_of, hash_of
+from benchmark.verdicts.metrics import fell_from_its_best, gain_at_end, never_reached
 from benchmark.verdicts.results import CellResult, Records, cell_result, ends_and_bound, typically_below
 from benchmark.verdicts.rule import BELOW_BOUND, SEEDS, STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast
@@ -37,7 +37,6 @@ class Evidence:
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
     below: tuple[str, ...] = ()  # cells whose typical run ends below labels alone
     caveats: tuple[str, ...] = ()  # what a reader has to know before the verdict
-    unjudged: str = ""  # why no rule judges it
     hash: str = ""
     family: Family = Family()  # that its runs were begun under, or will be
     first: int = CONFIRMING.start  # of the seeds that judge it
@@ -68,16 +67,8 @@ class Evidence:
         return {label: sum(runs[seed] for seed in seeds) for label, runs in cells.items()}
 
 
-def contrasts(claim: Claim) -> tuple[Mapping[str, float], ...]:
-    return claim.contrasts or (claim.contrast,)
-
-
 def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     """Raises KeyError for a claim on a label that the item does not have."""
-    shown = {entry.label for entry in item.shown}
-    absent = [label for label in claim.labels if label in shown]
-    if absent:
-        return Evidence(claim=claim, differences=(), unjudged=f"{absent[0]} is only shown, not run")
     claim_hash = hash_of(item, claim)
     first, family = family_of(item, claim, _families(item, records))
     records = _judging({cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}, claim_hash, first)
@@ -92,7 +83,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     }
     seeds = sorted(set.intersection(*(set(of_cell) for of_cell in values.values())))
     ends = {label: ends_and_bound(item, records, item.cell(label)) for label in claim.labels}
-    collapsed = tuple(_collapsed(item, records, cells, ends, seeds) for cells in contrasts(claim))
+    collapsed = tuple(_collapsed(item, records, cells, ends, seeds) for cells in claim.contrasts)
     judged = [seed for seed in seeds if seed in CONFIRMING] or seeds
     below = tuple(
         label
@@ -104,7 +95,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
         claim=claim,
         differences=tuple(
             contrast(cells, _uncollapsed(runs) if claim.endpoint == "collapse" else values)
-            for cells, runs in zip(contrasts(claim), collapsed, strict=True)
+            for cells, runs in zip(claim.contrasts, collapsed, strict=True)
         ),
         results=results,
         collapsed=collapsed,

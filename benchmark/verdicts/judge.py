@@ -27,15 +27,14 @@ from typing import Literal, TypeAlias
 from scipy.special import betaincinv
 
 from benchmark.papers.columns import COMPUTED
-from benchmark.papers.item import CONFIRMING, Cell, Claim, Family, Item
-from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, contrasts, evidence
+from benchmark.papers.item import CONFIRMING, Claim, Family, Item
+from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, evidence
 from benchmark.verdicts.families import owner
 from benchmark.verdicts.looks import errors, smallest_look
 from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, RUNS_FALL
 from benchmark.verdicts.signed_ranks import DIGITS, Interval, interval, median_interval, sign_test, typical
-from benchmark.verdicts.statistics import contrast
-from benchmark.verdicts.units import in_unit
+from benchmark.verdicts.statistics import contrast, in_unit
 
 Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet", "not run"]
 REJECTIONS = ("holds", "contradicted")  # their share of the error goes to other claims
@@ -302,16 +301,16 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
     if item.profile != "paper" and claim.metric in COMPUTED:
         return Judged(claim=claim, verdict="not judged yet", reason="counted at profile paper, on the paper's networks")
     values: dict[str, dict[int, float]] = {}
-    for entry in (*item.cells, *item.shown):
-        value = entry.computed.get(claim.metric)
-        if value is None and isinstance(entry, Cell):
-            value = next(iter(cell_result(entry, records, item.seeds, claim.metric).values.values()), None)
+    for cell in item.cells:
+        value = cell.computed.get(claim.metric)
+        if value is None:
+            value = next(iter(cell_result(cell, records, item.seeds, claim.metric).values.values()), None)
         if value is not None and not isinstance(value, str):
-            values[entry.label] = {0: float(value)}
+            values[cell.label] = {0: float(value)}
     absent = [label for label in claim.labels if label not in values]
     if absent:
         return Judged(claim=claim, verdict="not judged yet", reason=f"nothing is counted yet for {absent[0]}")
-    least = min(contrast(coefficients, values)[0] for coefficients in contrasts(claim))
+    least = min(contrast(coefficients, values)[0] for coefficients in claim.contrasts)
     if claim.form == "comparable":
         holds = abs(least) <= claim.least
         counted = "within +-" if holds else "outside +-"
@@ -329,8 +328,6 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
 
 def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
     """The decision with its estimates, and what a reader has to know before it."""
-    if seen.unjudged:
-        return Judged(claim=seen.claim, verdict="not judged yet", reason=seen.unjudged, evidence=seen)
     if seen.confirming:
         judged = _judged_at_looks(seen, decision)
     elif seen.pilots:

@@ -11,7 +11,7 @@ from benchmark.papers.item import ACCURACY as ACCURACY
 from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.record import Records as Records
-from benchmark.verdicts.endpoints import before_clients, value_at
+from benchmark.verdicts.metrics import before_clients, value_at
 from benchmark.verdicts.statistics import Summary, summary
 
 Status: TypeAlias = Literal["done", "partial", "missing", "diverged"]
@@ -24,11 +24,9 @@ class CellResult:
     cell: Cell
     values: Mapping[int, float]  # seed -> the metric under the run's selection rule, in general after the last round
     diverged: tuple[int, ...]  # seeds
-    unfinished: tuple[int, ...]  # seeds that were started, and failed or have not ended
     n_wanted: int
     collapsed: bool = False  # its typical run ends below labels alone: shown, and kept out of averages
     selected_on_test: bool = False  # some value is that of the round that was best on the test set
-    data_notes: tuple[str, ...] = ()  # what its finished runs say of the files they read, such as "own split"
     runs: tuple[RunRecord, ...] = field(default=(), repr=False)  # all of them, by seed
 
     @property
@@ -57,7 +55,7 @@ class CellResult:
     def awaited(self) -> bool:
         """Whether the item counts on its runs; a quoted cell's are there only where somebody asked for them, and a
         partition has none."""
-        return self.cell.role not in UNTRAINED or bool(self.values or self.diverged or self.unfinished)
+        return self.cell.role not in UNTRAINED or bool(self.runs)
 
     @property
     def counts(self) -> str:
@@ -73,28 +71,23 @@ class CellResult:
 def cell_result(
     cell: Cell, records: Records, pilots: int, metric: str = ACCURACY, endpoint: str = "last"
 ) -> CellResult:
-    """The cell's runs sorted into finished, diverged and unfinished. A finished run whose value is not finite
+    """The cell's runs: values of finished ones, and those that diverged. A finished run whose value is not finite
     counts as diverged: NaN must not reach a mean."""
     values: dict[int, float] = {}
     diverged: list[int] = []
-    unfinished: list[int] = []
     runs = records.get(cell.cell_key, {})
     for seed, record in sorted(runs.items()):
         value = value_at(record, metric, endpoint)
         if record.status == "diverged" or (value is not None and not math.isfinite(value)):
             diverged.append(seed)
-        elif record.status != "done":
-            unfinished.append(seed)
-        elif value is not None:
+        elif record.status == "done" and value is not None:
             values[seed] = float(value)
     return CellResult(
         cell=cell,
         values=values,
         diverged=tuple(diverged),
-        unfinished=tuple(unfinished),
         n_wanted=len(seeds_awaited(runs, pilots)),
         selected_on_test=metric.startswith("test/") and any(runs[seed].selected_on_test for seed in values),
-        data_notes=tuple(sorted({note for seed in values if (note := runs[seed].data_note)})),
         runs=tuple(run for _, run in sorted(runs.items())),
     )
 

@@ -19,13 +19,9 @@ DIGITS = 12
 Interval: TypeAlias = tuple[float, float]
 
 
-def walsh_averages(differences: Sequence[float]) -> NDArray[np.float64]:
-    """Sorted means of all n (n + 1) / 2 pairs, rounded to DIGITS so that a tie has no sign."""
-    return _walsh_averages(tuple(differences))
-
-
 @functools.lru_cache(maxsize=4096)  # a claim is judged at several errors
-def _walsh_averages(differences: tuple[float, ...]) -> NDArray[np.float64]:
+def walsh_averages(differences: tuple[float, ...]) -> NDArray[np.float64]:
+    """Sorted means of all n (n + 1) / 2 pairs, rounded to DIGITS so that a tie has no sign."""
     values = np.asarray(differences, dtype=np.float64)
     rows, columns = np.triu_indices(len(values))
     return np.sort(np.round((values[rows] + values[columns]) / 2, DIGITS))
@@ -33,7 +29,7 @@ def _walsh_averages(differences: tuple[float, ...]) -> NDArray[np.float64]:
 
 def typical(differences: Sequence[float]) -> float:
     """The Hodges-Lehmann estimate of at least one difference."""
-    averages = walsh_averages(differences)
+    averages = walsh_averages(tuple(differences))
     return float(averages[len(averages) // 2] + averages[(len(averages) - 1) // 2]) / 2
 
 
@@ -54,7 +50,7 @@ def interval(differences: Sequence[float], error: float) -> Interval | None:
     averages_outside = int(np.searchsorted(cumulative(len(differences)), error / 2, side="right"))  # on each side
     if averages_outside == 0:
         return None
-    averages = walsh_averages(differences)
+    averages = walsh_averages(tuple(differences))
     return float(averages[averages_outside - 1]), float(averages[-averages_outside])
 
 

@@ -1,4 +1,4 @@
-"""Mean, spread and t interval over seeds.
+"""Mean, spread and t interval over seeds; differences with their unit.
 
 Runs of one seed share data, partition and initial weights in every cell, so differences are taken seed by seed: the
 part of the noise that comes with the seed cancels. Three to five seeds are the rule here; that is too few for a
@@ -17,6 +17,17 @@ from scipy.special import stdtrit
 LEVEL = 0.95
 INTERVAL_SEEDS = 5  # below them a t interval says little: its half width at three seeds is 2.5 standard deviations
 NO_SPREAD = 1e-12  # below this, relative to the mean, a standard deviation is only rounding
+FRACTIONS = (  # metrics whose differences are percentage points
+    "test/accuracy",
+    "test/auroc",
+    "test/precision",
+    "test/recall",
+    "pseudo/kept",
+    "pseudo/accuracy",
+    "pseudo/class_balance",
+    "aggregation/labelled_share",
+    "aggregation/labelled_weight",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +53,9 @@ class Summary:
 
 
 @functools.cache
-def t_factor(n: int, level: float = LEVEL) -> float:
-    """Half width of the two-sided t interval of n values, in units of their standard deviation. Needs n >= 2."""
-    return float(stdtrit(n - 1, 0.5 + level / 2)) / math.sqrt(n)
+def t_factor(n: int) -> float:
+    """Half width of the two-sided interval of n values at `LEVEL`, in their standard deviations. Needs n >= 2."""
+    return float(stdtrit(n - 1, 0.5 + LEVEL / 2)) / math.sqrt(n)
 
 
 def summary(values: Iterable[float]) -> Summary:
@@ -75,3 +86,17 @@ def paired(values_a: Mapping[int, float], values_b: Mapping[int, float]) -> Summ
     """a - b over the common seeds ({seed: value} each). None where they have no seed in common."""
     differences = contrast({"a": 1.0, "b": -1.0}, {"a": values_a, "b": values_b})
     return summary(differences.values()) if differences else None
+
+
+def is_fraction(metric: str) -> bool:
+    return metric in FRACTIONS
+
+
+def number(value: float) -> str:
+    """Four significant digits, without a sign for zero."""
+    return "-" if not math.isfinite(value) else f"{value + 0.0:.4g}"
+
+
+def in_unit(metric: str, value: float) -> str:
+    """A difference of `metric` with its unit: "1.0 points" for fractions, else four digits."""
+    return f"{100 * value:.1f} points" if is_fraction(metric) else number(value)

@@ -40,7 +40,7 @@ def small_item(profile: str) -> Item:
         Cell(label=name, setting={"method": name, "C": 4}, experiment=experiment, published=printed)
         for name, experiment in (("FedAvg", tiny), ("Grouping", other))
     )
-    claim = Claim(name="n", quote="", source="ours", contrast=contrast, form="improves", least=0.005)
+    claim = Claim(name="n", quote="", source="ours", contrasts=(contrast,), form="improves", least=0.005)
     return Item(name="ssfl/tab2", title="t", profile=profile, cells=cells, claims=(claim,), seeds=2)
 
 

@@ -77,13 +77,13 @@ CLAIM = {
 def test_a_claim_over_data_sets_is_one_for_each():
     claims = claims_of({"claims": [CLAIM]}, {"a": "A", "b": "B"})
     assert [claim.name for claim in claims] == ["More is better (A)", "More is better (B)"]
-    assert [dict(claim.contrast) for claim in claims] == [{"A/x": 1.0, "A/y": -1.0}, {"B/x": 1.0, "B/y": -1.0}]
+    assert [claim.contrasts for claim in claims] == [({"A/x": 1.0, "A/y": -1.0},), ({"B/x": 1.0, "B/y": -1.0},)]
 
 
 def test_a_claim_over_one_stand_in_is_judged_once():
     """Two claims that the stand-in makes the same contrast are one, so that it is not corrected for twice."""
     again = CLAIM | {"name": "Again", "data": ["b"]}
     (claim,) = claims_of({"claims": [CLAIM, again]}, {"a": "MNIST", "b": "MNIST"})
-    assert (claim.name, dict(claim.contrast)) == ("More is better", {"MNIST/x": 1.0, "MNIST/y": -1.0})
+    assert (claim.name, claim.contrasts) == ("More is better", ({"MNIST/x": 1.0, "MNIST/y": -1.0},))
     within = CLAIM | {"name": "Within", "form": "comparable"}
     assert len(claims_of({"claims": [CLAIM, within]}, {"a": "MNIST", "b": "MNIST"})) == 2

@@ -18,7 +18,7 @@ from benchmark.papers.columns import FACTORS
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES
 from benchmark.records.copies import read_copy
-from benchmark.verdicts.derived import DERIVED
+from benchmark.verdicts.metrics import DERIVED
 from tests.conftest import ROOT
 from tests.papers.conftest import item_of
 
@@ -91,7 +91,7 @@ def test_claims_are_on_what_there_is(profile):
         for claim in item.claims:
             assert claim.labels and set(claim.labels) <= set(labels), item.name
             absolute = claim.metric in DIFFERENCES or claim.endpoint == "reached"
-            for contrast in (claim.contrast, *claim.contrasts):
+            for contrast in claim.contrasts:
                 assert absolute or sum(contrast.values()) == pytest.approx(0.0), (item.name, claim.name)
             if claim.endpoint == "arithmetic" and claim.metric not in DERIVED:
                 assert all(claim.metric in item.cell(label).computed for label in claim.labels), (item.name, claim.name)

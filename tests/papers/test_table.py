@@ -13,10 +13,9 @@ from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers import published
 from benchmark.papers.catalogue import ITEMS, WITH_SWITCHES, items
 from benchmark.papers.item import Printed
-from benchmark.papers.paper import Paper
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import DIGITS_AUGMENTATION, PROFILES, Scale, profile_of, tenth
-from benchmark.papers.table import item
+from benchmark.papers.table import Paper, item
 from benchmark.papers.values import alike
 
 FILE = """
@@ -104,7 +103,7 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
     [
         ('title = "A table"', 'titel = "A table"', r"unknown key 'titel'; did you mean 'title'"),
         ("seeds = 4\n", "", "seeds is missing"),
-        ("spread = 0.5", "spraed = 0.5", r"unknown key 'spraed' of a cell; did you mean 'spread'"),
+        ("spread = 0.5", "spraed = 0.5", r"a cell: unknown key 'spraed'; did you mean 'spread'"),
         (
             'form = "improves"',
             'from = "improves"',
@@ -122,6 +121,7 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
         ),
         ('form = "improves"', 'form = "improve"', "form: unknown value 'improve'; did you mean 'improves'"),
         ('"{data}/A/alpha=0.1" = 1', '"{data}/A/alpha=0.2" = 1', "no cell 'SVHN/A/alpha=0.2'; choose SVHN/A/"),
+        ('"{data}/A/alpha=0.1" = 1', '"svhn/0.1/D" = 1', "no cell 'svhn/0.1/D'; choose SVHN/A/"),  # only shown
     ],
 )
 def test_what_is_misspelt_is_refused(toy, old, new, message):

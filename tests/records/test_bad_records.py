@@ -63,8 +63,13 @@ TINY = tiny_experiment(
 )
 OTHER = replace(TINY, optimizer=replace(TINY.optimizer, lr=0.04))
 CLAIM = Claim(
-    name="one beats the other", quote="", source="a test", form="improves", least=0.01, contrast={"odd": 1, "sound": -1}
-)  # fmt: skip
+    name="one beats the other",
+    quote="",
+    source="a test",
+    form="improves",
+    least=0.01,
+    contrasts=({"odd": 1, "sound": -1},),
+)
 EXPERIMENT, COPY = "experiment.json", "copy"
 Files = dict[str, Any]  # of a run, and its compact copy: trees by name; MISSING is not there
 Odd = tuple[str, str, tuple[str | int, ...], str]  # form, file, path of the field in it, name in ODD

@@ -78,7 +78,7 @@ def begun_under(item: Item, records: Records, main: Sequence[str] = (), more: in
 
 def pair(**claim: Any) -> Item:
     """Two cells "a" and "b" and one claim on a - b (margin one point)."""
-    filled = {"name": "a beats b", "quote": "a is better", "source": "section 1", "contrast": {"a": 1.0, "b": -1.0}}
+    filled = {"name": "a beats b", "quote": "a is better", "source": "section 1", "contrasts": ({"a": 1.0, "b": -1.0},)}
     return Item(
         name="toy/tab1",
         title="Toy",
@@ -126,7 +126,7 @@ def table2(profile: str = "laptop") -> tuple[Item, Records]:
         profile=profile,
         cells=(*cells, rung),
         claims=tuple(
-            Claim(name=name, quote=name, source="toy", contrast={a: 1.0, b: -1.0}, form=form, least=0.01)  # type: ignore[arg-type]
+            Claim(name=name, quote=name, source="toy", contrasts=({a: 1.0, b: -1.0},), form=form, least=0.01)  # type: ignore[arg-type]
             for name, (a, b, form) in claims.items()
         ),
         seeds=3,
@@ -158,7 +158,7 @@ def lean(profile: str = "laptop", **changes: Any) -> tuple[Item, Records]:
     start = accuracies([(cells[0], [0.6, 0.7, 0.8]), (cells[1], [0.85, 0.9]), (cells[2], [0.5])])
     records = {key: {seed: replace(run, rounds=()) for seed, run in runs.items()} for key, runs in start.items()}
     records[cells[1].cell_key][2] = make_record(cells[1], 2, {}, status="diverged", rounds=[])
-    claim = replace(pair().claims[0], contrast={"B/2": 1.0, "A/2": -1.0})
+    claim = replace(pair().claims[0], contrasts=({"B/2": 1.0, "A/2": -1.0},))
     item = Item(
         name="toy/tab1", title="Toy table", profile=profile, cells=tuple(cells), claims=(claim,), seeds=3, notes=("N.",)
     )

@@ -64,7 +64,7 @@ def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> Non
 def test_a_decided_claim_is_a_finding_with_its_numbers_and_stands_on_its_item_s_page(tmp_path: Path) -> None:
     """Differences .1000 to .1008: the middle is 10.04 points. A claim about collapse without a seed is there, too."""
     item, records = confirmed()
-    collapse = replace(item.claims[0], name="falls", endpoint="collapse", contrast={"b": 1.0, "a": -1.0})
+    collapse = replace(item.claims[0], name="falls", endpoint="collapse", contrasts=({"b": 1.0, "a": -1.0},))
     none = replace(item, name="toy/tab2", cells=tuple(make_cell(x, {}, 20 + i) for i, x in enumerate("ab")))
     none = replace(none, claims=(collapse,))
     pilot = {none.cells[0].cell_key: {0: make_record(none.cells[0], 0, {ACCURACY: 0.9})}}
@@ -101,8 +101,8 @@ def test_what_is_told_first_is_no_choice_by_outcome() -> None:
     """A paper's main claim comes first, whatever its verdict and however many seeds another has; papers take turns, and
     a withdrawn claim is not told. Of two profiles that know as little the larger is shown."""
     item, records = confirmed(16)
-    main = replace(item.claims[0], name="main", contrast={"b": 1.0, "a": -1.0}, main=True)
-    wrong = replace(item.claims[0], name="wrong", contrast={"a": 3.0, "b": -3.0}, withdrawn="not its sentence")
+    main = replace(item.claims[0], name="main", contrasts=({"b": 1.0, "a": -1.0},), main=True)
+    wrong = replace(item.claims[0], name="wrong", contrasts=({"a": 3.0, "b": -3.0},), withdrawn="not its sentence")
     item = replace(item, claims=(item.claims[0], wrong, main))
     one = Reported(item, begun_under(item, records, main=[item.hash_of(main)]))
     other = Reported(replace(pilots()[0], name="other/tab1"), pilots()[1])
@@ -118,8 +118,8 @@ def test_what_is_told_first_is_no_choice_by_outcome() -> None:
 def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> None:
     item, records = confirmed()
     claim = item.claims[0]
-    ours = replace(claim, name="ours", quote="", contrast={"a": 2.0, "b": -2.0})
-    wrong = replace(claim, name="wrong", contrast={"a": 3.0, "b": -3.0}, withdrawn="not its sentence")
+    ours = replace(claim, name="ours", quote="", contrasts=({"a": 2.0, "b": -2.0},))
+    wrong = replace(claim, name="wrong", contrasts=({"a": 3.0, "b": -3.0},), withdrawn="not its sentence")
     item = replace(item, claims=(claim, ours, wrong))
     one = Reported(item, begun_under(item, records))
     places = board([one], "toy")
@@ -285,7 +285,7 @@ def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
     """a and b have a confirming seed and c has none: what a - b is so far is told, and nothing is judged."""
     a, b = pair().cells
     c = replace(a, label="c", experiment=replace(a.experiment, precision="bf16"))
-    item = pair(form="every", contrast={}, contrasts=({"a": 1.0, "b": -1.0}, {"a": 1.0, "c": -1.0}))
+    item = pair(form="every", contrasts=({"a": 1.0, "b": -1.0}, {"a": 1.0, "c": -1.0}))
     item = replace(item, cells=(a, b, c))
     (row,) = rows_of(Reported(item, accuracies([(a, [0.9]), (b, [0.8])], first=100)))
     assert (row.judged.verdict, row.verdict) == ("not run", "not judged yet")

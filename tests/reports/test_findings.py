@@ -51,7 +51,7 @@ def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():
     item = pair()
     made = {"one": "q", "two": "q", "ours": "", "open": "q"}
     claims = tuple(
-        replace(item.claims[0], name=name, quote=quote, contrast={"a": n, "b": -n})
+        replace(item.claims[0], name=name, quote=quote, contrasts=({"a": n, "b": -n},))
         for n, (name, quote) in enumerate(made.items(), start=1)
     )
     one = Reported(replace(item, name="ssfl/toy", claims=claims), {})

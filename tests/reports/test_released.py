@@ -35,7 +35,7 @@ def toy(cells: list[str]) -> Item:
     """Cells with a part, one without, and a claim on each pair."""
     made = [make_cell(label, {"method": label}, key) for key, label in enumerate([*cells, "without"], 1)]
     fixed: dict[str, Any] = {"quote": "", "source": "ours", "form": "improves", "endpoint": "end", "least": 0.01}
-    claims = [Claim(name=label, contrast={label: 1, "without": -1}, **fixed) for label in cells]
+    claims = [Claim(name=label, contrasts=({label: 1, "without": -1},), **fixed) for label in cells]
     return Item(name="toy/tab1", title="Toy", profile="laptop", cells=tuple(made), claims=tuple(claims))
 
 

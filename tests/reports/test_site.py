@@ -156,7 +156,7 @@ def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
         run = make_record(cell, 0, {"test/accuracy": 0.5, HOSTILE: 1.0})
         manifest = {HOSTILE: HOSTILE, "code": {"commit": HOSTILE}}
         records[cell.cell_key] = {0: replace(run, manifest=manifest)}
-    claim = replace(pair().claims[0], name=HOSTILE, quote=HOSTILE, contrast={HOSTILE: 1.0, "../../x": -1.0})
+    claim = replace(pair().claims[0], name=HOSTILE, quote=HOSTILE, contrasts=({HOSTILE: 1.0, "../../x": -1.0},))
     item = Item(name="toy/<b>", title=HOSTILE, profile="demo", cells=cells, claims=(claim,), notes=(HOSTILE,))
     build([(item, records)], tmp_path / "site", troubles=[HOSTILE])
     assert [path.name for path in tmp_path.iterdir()] == ["site"]

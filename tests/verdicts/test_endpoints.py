@@ -10,8 +10,7 @@ from scipy.integrate import trapezoid
 
 from benchmark.records.copies import pack, unpack
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.derived import is_private, is_smoothed, is_stateless, to_target, value_of
-from benchmark.verdicts.endpoints import gain_at_end, value_at
+from benchmark.verdicts.metrics import gain_at_end, is_private, is_smoothed, is_stateless, to_target, value_at, value_of
 from tests.reports.fakes import make_cell, make_record
 
 CELL = make_cell("a", {"method": "A"}, 40)

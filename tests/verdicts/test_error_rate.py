@@ -127,7 +127,7 @@ DRAWS = {
 
 
 def claims_of(number: int, margin: float) -> list[Claim]:
-    one = Claim(name="c", quote="", source="", contrast={"a": 1.0, "b": -1.0}, form="improves", least=margin)
+    one = Claim(name="c", quote="", source="", contrasts=({"a": 1.0, "b": -1.0},), form="improves", least=margin)
     return [replace(one, form="comparable") if n % 3 == 2 else one for n in range(number)]
 
 

@@ -63,7 +63,7 @@ def test_another_margin_sentence_or_cell_is_another_claim(tab2: Item):
         replace(claim, least=0.02),
         replace(claim, quote="another"),
         replace(claim, endpoint="speed"),
-        replace(claim, contrast={**claim.contrast, "Grouping/full": -1.0}),
+        replace(claim, contrasts=({**claim.contrasts[0], "Grouping/full": -1.0},)),
     )
     assert len({tab2.hash_of(one) for one in (claim, *others)}) == 5
     later = replace(claim, name="said otherwise", made=None, withdrawn="why", elsewhere=())

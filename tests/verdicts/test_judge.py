@@ -13,7 +13,7 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import Claim, Item, Shown
+from benchmark.papers.item import Claim, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.evidence import evidence
 from benchmark.verdicts.judge import Judged, family_error
@@ -34,7 +34,7 @@ def gains(item: Item, *differences: Sequence[float], first: int = 100) -> dict[s
 
 def improves(better: str, factor: float = 1.0) -> Claim:
     contrast = {better: factor, "c": -factor}
-    return Claim(name=better, quote="", source="", contrast=contrast, form="improves", least=0.01)
+    return Claim(name=better, quote="", source="", contrasts=(contrast,), form="improves", least=0.01)
 
 
 def three_cells(*claims: Claim) -> Item:
@@ -65,7 +65,7 @@ def test_pilot_seeds_are_shown_and_never_judged():
 
 def test_nine_seeds_decide_by_the_fourth_walsh_average():
     seen = judged([*GOOD[:8], -0.001])
-    averages = walsh_averages([*GOOD[:8], -0.001])
+    averages = walsh_averages((*GOOD[:8], -0.001))
     assert (seen.verdict, seen.n, seen.looks) == ("holds", 9, 1)
     assert seen.interval == pytest.approx((averages[3], averages[-4])) and seen.level == pytest.approx(0.9803, abs=1e-4)
     assert seen.reason == "the interval lies above zero; reached at look 1 of 4, at 9 seeds"
@@ -231,10 +231,10 @@ def test_a_bound_inside_the_contrast_is_an_arm_like_any_other():
     """a less labels alone: that a ends ten points below it is what the contrast measures, and no collapse. It wins at
     nine seeds, or loses at nine; no seed is left out."""
     contrast = {"a": 1.0, "Labels alone": -1.0}
-    lost = with_bound([0.3 - d for d in GOOD[:9]], [0.4] * 9, contrast=contrast)
+    lost = with_bound([0.3 - d for d in GOOD[:9]], [0.4] * 9, contrasts=(contrast,))
     assert collapsed(*lost) == [{"a": [False] * 9, "Labels alone": [False] * 9}]
     assert [judge(*lost)[0].verdict, judge(*lost)[0].n] == ["contradicted", 9]
-    won = with_bound([0.4 + d for d in GOOD[:9]], [0.4] * 9, contrast=contrast)
+    won = with_bound([0.4 + d for d in GOOD[:9]], [0.4] * 9, contrasts=(contrast,))
     assert [judge(*won)[0].verdict, judge(*won)[0].n] == ["holds", 9]
 
 
@@ -279,10 +279,8 @@ def test_what_is_counted_needs_no_seeds():
     assert counted("classes", 8, (9.5, 1.2), "demo").verdict == "holds"
 
 
-def test_what_has_no_rule_or_no_runs_is_not_judged():
+def test_what_has_no_runs_is_not_judged():
     item = pair()
-    only_shown = replace(item, cells=item.cells[:1], shown=(Shown(label="b", setting={}),))
-    assert judge(only_shown, {})[0].reason == "b is only shown, not run"
     nothing = judge(item, {})[0]
     assert (nothing.verdict, nothing.estimate, nothing.n) == ("not run", None, 0) and "no seed" in nothing.reason
     quoted = judge(replace(item, cells=(item.cells[0], replace(item.cells[1], role="quoted"))), {})[0]
@@ -292,7 +290,7 @@ def test_what_has_no_rule_or_no_runs_is_not_judged():
 def test_a_run_that_never_reaches_the_target_counts_against_a_claim_of_speed():
     """Runs of a have 11 rounds, of b 12. b is there in round 10, so that a has to be there before 7.5: it is in round
     4. An a that never comes counts 12, diverged or not: 7.5 - 12 = -4.5, and where b fails, too, .75 x 13 - 12."""
-    claim = {"contrast": {"b": 0.75, "a": -1.0}, "metric": "rounds_to/0.9", "endpoint": "reached", "least": 0}
+    claim = {"contrasts": ({"b": 0.75, "a": -1.0},), "metric": "rounds_to/0.9", "endpoint": "reached", "least": 0}
     item = pair(**claim)
 
     def differences(*reached: tuple[int | str | None, int | None]) -> list[float]:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from benchmark.papers.item import Item
+from benchmark.verdicts.checks import could_decide, looks_of, too_few_in_words
 from benchmark.verdicts.judge import judge
-from benchmark.verdicts.open_claims import could_decide, looks_of, too_few_in_words
 from benchmark.verdicts.results import Records
 from tests.reports.fakes import accuracies, begun_under, pair
 

@@ -1,0 +1,244 @@
+"""What a run is worth to a claim: its value of a metric, at an endpoint. Pure functions of a record.
+
+A metric is what the run wrote, or is computed here from what it wrote. The endpoints:
+
+last       the value under the run's selection rule, in general after the last round (the papers' own endpoint)
+end        the mean of the evaluations in the last tenth of the run
+last_100   the mean over the last 100 rounds, at most the last eighth (FedSwitch: 100 of 800 epochs)
+speed      the mean log-odds of accuracy over the rounds since clients take part, as an accuracy again
+throughout the mean of the evaluations since clients take part
+reached    of "rounds_to/0.9": the rounds to that accuracy; one more than the run has where it never comes there
+spread     the standard deviation over the last third of the run's evaluations
+collapse   as end; claims about collapse count the runs that did not (evidence.py)
+arithmetic counts and sizes, which need no training or are the same in every run
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, logit
+
+from benchmark.papers.item import ACCURACY, LAST_ROUNDS
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.rule import FALL, SURE, TENTH
+from benchmark.verdicts.statistics import is_fraction
+
+# FedSwitch Figure 3 (right): "for the last 100 epochs of training", of 800.
+LAST_PART = 8
+ROUNDS_TO = re.compile(r"rounds_to/(0?\.\d+)")  # "rounds_to/0.4": the rounds to an accuracy of 40 %
+
+
+def value_of(record: RunRecord, metric: str) -> float | None:
+    """The run's value of the metric under its selection rule; None where it has none."""
+    if target := ROUNDS_TO.fullmatch(metric):
+        reached = to_target(record, ACCURACY, float(target[1]))
+        return float(reached[0]) if reached else None
+    return DERIVED[metric](record) if metric in DERIVED else record.selected(metric)
+
+
+def is_derived(metric: str) -> bool:
+    """Whether no run writes it."""
+    return metric in DERIVED or bool(ROUNDS_TO.fullmatch(metric))
+
+
+def to_target(record: RunRecord, metric: str, target: float) -> tuple[int, int] | None:
+    """(round, bytes) until an evaluation is at least the target, since clients take part; None if none is.
+
+    Bytes are those sent both ways until the end of that round.
+    """
+    sent, start = 0, rounds_without_clients(record)
+    for line in record.rounds:
+        sent += line.get("comm/bytes_up", 0) + line.get("comm/bytes_down", 0)
+        if line["round"] >= start and line.get(metric, -math.inf) >= target:
+            return line["round"], sent
+    return None
+
+
+def rounds_without_clients(record: RunRecord) -> int:
+    return int((record.experiment.get("method") or {}).get("warm_start_rounds", 0))
+
+
+def divergences(record: RunRecord) -> tuple[float, float] | None:
+    """Of the pseudo-labels and of the true labels from equal shares, in nats.
+
+    Means over the evaluated rounds of the last eighth (a committed copy has no others); None where no such round
+    measured both.
+    """
+    names = ("pseudo/kl_uniform", "pseudo/kl_true")
+    start = len(record.rounds) * (1 - 1 / LAST_PART)
+    measured = [
+        [line[name] for name in names]
+        for line in record.rounds
+        if line["round"] > start and "test/accuracy" in line and all(name in line for name in names)
+    ]
+    if not measured:
+        return None
+    pseudo, true = (fmean(values) for values in zip(*measured, strict=True))
+    return pseudo, true
+
+
+def _of_divergences(value: Callable[[float, float], float | None]) -> Callable[[RunRecord], float | None]:
+    """A metric of the two divergences; None where they were not measured."""
+    return lambda record: value(*both) if (both := divergences(record)) else None
+
+
+def labelled_weight(record: RunRecord) -> float | None:
+    """The weight of labelled clients in the global model (RSCFed, section 4.2).
+
+    A mean over the rounds in which other clients took part; 1 where labels alone are trained on.
+    """
+    alone = record.experiment.get("method", {}).get("kind") == "supervised_fl"
+    return 1.0 if alone else record.summary("aggregation/labelled_share").get("mean")
+
+
+def millions(record: RunRecord) -> float | None:
+    """Numbers sent both ways in a round, in millions: bytes over four, the mean of all rounds (ProxyFL, Table 7)."""
+    up, down = (record.summary(f"comm/bytes_{way}").get("mean") for way in ("up", "down"))
+    return None if up is None or down is None else (up + down) / 4e6
+
+
+# What was exchanged in a run ("exchange" in its result, benchmark/diagnostics/exchange.py), for FedSwitch's Table 1.
+
+OF_OTHERS = {"helpers"}  # what a client receives that other clients made, and that the server only passed on
+
+
+def names(exchange: Mapping[str, Any], way: str) -> set[str]:
+    """What clients "received", "sent" or "kept"."""
+    return set(exchange["holders"].get("client", {}).get(way, ()))
+
+
+def is_private(exchange: Mapping[str, Any]) -> bool:
+    """Section 3.1: clients send nothing but updates of what they received, and no client's update goes to another."""
+    received = names(exchange, "received")
+    return names(exchange, "sent") <= received and not received & OF_OTHERS
+
+
+def is_stateless(exchange: Mapping[str, Any]) -> bool:
+    """Clients keep nothing from one round to the next."""
+    return not names(exchange, "kept")
+
+
+def is_smoothed(exchange: Mapping[str, Any]) -> bool:
+    """The server or a client holds a teacher."""
+    held = (holder[way] for holder in exchange["holders"].values() for way in ("received", "sent", "kept"))
+    return "teacher" in exchange["state"] or any("teacher" in trees for trees in held)
+
+
+def _property(holds: Callable[[Mapping[str, Any]], bool]) -> Callable[[RunRecord], float | None]:
+    """1 where the property holds, else 0; None where the run did not record its exchange."""
+    return lambda record: float(holds(record.result["exchange"])) if record.result.get("exchange") else None
+
+
+DERIVED: Mapping[str, Callable[[RunRecord], float | None]] = {
+    "aggregation/labelled_weight": labelled_weight,
+    "comm/millions": millions,
+    # No ratio where the true labels are in equal shares, and no logarithm where the pseudo-labels are.
+    "pseudo/kl_ratio": _of_divergences(lambda pseudo, true: pseudo / true if true > 0 else None),
+    "pseudo/kl_log_ratio": _of_divergences(lambda pseudo, true: math.log(pseudo / true) if pseudo and true else None),
+    "pseudo/kl_gap": _of_divergences(lambda pseudo, true: true - pseudo),  # in nats
+    "exchange/privacy": _property(is_private),
+    "exchange/statelessness": _property(is_stateless),
+    "exchange/smoothing": _property(is_smoothed),
+}
+
+
+# Endpoints
+
+
+def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:
+    """The run's value, in the metric's own unit; None where it has none. Raises KeyError for an unknown endpoint."""
+    last_rounds = LAST_ROUNDS.fullmatch(endpoint)
+    if last_rounds:
+        rounds = _length(record)
+        return _mean(_between(record, metric, rounds - min(int(last_rounds[1]), rounds / LAST_PART), rounds))
+    functions = {"last": value_of, "arithmetic": value_of, "end": end, "collapse": end}
+    functions |= {"speed": speed, "throughout": throughout, "spread": spread, "reached": reached}
+    return functions[endpoint](record, metric)
+
+
+def end(record: RunRecord, metric: str) -> float | None:
+    """The mean of the last tenth; the last value where that tenth has no evaluation."""
+    rounds = _length(record)
+    values = _between(record, metric, (1 - TENTH) * rounds, rounds)
+    return _mean(values) if values else value_of(record, metric)
+
+
+def fell_from_its_best(record: RunRecord) -> bool:
+    """Whether the run ends at least `FALL` below its best evaluation."""
+    best = max((line[ACCURACY] for line in record.rounds if ACCURACY in line), default=0.0)
+    last = end(record, ACCURACY)
+    return last is not None and bool(last <= best - FALL + 1e-9)
+
+
+def gain_at_end(record: RunRecord, metric: str) -> float | None:
+    """The gain of the run's last tenth over the tenth before, or over the last evaluation before it.
+
+    None where there is none, and for metrics that are not fractions.
+    """
+    rounds = _length(record)
+    last = _mean(_between(record, metric, (1 - TENTH) * rounds, rounds))
+    before = _between(record, metric, (1 - 2 * TENTH) * rounds, (1 - TENTH) * rounds)
+    before = before or _between(record, metric, 0, (1 - TENTH) * rounds)[-1:]
+    if last is None or not before or not is_fraction(metric):
+        return None
+    return last - float(np.mean(before))
+
+
+def speed(record: RunRecord, metric: str) -> float | None:
+    """The area under the log-odds (trapezoids between evaluations), divided by the rounds that it spans."""
+    start = rounds_without_clients(record)
+    points = [(line["round"], line[metric]) for line in record.rounds if metric in line and line["round"] >= start]
+    if len(points) < 2:
+        return None
+    rounds, values = np.array(points, dtype=np.float64).T
+    odds = logit(np.clip(values, SURE, 1 - SURE))
+    return float(expit(np.trapezoid(odds, rounds) / (rounds[-1] - rounds[0])))
+
+
+def reached(record: RunRecord, metric: str) -> float:
+    """The rounds to the metric's target; a run that never comes there needs more than it has.
+
+    So the sign of a difference of two runs is never turned: where both fail it is 0.
+    """
+    value = value_of(record, metric)
+    return never_reached(_length(record)) if value is None else value
+
+
+def never_reached(rounds: int) -> float:
+    """What counts as the rounds to a target that a run of so many rounds does not come to."""
+    return rounds + 1.0
+
+
+def before_clients(record: RunRecord, metric: str) -> float | None:
+    """The last evaluation before clients take part; None where they do from the start."""
+    values = _between(record, metric, 0, rounds_without_clients(record))
+    return values[-1] if values else None
+
+
+def throughout(record: RunRecord, metric: str) -> float | None:
+    return _mean(_between(record, metric, rounds_without_clients(record), _length(record)))
+
+
+def spread(record: RunRecord, metric: str) -> float | None:
+    values = _between(record, metric, 0, _length(record))
+    values = values[-max(2, len(values) // 3) :]
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def _length(record: RunRecord) -> int:
+    return int(record.rounds[-1]["round"]) if record.rounds else 0
+
+
+def _between(record: RunRecord, metric: str, after: float, until: float) -> list[float]:
+    """The metric's values in rounds after the first and up to the second."""
+    rounding = 1e-9 * max(1.0, until)  # .9 of 100 rounds is round 90
+    inside = (line for line in record.rounds if after + rounding < line["round"] <= until + rounding)
+    return [float(line[metric]) for line in inside if metric in line]
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
