@@ -18,12 +18,12 @@ from benchmark.data.augment import Augmentation, Gentle
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Data, Experiment, from_json, to_json
+from benchmark.files import read_json
 from benchmark.methods.central import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping, SelfTraining
 from benchmark.models.build import Model
 from benchmark.plain import read_fields, read_table
-from benchmark.records.files import read_json
 from sweeps.sweep_file import COMMAND, read
 
 EXPERIMENTS = [

@@ -24,8 +24,8 @@ from benchmark.config import quoted
 from benchmark.data.folder import public_name
 from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
+from benchmark.files import json_bytes, json_object, read_json
 from benchmark.records.copies import copied, copy_of
-from benchmark.records.files import json_bytes, json_object, read_json
 from benchmark.records.identity import files_of, hash_of, module_of, own_names
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.schema import Wanted, check

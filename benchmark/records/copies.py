@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.errors import DataError, one_line
-from benchmark.records.files import json_object, write_atomically
+from benchmark.files import json_object, write_atomically
 from benchmark.records.provenance import ROOT
 from benchmark.records.record import RunRecord, canonical, check_result_is_of
 from benchmark.records.schema import COPY, check

@@ -26,8 +26,8 @@ from benchmark.data.folder import public_name
 from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import DataError
 from benchmark.experiment import Experiment, to_json
+from benchmark.files import read_json
 from benchmark.records import schema
-from benchmark.records.files import read_json
 from benchmark.records.provenance import CODE, ROOT
 
 MANIFEST, RESULT = "manifest.json", "result.json"

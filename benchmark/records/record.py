@@ -18,8 +18,8 @@ from typing import Any
 from benchmark.config import quoted
 from benchmark.errors import DataError
 from benchmark.experiment import Evaluation, Experiment
+from benchmark.files import ANEW, bytes_of, json_object, read_json
 from benchmark.records import schema
-from benchmark.records.files import ANEW, bytes_of, json_object, read_json
 from benchmark.records.identity import RESULT, at_hand, read_manifest, seed_folder
 from benchmark.records.schema import check
 

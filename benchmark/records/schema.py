@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from benchmark.config import quoted
 from benchmark.errors import DataError
-from benchmark.records.files import ANEW
+from benchmark.files import ANEW
 
 LARGEST = 1e300  # of a number in a record
 

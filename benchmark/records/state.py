@@ -18,8 +18,8 @@ from torch import Tensor
 
 from benchmark.errors import ConfigError, DataError
 from benchmark.federated.trees import mapped
+from benchmark.files import replacing
 from benchmark.methods.protocol import State
-from benchmark.records.files import replacing
 
 NAME = "state.pt"
 FORMAT = 3  # raised when the content changes its meaning; 1 and 2 were the files under `checkpoints`

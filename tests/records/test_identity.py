@@ -18,10 +18,10 @@ from benchmark.data.packed import file_sha256
 from benchmark.errors import RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.environment import prepare
+from benchmark.files import read_json
 from benchmark.models.build import Model
 from benchmark.records.collect import differences_of, read_records
 from benchmark.records.copies import read_copy, write_reference
-from benchmark.records.files import read_json
 from benchmark.records.identity import source_hash
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
