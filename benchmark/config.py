@@ -115,20 +115,14 @@ def added(default: Any, *, before: Any = dataclasses.MISSING, former: Mapping[st
     """A field that was added after records were made.
 
     `before` is the value that does what was done without the field; default: the field's default. At that value it is
-    left out of an experiment's hash, so that older records keep their cell. `former`: as in `renamed`.
+    left out of an experiment's hash, so that older records keep their cell.
+
+    `former`, which is in the metadata of a field that was only renamed, too: a value's name -> its former name. Both
+    are read; the hash uses the former one. Hashes of claims depend on these keys, too.
     """
     names = {} if former is None else {"former": former}
     without = default if before is dataclasses.MISSING else before
     return dataclasses.field(default=default, metadata={"before": without, **names})
-
-
-def renamed(default: Any, former: Mapping[str, str]) -> Any:
-    """A field of which some values are named otherwise in older records.
-
-    `former` maps a name to its former name. Both are read; the hash uses the former one, so that older records keep
-    their cell. Hashes of claims depend on these keys, too.
-    """
-    return dataclasses.field(default=default, metadata={"former": former})
 
 
 def values_before(cls: type) -> dict[str, Any]:
@@ -243,19 +237,21 @@ def _intervals(cls: Any) -> dict[str, Interval]:
 def to_plain(value: Any, *, hashed: bool = False) -> Any:
     """The dataclass or value as JSON values.
 
-    `hashed`: without the fields declared with `added` that are at their value from before. Raises TypeError for a value
-    that has no exact JSON form.
+    `hashed`: without the fields declared with `added` that are at their value from before, and values by their former
+    names. Raises TypeError for a value that has no exact JSON form.
     """
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [f for f in dataclasses.fields(value) if not (hashed and _as_before(f, value))]
-        return {
-            "kind": kind_of(type(value)),
-            **{
-                f.name: to_plain(_former(f, value) if hashed else getattr(value, f.name), hashed=hashed) for f in fields
-            },
-        }
+        plain: dict[str, Any] = {"kind": kind_of(type(value))}
+        for f in dataclasses.fields(value):
+            now = getattr(value, f.name)
+            if hashed and "before" in f.metadata and now == f.metadata["before"]:
+                continue
+            if hashed and "former" in f.metadata:
+                now = f.metadata["former"].get(now, now)
+            plain[f.name] = to_plain(now, hashed=hashed)
+        return plain
     if isinstance(value, tuple | list):
         return [to_plain(part, hashed=hashed) for part in value]
     if isinstance(value, Mapping):
@@ -263,23 +259,13 @@ def to_plain(value: Any, *, hashed: bool = False) -> Any:
     raise TypeError(f"{quoted(value)} has no exact JSON form")
 
 
-def _as_before(f: "dataclasses.Field[Any]", value: Any) -> bool:
-    return "before" in f.metadata and getattr(value, f.name) == f.metadata["before"]
-
-
-def _former(f: "dataclasses.Field[Any]", value: Any) -> Any:
-    """The field's value, by its former name where it had one."""
-    now = getattr(value, f.name)
-    return f.metadata["former"].get(now, now) if "former" in f.metadata else now
-
-
 def from_plain(cls: type[T], data: Any, path: str = "") -> T:
     """Build the dataclass `cls` from JSON values. Raises ConfigError that names the key, the value and a remedy."""
+    hints = _hints(cls)
     if not isinstance(data, Mapping):
         raise ConfigError(
-            f"{path or 'experiment'}: {quoted(data)} is not a table of fields; {cls.__name__} has {_names(cls)}"
+            f"{path or 'experiment'}: {quoted(data)} is not a table of fields; {cls.__name__} has {', '.join(hints)}"
         )
-    hints = _hints(cls)
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls))}
     values = {}
     for key, raw in data.items():
@@ -443,7 +429,3 @@ def scalar(text: str) -> Any:
 
 def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else str(key)
-
-
-def _names(cls: type) -> str:
-    return ", ".join(f.name for f in dataclasses.fields(typing.cast(Any, cls)))

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, one_line
 
 MERGE = "tag:yaml.org,2002:merge"
 
@@ -25,26 +25,19 @@ def expanded(path: str | Path) -> Path:
         raise ConfigError(f"{path}: this user has no home folder; name the folder without ~") from None
 
 
-def read_fields(path: Path) -> Any:
-    """The content of a .json or .toml file, or else of a YAML file. Raises OSError, and ValueError for a bad one."""
-    text = path.read_bytes().decode("utf-8-sig")
-    try:
-        if path.suffix == ".toml":
-            return tomllib.loads(text)
-        return from_json_text(text) if path.suffix == ".json" else yaml.load(text, _SafeLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from None
-
-
 def read_table(path: Path) -> dict[str, Any]:
-    """A file's fields, each given once. Raises ConfigError that names the file."""
+    """The fields of a .json or .toml file, or else of a YAML file. Raises ConfigError that names the file."""
     try:
-        fields = read_fields(path)
+        text = path.read_bytes().decode("utf-8-sig")
+        if path.suffix == ".toml":
+            fields = tomllib.loads(text)
+        else:
+            fields = from_json_text(text) if path.suffix == ".json" else yaml.load(text, _SafeLoader)
         check_once(list(dotted_names(fields)))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: is not whole ({error})") from None
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{path}: is not whole ({one_line(error)})") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"{path}: holds {type(fields).__name__} in place of a table of fields")
     return fields

@@ -157,7 +157,7 @@ def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
     heads = ("Seed", "Status", "Accuracy (%)", "Loss", "Kept (%)", "Accuracy of kept (%)", "Rounds", "Time")
     rows: list[list[Any]] = []
     for run in runs:
-        look = run.status if run.status in ("diverged", "failed") else ""
+        look = run.status if run.status == "diverged" else ""
         texts = (
             run.status,
             shown(ACCURACY, run.selected(ACCURACY)),

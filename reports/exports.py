@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
-from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import Records
 from reports.arena import arena_rows, arena_tables, is_arena
 from reports.claims import claim_values, claims_table, rows_of

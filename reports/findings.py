@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+from benchmark.files import write_atomically
 from benchmark.papers import catalogue
 from benchmark.papers.published import check_keys
-from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import ACCURACY
 from reports.boards import board, counts, declared_claims, furthest, kinds, shown_kinds, state_text
 from reports.claims import STATUSES, ClaimRow, without_runs

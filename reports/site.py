@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.own import OWN
-from benchmark.records.files import write_atomically
 from benchmark.verdicts.results import Records
 from reports.arena import compared_table
 from reports.articles import article, departures

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmark.errors import one_line
 from benchmark.verdicts.statistics import paired
 from reports.formatting import count, points
 
@@ -24,8 +25,7 @@ def studies_in(folder: Path) -> tuple[dict[str, tuple[str, bytes]], list[str]]:
             trials = f"{counts_text(study)} trials on {data['N_validation']} labels of {data['name']}"
             studies[path.stem] = (f"{name}: {trials}. {best_text(study)}".rstrip(), content)
         except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
-            text = " ".join(str(error).split()) or type(error).__name__
-            troubles.append(f"studies/{path.name}: {text}; `fssl tune` writes it again")
+            troubles.append(f"studies/{path.name}: {one_line(error)}; `fssl tune` writes it again")
     return studies, troubles
 
 

@@ -85,14 +85,9 @@ def measured(folder: Path) -> Mapping[str, Any] | None:
     if record is None or record.status != "done" or "cpu_seconds" not in record.result:
         return None
     engine = record.manifest["engine"]
-    if record.manifest.get("hardware") != _hardware() or engine["name"] != ENGINE or "device" in engine:
+    if record.manifest.get("hardware") != hardware() or engine["name"] != ENGINE or "device" in engine:
         return None
     return record.result
-
-
-@cache
-def _hardware() -> dict[str, Any]:
-    return hardware()
 
 
 def count(run: Experiment, device: str = CPU) -> RunCost:

@@ -104,7 +104,7 @@ def _first_seeds(item: Item) -> Mapping[str, list[int]]:
 def _read(results: Path, cell_keys: Iterable[str], *, with_reference: bool, tell: bool) -> Records:
     """The records that can be read; one that cannot counts as missing, with a line on standard error if `tell`."""
     troubles: list[str] = []
-    records = read_records(results, cell_keys, with_reference=with_reference, troubles=troubles, differences=troubles)
+    records = read_records(results, cell_keys, with_reference=with_reference, troubles=troubles)
     for trouble in troubles if tell else ():
         print(f"fssl: {trouble}", file=sys.stderr)
     return records

@@ -17,7 +17,7 @@ from typing import Any
 from benchmark.errors import CannotWrite, ConfigError, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.start import CPU
-from benchmark.records.files import cannot_write
+from benchmark.files import cannot_write
 from benchmark.records.provenance import commit
 from sweeps.launcher import RunDied, RunFailed, named
 from sweeps.processes import attempt

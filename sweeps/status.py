@@ -4,19 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from benchmark.data.content import look_again
 from benchmark.data.folder import public_name
 from benchmark.errors import FsslError
 from benchmark.records.claim import is_held, why_dead
 from benchmark.records.collect import runs_in, trouble_with
-from benchmark.records.identity import AtHand, seed_folder, why_apart
+from benchmark.records.identity import seed_folder, why_apart
 from benchmark.records.record import Round, RunRecord, read_run
 
 # stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
-State = Literal["done", "diverged", "failed", "running", "stopped", "dead", "damaged", "missing"]
-FINISHED: frozenset[State] = frozenset({"done", "diverged", "failed"})
+State = Literal["done", "diverged", "running", "stopped", "dead", "damaged", "missing"]
+FINISHED: frozenset[State] = frozenset({"done", "diverged"})
 
 
 def in_words(seconds: float) -> str:
@@ -42,7 +42,7 @@ class RunStatus:
     seconds_per_round: float | None = None  # None: no round is recorded
     work: float = 0.0  # its planned CPU seconds; its rounds where no time left is asked for
     share_done: float = 0.0  # of its work
-    trouble: str | None = None  # what is wrong with a damaged, a dead or a failed one
+    trouble: str | None = None  # what is wrong with a damaged or a dead one
 
     @property
     def work_left(self) -> float:
@@ -80,23 +80,21 @@ def status_of(folder: Path, *, name: str, rounds: int, record: RunRecord | None 
         if record is None or not record.result:
             status = _unfinished(status, () if record is None else record.rounds, folder)
         else:
-            status = _finished(status, record, folder)
+            status = _finished(status, record)
     except (FsslError, OSError) as error:
         return replace(status, state="damaged", trouble=trouble_with(folder, error))
     attempt = 0 if record is None else len(record.manifest.get("attempts", ()))
     return replace(status, attempt=attempt, share_done=status.round / rounds if rounds else 0.0)
 
 
-def _finished(status: RunStatus, record: RunRecord, folder: Path) -> RunStatus:
+def _finished(status: RunStatus, record: RunRecord) -> RunStatus:
     result, rounds = record.result, record.result["rounds"]
-    failed = f"{folder}: failed: {result.get('error', 'the record gives no reason')}"
     return replace(
         status,
         state=result["status"],
         round=rounds,
         accuracy=record.last("test/accuracy"),
         seconds_per_round=result["wall_seconds"] / rounds if rounds else None,
-        trouble=failed if result["status"] == "failed" else None,
     )
 
 
@@ -119,11 +117,11 @@ def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunS
     )
 
 
-def where_apart(status: RunStatus, folder: Path, here: AtHand) -> RunStatus:
+def where_apart(status: RunStatus, folder: Path, experiment: Mapping[str, Any]) -> RunStatus:
     """The status of a run that is to be trained apart says why."""
     if status.state in FINISHED or status.trouble is not None:
         return status
-    return replace(status, trouble=why_apart(folder, here))
+    return replace(status, trouble=why_apart(folder, experiment))
 
 
 def _seed_named(folder: Path) -> str:
@@ -151,10 +149,9 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
         if record is not None and profile in (None, record.experiment.get("profile")):  # None: it begins at this moment
             experiment = record.experiment
             name = f"{experiment['method']['kind']} on {public_name(experiment['data']['name'])}, {key}"
-            here = AtHand(experiment, record.seed)
-            right = seed_folder(folder.parent, here)
+            right = seed_folder(folder.parent, experiment)
             known, rounds = record if right == folder else None, experiment["federation"]["rounds"]
-            runs[right] = where_apart(status_of(right, name=name, rounds=rounds, record=known), right, here)
+            runs[right] = where_apart(status_of(right, name=name, rounds=rounds, record=known), right, experiment)
     unread = (RunStatus(cell_key="", seed=0, name="", rounds=0, state="damaged", trouble=text) for text in troubles)
     return [*runs.values(), *unread]
 

@@ -18,12 +18,12 @@ from benchmark.data.augment import Augmentation, Gentle
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Data, Experiment, from_json, to_json
+from benchmark.files import read_json
 from benchmark.methods.central import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping, SelfTraining
 from benchmark.models.build import Model
-from benchmark.plain import read_fields, read_table
-from benchmark.records.files import read_json
+from benchmark.plain import read_table
 from sweeps.sweep_file import COMMAND, read
 
 EXPERIMENTS = [
@@ -201,7 +201,7 @@ def test_records_sweep_files_and_studies_are_read_by_the_same_rule(tmp_path, cap
 )  # fmt: skip
 def test_what_is_plain_is_read(tmp_path, name, text, fields):
     (tmp_path / name).write_text(text, encoding="utf-8")
-    assert read_fields(tmp_path / name) == fields
+    assert read_table(tmp_path / name) == fields
 
 
 def test_words_that_are_no_tables_stay_words():

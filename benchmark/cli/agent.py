@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmark.cli.main import ROOT, add_places, number
 from benchmark.cli.scope import add_devices
-from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped
+from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped, one_line
 from benchmark.federated.devices import devices_named
 from benchmark.federated.start import CPU
 from benchmark.records.claim import is_held
@@ -70,8 +70,7 @@ def _config_on_server(sweep: str) -> dict[str, object]:
     try:
         return dict(wandb.Api(timeout=20).sweep(sweep).config)
     except Exception as error:  # whatever W&B raises
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"{sweep}: W&B does not answer for this sweep ({reason})") from None
+        raise ConfigError(f"{sweep}: W&B does not answer for this sweep ({one_line(error)})") from None
 
 
 def _run_agents(options: argparse.Namespace) -> bool:

@@ -71,7 +71,7 @@ def act(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> Path:
     """The whole site; where items or profiles are named, their pages alone."""
     troubles: list[str] = []
-    read = read_once(partial(read_records, troubles=troubles, differences=troubles))
+    read = read_once(partial(read_records, troubles=troubles))
     files = [name for name in options.items if name.endswith(".toml")]
     results, only = on_disk((*ITEMS, *VARIANTS, *files), PROFILES, options.results, read), None
     if options.items or options.profile:

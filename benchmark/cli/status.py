@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmark.cli.main import add_places
 from benchmark.cli.progress import Display, view
 from benchmark.cli.scope import ITEMS_OR_FILES, add_reference, add_scope, planned
-from benchmark.records.identity import at_hand
+from benchmark.experiment import to_json
 from benchmark.records.record import run_folder
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, where_apart
@@ -64,7 +64,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
         # A committed copy counts as the record of a run that was never begun here.
         finished = known.finished(run)
         name, rounds = names.get(run.cell_key, "trial" if known.items else run.cell_key), run.federation.rounds
-        statuses.append(where_apart(status_of(folder, name=name, rounds=rounds, record=finished), folder, at_hand(run)))
+        statuses.append(where_apart(status_of(folder, name=name, rounds=rounds, record=finished), folder, to_json(run)))
     if any(status.state == "running" for status in statuses):
         from sweeps.cost import weighed  # loads what trains: only where there is a time left
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from benchmark.cli.main import add_places
 from benchmark.cli.verify import train_again, troubles_of
 from benchmark.errors import ConfigError, DataError
+from benchmark.files import ANEW, write_atomically, write_json
 from benchmark.papers.catalogue import items
 from benchmark.records.bundle import SUBMITTED, Bundle, check_bundle, noted, opened, running, write
 from benchmark.records.collect import read_records
-from benchmark.records.files import ANEW, write_atomically, write_json
 from benchmark.records.identity import own_names
 from benchmark.records.record import FINISHED, Records
 from benchmark.records.verify import Retrained

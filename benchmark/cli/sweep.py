@@ -9,9 +9,9 @@ from pathlib import Path
 from benchmark.cli.main import ROOT
 from benchmark.cli.scope import add_seeds, seeds_of
 from benchmark.errors import ConfigError
+from benchmark.files import write_atomically
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
-from benchmark.records.files import write_atomically
 from sweeps.factors import DEFAULT_PROFILE
 from sweeps.grid import checked, grid_of_item, grid_of_words
 from sweeps.sweep_file import chosen_by_wandb, read, written

@@ -14,8 +14,8 @@ from benchmark.config import choose
 from benchmark.data.datasets import load
 from benchmark.errors import ConfigError
 from benchmark.federated.start import usable_cores
+from benchmark.files import write_atomically
 from benchmark.papers.catalogue import cell_named
-from benchmark.records.files import write_atomically
 from reports.tuning import best_text, counts_text
 from sweeps.storage import checked_place, shown
 from sweeps.studies import DECLARED, Study, read_study, study_of_words

@@ -146,7 +146,7 @@ def train_again(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Pa
         return {}
     outcomes = {}
     for record, path in chosen:
-        outcomes[path] = retrain(record, copied=is_copy(path))
+        outcomes[path] = retrain(record)
         if not options.json:
             print(f"{path}: {outcomes[path].words()}", flush=True)
     return outcomes

@@ -9,7 +9,6 @@ Shapes: N images, C channels, H x W pixels.
 import contextlib
 import hashlib
 import os
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable
@@ -20,7 +19,8 @@ from typing import Any
 import numpy as np
 import PIL
 
-from benchmark.errors import ConfigError
+from benchmark.errors import CannotWrite, ConfigError
+from benchmark.files import replacing
 from benchmark.plain import expanded
 from benchmark.streams import numpy_stream, shuffled
 
@@ -70,16 +70,10 @@ def cached(source: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         pass  # not there yet, or damaged: both mean computing again
     array = compute()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False) as file:
-            try:
-                np.savez(file, images=array)
-                file.flush()
-                os.replace(file.name, path)
-            finally:
-                Path(file.name).unlink(missing_ok=True)
-    except OSError as error:
-        warnings.warn(f"cache {path.parent} cannot be written ({error}): the work is repeated next time", stacklevel=2)
+        with replacing(path, flushed=False) as file:
+            np.savez(file, images=array)
+    except CannotWrite as error:
+        warnings.warn(f"cache {error}; the work is repeated next time", stacklevel=2)
     return array
 
 

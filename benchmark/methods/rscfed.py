@@ -15,10 +15,10 @@ Departures: reports/rscfed/departures.md. Besides:
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from benchmark.config import Count, NotNegative, Positive, ShareBetween, renamed
+from benchmark.config import Count, NotNegative, Positive, ShareBetween
 from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
 from benchmark.methods.fed_consist import MeanTeacherMethod, Member, member_of, share_of_labelled, weighed_by_share
@@ -44,8 +44,9 @@ class RSCFed(MeanTeacherMethod):
     # more in Eq. 6 (train_main.py:284-310), about .9 of such a subset, .44 of a round. released_command: once, which is
     # what README's --un_dist=avg makes of it, .28 of a round. by_size: Eqs. 5 and 6 as printed. Default: the
     # sentence. What it comes to is `aggregation/labelled_share`.
-    labelled_weight: Literal["per_round", "per_subset", "released_code", "released_command", "by_size"] = renamed(
-        "per_round", {"per_subset": "paper"}
+    labelled_weight: Literal["per_round", "per_subset", "released_code", "released_command", "by_size"] = field(
+        default="per_round",
+        metadata={"former": {"per_subset": "paper"}},  # as older records name it
     )
     labelled_share: ShareBetween = 0.5
     labelled_times: Positive = 6.0  # README: --w_mul_times

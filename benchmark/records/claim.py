@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.errors import DataError, RunningElsewhere
-from benchmark.records.files import TEMPORARY, cannot_write, read_json, write_atomically
+from benchmark.files import TEMPORARY, cannot_write, read_json, write_atomically
 from benchmark.records.processes import is_gone, this_process
 
 NAME = "claim"

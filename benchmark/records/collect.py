@@ -12,7 +12,7 @@ from benchmark.errors import DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
 from benchmark.plain import expanded
 from benchmark.records.copies import read_copy, reference_folders
-from benchmark.records.identity import AtHand, apart_in_words, seed_folder
+from benchmark.records.identity import apart_in_words, differences, seed_folder
 from benchmark.records.record import Records, RunRecord, read_run
 
 if TYPE_CHECKING:
@@ -36,15 +36,14 @@ def read_records(
     with_reference: bool,
     with_runs: bool = True,
     troubles: list[str] | None = None,
-    differences: list[str] | None = None,
 ) -> Records:
     """All records of these cells that were computed from the data and code at hand (`identity`). A run of this machine
     takes precedence over a committed copy of the same seed, unless it is not finished.
 
     `with_reference`: committed copies count; `with_runs`: this machine's runs do. Without runs, copies count whatever
     data are at hand, so that what is made of them is the same in every checkout. With a list as `troubles`, a damaged
-    record is left out and named there in one line. Raises DataError without one. `differences` takes a line for each
-    way in which records do not count, where no finished one of their seed does.
+    record is left out and named there in one line; so is each way in which records do not count, where no finished one
+    of their seed does. Without one, a damaged record raises DataError.
     """
     records: dict[str, dict[int, RunRecord]] = {}
     others: list[tuple[RunRecord, Sequence[str]]] = []
@@ -63,8 +62,8 @@ def read_records(
                 committed = record.committed or (known is not None and known.committed)
                 seeds[record.seed] = replace(record, committed=committed), path
         records[cell_key] = {seed: record for seed, (record, _) in sorted(seeds.items())}
-    if differences is not None:
-        differences += dict.fromkeys(
+    if troubles is not None:
+        troubles += dict.fromkeys(
             _where_apart(results, record, other)
             for record, other in others
             if record.seed not in records[record.cell_key] or not records[record.cell_key][record.seed].result
@@ -88,14 +87,13 @@ def read_once(read: Callable[..., Records]) -> Callable[..., Records]:
 
 def differences_of(record: RunRecord) -> list[str]:
     """What is here otherwise than the record was computed from."""
-    here = AtHand(record.experiment, record.seed)
-    return here.differences(record.manifest, finished=bool(record.result))
+    return differences(record.experiment, record.manifest, finished=bool(record.result))
 
 
-def _where_apart(results: Path, record: RunRecord, differences: Sequence[str]) -> str:
+def _where_apart(results: Path, record: RunRecord, other: Sequence[str]) -> str:
     """One line for all seeds."""
-    folder = seed_folder(results / "runs" / record.cell_key, AtHand(record.experiment, record.seed))
-    return apart_in_words(differences, folder.with_name(folder.name.replace(str(record.seed), "<n>", 1)))
+    folder = seed_folder(results / "runs" / record.cell_key, record.experiment)
+    return apart_in_words(other, folder.with_name(folder.name.replace(str(record.seed), "<n>", 1)))
 
 
 def all_records(results: Path, troubles: list[str]) -> Iterator[tuple[RunRecord, Path]]:

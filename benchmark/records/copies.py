@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.errors import DataError, one_line
-from benchmark.records.files import json_object, write_atomically
+from benchmark.files import json_object, write_atomically
 from benchmark.records.provenance import ROOT
-from benchmark.records.record import RunRecord, canonical, check_result_is_of
+from benchmark.records.record import NO_METRICS, RunRecord, canonical, check_result_is_of
 from benchmark.records.schema import COPY, check
 
 RESTORE = "`git checkout` restores it"
@@ -89,8 +89,9 @@ def pack(record: RunRecord) -> dict[str, Any]:
     else, `evaluated` names the rounds that are kept, with six significant digits, and `summaries` sums up all."""
     rounds = record.rounds
     # A copy of a copy has a metric that no kept round has in its summaries alone.
-    names = sorted({name for line in (*rounds, record.summaries) for name in line} - {"cell_key", "seed", "round"})
-    counts, others = [name for name in names if _is_count(name)], [name for name in names if _is_sampled(name)]
+    names = sorted({name for line in (*rounds, record.summaries) for name in line} - NO_METRICS)
+    counts = [name for name in names if _is_count(name)]
+    others = [name for name in names if not _is_count(name) and not name.startswith("time/")]  # the result sums clocks
     kept = [line for line in rounds if line is rounds[-1] or any(name.startswith(_EVALUATED) for name in line)]
     copy = {
         "cell_key": record.cell_key,
@@ -114,11 +115,6 @@ def pack(record: RunRecord) -> dict[str, Any]:
 
 def _is_count(name: str) -> bool:
     return name == "local_steps" or name.startswith("comm/")
-
-
-def _is_sampled(name: str) -> bool:
-    """Clocks are left out: the result has their sums."""
-    return not _is_count(name) and not name.startswith("time/")
 
 
 def copy_digest(copy: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ A record answers only for that. Its manifest names it from the first round on; w
 trained apart. `seed=<n>` is the first; another data or source hash goes to `seed=<n>@<8 hexadecimal digits>`.
 
 What is not at hand cannot differ: then records count as they are. So do those of older versions, which name no sources.
+An experiment is its JSON here: that of a record, whose code is not imported, will do.
 """
 
 import ast
@@ -15,7 +16,6 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,71 +25,60 @@ from benchmark.data.fedmatch import pooled_hash
 from benchmark.data.folder import public_name
 from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import DataError
-from benchmark.experiment import Experiment, to_json
+from benchmark.files import read_json
 from benchmark.records import schema
-from benchmark.records.files import read_json
 from benchmark.records.provenance import CODE, ROOT
 
 MANIFEST, RESULT = "manifest.json", "result.json"
 INSTALLED = ("site-packages", "dist-packages")
 
 
-@dataclass(frozen=True)
-class AtHand:
-    """What a run would be computed from here and now."""
-
-    experiment: Mapping[str, Any]  # as JSON; that of a record, whose code is not imported, will do
-    seed: int
-
-    @property
-    def data_hash(self) -> str | None:
-        """As `manifest` has it; None: the data are not here."""
-        data = self.experiment["data"]
-        content, pooled_test = content_hash(data["name"]), data.get("pooled_test")
-        return pooled_hash(content, pooled_test, self.seed) if content and pooled_test else content
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """`module:Class` -> hash of its source, for the user's own classes that are imported."""
-        hashes = dict[str, str]()
-        for name in own_names(self.experiment):
-            module, _, attribute = name.partition(":")
-            cls = getattr(sys.modules.get(module), attribute, None)
-            if isinstance(cls, type) and (source := source_hash(cls)) is not None:
-                hashes[name] = source
-        return hashes
-
-    @property
-    def short_hash(self) -> str:
-        """8 hexadecimal digits that name the folder of a run that is trained apart."""
-        return hashlib.sha256(repr([self.data_hash, sorted(self.sources.items())]).encode()).hexdigest()[:8]
-
-    def differences(self, manifest: Mapping[str, Any], *, finished: bool) -> list[str]:
-        """What is here otherwise than a record was computed from, in words.
-
-        A finished record on files of a known set that the suite lists counts wherever any others that it lists are. An
-        unfinished run goes on with the same files only.
-        """
-        differences, name = [], self.experiment["data"]["name"]
-        data, sources = manifest.get("data", {}), manifest.get("sources", {})
-        if "hash" in data and not (finished and self._lists_both(name, data)):
-            here = self.data_hash
-            if here not in (None, data["hash"]):
-                differences.append(_in_words(f"data: {public_name(name)} has content", here, data["hash"]))
-        for name, here in self.sources.items():
-            if sources.get(name, here) != here:
-                differences.append(_in_words(f"code: {name} and what it imports have source", here, sources[name]))
-        return differences
-
-    def _lists_both(self, name: str, recorded: Mapping[str, Any]) -> bool:
-        """Whether the suite lists the files that are here and those of the record."""
-        if name not in DATASETS or UNKNOWN_ORIGIN in recorded.get("note", ""):
-            return False
-        return has_known_files(name) is not False
+def data_hash(experiment: Mapping[str, Any]) -> str | None:
+    """The hash of an experiment's data, as `manifest` has it; None: they are not here."""
+    data = experiment["data"]
+    content, pooled_test = content_hash(data["name"]), data.get("pooled_test")
+    return pooled_hash(content, pooled_test, experiment["seed"]) if content and pooled_test else content
 
 
-def at_hand(experiment: Experiment) -> AtHand:
-    return AtHand(to_json(experiment), experiment.seed)
+def sources(experiment: Mapping[str, Any]) -> dict[str, str]:
+    """`module:Class` -> hash of its source, for the user's own classes that are imported."""
+    hashes = dict[str, str]()
+    for name in own_names(experiment):
+        module, _, attribute = name.partition(":")
+        cls = getattr(sys.modules.get(module), attribute, None)
+        if isinstance(cls, type) and (source := source_hash(cls)) is not None:
+            hashes[name] = source
+    return hashes
+
+
+def short_hash(experiment: Mapping[str, Any]) -> str:
+    """8 hexadecimal digits that name the folder of a run that is trained apart."""
+    return hashlib.sha256(repr([data_hash(experiment), sorted(sources(experiment).items())]).encode()).hexdigest()[:8]
+
+
+def differences(experiment: Mapping[str, Any], manifest: Mapping[str, Any], *, finished: bool) -> list[str]:
+    """What is here otherwise than a record was computed from, in words.
+
+    A finished record on files of a known set that the suite lists counts wherever any others that it lists are. An
+    unfinished run goes on with the same files only.
+    """
+    lines, name = [], experiment["data"]["name"]
+    data, recorded = manifest.get("data", {}), manifest.get("sources", {})
+    if "hash" in data and not (finished and _lists_both(name, data)):
+        here = data_hash(experiment)
+        if here not in (None, data["hash"]):
+            lines.append(_in_words(f"data: {public_name(name)} has content", here, data["hash"]))
+    for name, here in sources(experiment).items():
+        if recorded.get(name, here) != here:
+            lines.append(_in_words(f"code: {name} and what it imports have source", here, recorded[name]))
+    return lines
+
+
+def _lists_both(name: str, recorded: Mapping[str, Any]) -> bool:
+    """Whether the suite lists the files that are here and those of the record."""
+    if name not in DATASETS or UNKNOWN_ORIGIN in recorded.get("note", ""):
+        return False
+    return has_known_files(name) is not False
 
 
 def own_names(experiment: Mapping[str, Any]) -> list[str]:
@@ -98,29 +87,30 @@ def own_names(experiment: Mapping[str, Any]) -> list[str]:
     return [name for name in named if ":" in name]
 
 
-def seed_folder(cell_folder: Path, here: AtHand) -> Path:
+def seed_folder(cell_folder: Path, experiment: Mapping[str, Any]) -> Path:
     """The folder of the run on what is at hand: a finished one, else one that goes on, else one to begin."""
-    plain = cell_folder / f"seed={here.seed}"
+    plain = cell_folder / f"seed={experiment['seed']}"
     equal = [
         folder
         for folder in (plain, *sorted(cell_folder.glob(f"{plain.name}@*")))
-        if (manifest := manifest_of(folder)) is not None and not here.differences(manifest, finished=_finished(folder))
+        if (manifest := manifest_of(folder)) is not None
+        and not differences(experiment, manifest, finished=_finished(folder))
     ]
     if equal:
         return min(equal, key=lambda folder: not _finished(folder))
-    return plain if manifest_of(plain) is None else plain.with_name(f"{plain.name}@{here.short_hash}")
+    return plain if manifest_of(plain) is None else plain.with_name(f"{plain.name}@{short_hash(experiment)}")
 
 
-def why_apart(folder: Path, here: AtHand) -> str | None:
+def why_apart(folder: Path, experiment: Mapping[str, Any]) -> str | None:
     """One line on a run that is not in the cell's first folder of its seed; None for one that is."""
-    plain = folder.with_name(f"seed={here.seed}")
+    plain = folder.with_name(f"seed={experiment['seed']}")
     if folder == plain:
         return None
-    return apart_in_words(here.differences(manifest_of(plain) or {}, finished=_finished(plain)), folder)
+    return apart_in_words(differences(experiment, manifest_of(plain) or {}, finished=_finished(plain)), folder)
 
 
-def apart_in_words(differences: Sequence[str], folder: Path) -> str:
-    return f"{'; '.join(differences)}; trained apart in {folder.name}"
+def apart_in_words(lines: Sequence[str], folder: Path) -> str:
+    return f"{'; '.join(lines)}; trained apart in {folder.name}"
 
 
 def manifest_of(folder: Path) -> Mapping[str, Any] | None:

@@ -17,15 +17,16 @@ from typing import Any
 
 from benchmark.config import quoted
 from benchmark.errors import DataError
-from benchmark.experiment import Evaluation, Experiment
+from benchmark.experiment import Evaluation, Experiment, to_json
+from benchmark.files import ANEW, bytes_of, json_object, read_json
 from benchmark.records import schema
-from benchmark.records.files import ANEW, bytes_of, json_object, read_json
-from benchmark.records.identity import RESULT, at_hand, read_manifest, seed_folder
+from benchmark.records.identity import RESULT, read_manifest, seed_folder
 from benchmark.records.schema import check
 
 ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
 FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
+NO_METRICS = {"cell_key", "seed", "round"}  # of a line in ROUNDS; all else are metrics
 FINISHED = ("done", "diverged")
 CACHED_RUNS = 128  # whose rounds stay in memory, in each process; about 0.3 MB each at 100 rounds
 
@@ -60,7 +61,7 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """done | diverged | failed | unfinished"""
+        """done | diverged | unfinished"""
         return self.result.get("status", "unfinished")
 
     def last(self, metric: str) -> float | None:
@@ -102,7 +103,7 @@ def run_name(experiment: Experiment) -> str:
 
 def run_folder(results: Path, experiment: Experiment) -> Path:
     """The folder of the experiment's run on the data and code at hand; it need not exist."""
-    return seed_folder(results / "runs" / experiment.cell_key, at_hand(experiment))
+    return seed_folder(results / "runs" / experiment.cell_key, to_json(experiment))
 
 
 def read_run(folder: Path) -> RunRecord | None:

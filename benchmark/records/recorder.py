@@ -19,10 +19,10 @@ from benchmark.diagnostics.exchange import Exchange
 from benchmark.errors import CannotWrite
 from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
+from benchmark.files import json_bytes, put_once, remove_temporaries, replacing, write_atomically, write_json
 from benchmark.methods.protocol import Weights
 from benchmark.records import state
 from benchmark.records.claim import Claim
-from benchmark.records.files import json_bytes, put_once, remove_temporaries, replacing, write_atomically, write_json
 from benchmark.records.identity import read_manifest
 from benchmark.records.processes import CpuClock
 from benchmark.records.record import PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest, run_name

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmark.experiment import NUMERICS, Experiment
-from benchmark.records.record import Round, measurements
+from benchmark.records.record import NO_METRICS, Round, measurements
 
-NO_METRICS = ("cell_key", "seed", "round")  # of a line in rounds.jsonl
 COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
 
 

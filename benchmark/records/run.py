@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 from benchmark.data.content import look_again
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import CannotWrite, DataError, Diverged, RunningElsewhere, Stopped
-from benchmark.experiment import Experiment
+from benchmark.experiment import Experiment, to_json
 from benchmark.federated import stopping
 from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
@@ -20,7 +20,7 @@ from benchmark.federated.module import FederatedModule, fit
 from benchmark.federated.start import load_ahead
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
-from benchmark.records.identity import at_hand, read_manifest, seed_folder, why_apart
+from benchmark.records.identity import read_manifest, seed_folder, sources, why_apart
 from benchmark.records.processes import CpuClock
 from benchmark.records.provenance import manifest
 from benchmark.records.record import measurements, read_result, run_name
@@ -54,7 +54,7 @@ def run(
     last finished round is on disk).
     """
     look_again()
-    here, runs = at_hand(experiment), results / "runs" / experiment.cell_key
+    here, runs = to_json(experiment), results / "runs" / experiment.cell_key
     folder = seed_folder(runs, here)
     if reason := why_apart(folder, here):
         print(f"fssl: {reason}", file=sys.stderr)
@@ -81,7 +81,7 @@ def run(
                 chosen = build_engine(engine, environment)
                 recorder = Recorder(claim, experiment, resumed, clock)
                 with contextlib.closing(chosen):
-                    recorder.begin({**manifest(environment, chosen), "sources": here.sources, **begun_under()})
+                    recorder.begin({**manifest(environment, chosen), "sources": sources(here), **begun_under()})
                     module = FederatedModule(
                         environment, chosen, resumed.state if resumed else None, recorder.rounds_done
                     )

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from benchmark.errors import ConfigError, DataError
 from benchmark.federated.trees import mapped
+from benchmark.files import replacing
 from benchmark.methods.protocol import State
-from benchmark.records.files import replacing
 
 NAME = "state.pt"
 FORMAT = 3  # raised when the content changes its meaning; 1 and 2 were the files under `checkpoints`
@@ -74,33 +74,29 @@ def load(folder: Path, run: str) -> RunState | None:
         content = torch.load(path, weights_only=True)
         if not isinstance(content, dict):
             raise TypeError(f"it is a {type(content).__name__}")
-        its_format, its_run = content["format"], content["run"]
-        run_state = _run_state(content) if (its_format, its_run) == (FORMAT, run) else None
+        if content["run"] != run:
+            raise ConfigError(
+                f"{path}: belongs to run {content['run']}, not to {run}; remove it, and the run starts from round 1"
+            )
+        if content["format"] != FORMAT:
+            raise ConfigError(
+                f"{path}: has format {content['format']}, this version reads {FORMAT}; the one that wrote it goes on"
+            )
+        if not (lines := tuple(content["lines"].splitlines(keepends=True))):
+            raise ValueError("no round is finished")
+        return RunState(
+            state=State(server=dict(content["server"]), clients=dict(content["clients"])),
+            lines=lines,
+            measured=dict(content["measured"]),
+            exchange=dict(content["exchange"]),
+        )
     except FileNotFoundError:
         return None
+    except ConfigError:
+        raise
     except Exception as error:  # whatever torch raises for bytes that it did not write
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise DataError(f"{path}: is damaged ({reason})") from None
-    if its_run != run:
-        raise ConfigError(f"{path}: belongs to run {its_run}, not to {run}; remove it, and the run starts from round 1")
-    if run_state is None:
-        raise ConfigError(
-            f"{path}: has format {its_format}, this version reads {FORMAT}; the one that wrote it goes on"
-        )
-    return run_state
-
-
-def _run_state(content: Mapping[str, Any]) -> RunState:
-    """Raises LookupError, TypeError, ValueError, AttributeError for content of another form."""
-    lines = tuple(content["lines"].splitlines(keepends=True))
-    if not lines:
-        raise ValueError("no round is finished")
-    return RunState(
-        state=State(server=dict(content["server"]), clients=dict(content["clients"])),
-        lines=lines,
-        measured=dict(content["measured"]),
-        exchange=dict(content["exchange"]),
-    )
 
 
 def _without_the_rest(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from benchmark.data.datasets import DATASETS, DataSet, at_hand, load
 from benchmark.data.folder import public_name
 from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
-from benchmark.experiment import NUMERICS, Experiment, from_record
+from benchmark.experiment import NUMERICS, from_record
 from benchmark.records import claim, state
 from benchmark.records.collect import is_copy
 from benchmark.records.identity import own_names
@@ -74,10 +74,7 @@ def _experiment_faults(record: RunRecord, *, readable: bool) -> Iterator[str]:
             f"experiment.json has cell_key {experiment.cell_key}, but the record is of {record.cell_key}; "
             "`fssl reproduce` trains it again"
         )
-    yield from _other_settings(record.result, experiment)
-
-
-def _other_settings(result: Mapping[str, Any], experiment: Experiment) -> Iterator[str]:
+    result = record.result
     for key, right in settings_of(experiment).items():
         if key in result and result[key] != right:
             yield f"result.json: {key} {result[key]!r}, but experiment.json has {right!r}"
@@ -204,11 +201,11 @@ class Retrained:
         return f"trained again, equal {how}" if self.trouble is None else f"trained again, not equal {how}"
 
 
-def retrain(record: RunRecord, *, copied: bool) -> Retrained:
+def retrain(record: RunRecord) -> Retrained:
     """Train the record's run again, by an engine of its settings, and compare all numbers that both have.
 
-    Bit by bit where engine, processor and packages are equal; to six digits elsewhere, and for a committed copy
-    (`copied`), which has no more. Data and partition must have the hashes of the manifest.
+    Bit by bit where engine, processor and packages are equal; to six digits elsewhere, and for a committed copy,
+    which has no more. Data and partition must have the hashes of the manifest.
     """
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run  # trains, and takes seconds to load
@@ -229,8 +226,9 @@ def retrain(record: RunRecord, *, copied: bool) -> Retrained:
         except FsslError as error:
             return Retrained(trouble=str(error))
         assert again is not None
-        exact = not copied and equal_bits_expected(record.manifest, again.manifest)
-        return Retrained(exact=exact, trouble=disagreement(record, again, exact=exact))
+        exact = not record.committed and equal_bits_expected(record.manifest, again.manifest)
+        differences = _differences(record, again, 0.0 if exact else ROUNDING)
+        return Retrained(exact=exact, trouble=next(differences, None))
 
 
 def why_not_here(record: RunRecord) -> str | None:
@@ -246,16 +244,12 @@ def why_not_here(record: RunRecord) -> str | None:
     return None
 
 
-def disagreement(old: RunRecord, new: RunRecord, *, exact: bool) -> str | None:
-    """The first number that two records of one run both have and that differs, in words; None where there is none.
-
-    `exact`: bit by bit; else to six significant digits. Clocks are not compared.
-    """
-    return next(_differences(old, new, 0.0 if exact else ROUNDING), None)
-
-
 def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[str]:
-    """Of data, rounds, and a committed copy's means and medians, which are of rounds that it has not kept."""
+    """What two records of one run both have and that differs.
+
+    Of data, rounds, and a committed copy's means and medians, which are of rounds that it has not kept. Clocks are not
+    compared.
+    """
     there, here = (record.manifest.get("data", {}) for record in (old, new))
     for name in ("hash", "partition"):
         if there.get(name) != here.get(name):

@@ -20,20 +20,19 @@ import pytorch_lightning as pl
 
 from benchmark.config import kind_of
 from benchmark.data.folder import public_name
-from benchmark.errors import ConfigError, FsslError
+from benchmark.errors import ConfigError, FsslError, one_line
 from benchmark.experiment import Experiment, published, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.stopping import Preempted
 from benchmark.methods.catalogue import method_name
 from benchmark.records.provenance import commit
-from benchmark.records.record import RunRecord, read_run
+from benchmark.records.record import NO_METRICS, RunRecord, read_run
 
 PROJECT = "fssl"
 LONGEST_TAG = 64  # characters that W&B takes
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 3.0
 Mode = Literal["online", "offline"]
-KEYS = ("cell_key", "seed", "round")  # of a recorded round; all else are metrics
 
 
 def unreachable() -> str | None:
@@ -193,7 +192,7 @@ class WandbMirror(pl.Callback):
         for line in lines:
             if line["round"] >= self._next:
                 # Clocks are W&B's own.
-                shown = {name: line[name] for name in line if name not in KEYS and not name.startswith("time/")}
+                shown = {name: line[name] for name in line if name not in NO_METRICS and not name.startswith("time/")}
                 self._run.log({"round": line["round"], **shown}, step=line["round"])
                 self._next = line["round"] + 1
 
@@ -204,8 +203,10 @@ class WandbMirror(pl.Callback):
             act()
         except Exception as error:  # whatever W&B raises, the run goes on
             self.failed = True
-            reason = " ".join(str(error).split()) or type(error).__name__
-            print(f"fssl: W&B: {reason}; the run goes on, `fssl wandb-rebuild` mirrors its record", file=sys.stderr)
+            print(
+                f"fssl: W&B: {one_line(error)}; the run goes on, `fssl wandb-rebuild` mirrors its record",
+                file=sys.stderr,
+            )
 
 
 @contextlib.contextmanager

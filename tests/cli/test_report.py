@@ -217,16 +217,26 @@ def test_what_is_committed_is_shown_at_once_and_the_other_cells_are_trained(plac
     assert "3 of 3</b> runs" in page.read_text()
 
 
-def test_a_result_that_does_not_count_ends_the_command(places, tmp_path, capsys):
+def test_a_damaged_result_ends_the_command(places, tmp_path, capsys):
     """It is neither finished nor to be trained; the other runs are done, and the message names it."""
     experiment = small_item("demo").cells[0].experiment
     run(experiment, tmp_path)
     path = run_folder(tmp_path, experiment) / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed"}))
-    assert main(["work", *WORDS[1:], *places]) == 1
-    err = capsys.readouterr().err
-    assert f"such as cell {experiment.cell_key}, seed 0; `fssl verify`" in err
+    assert main(["work", *WORDS[1:], *places]) == 66
+    assert f"{path}: status is 'failed', not done or diverged" in capsys.readouterr().err
     assert len(list(tmp_path.glob("runs/*/*/result.json"))) == 4
+
+
+def test_a_launch_that_leaves_runs_without_a_record_ends_the_command(places, monkeypatch, capsys):
+    """Whatever it believes to have done."""
+    monkeypatch.setattr(reproduce, "train", lambda *_: None)
+    assert main(["work", *WORDS[1:], *places]) == 1
+    key = small_item("demo").cells[0].experiment.cell_key
+    assert (
+        f"4 runs have a result that does not count, such as cell {key}, seed 0; `fssl verify`"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_home_folder_in_an_option(tmp_path, monkeypatch, capsys):

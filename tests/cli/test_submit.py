@@ -142,7 +142,7 @@ EDITS: dict[str, tuple[Callable[[Members], Any], str]] = {
     "a number that adds up no more": (put("record", "result", "last", "test/accuracy", to=0.9), "the rounds make"),
     "a key": (put("record", "cell_key", to="0" * 16), "cell_key"),
     "a gap of seeds": (without("record"), f"cell {SUITE}: has seed 1, but not 0"),
-    "a run that failed": (put("record", "result", "status", to="failed"), "is not finished"),
+    "a run that has not ended": (put("record", "result", "status", to="stopped"), "not done or diverged"),
     "the data's hash": (put("record", "manifest", "data", "hash", to="0" * 64), "data.hash is 0000"),
     "the source": (changed("source", lambda text: text + b"# changed\n"), "its content has hash"),
     "a source that is missing": (without("source"), "is missing"),

@@ -77,6 +77,6 @@ def test_a_record_is_trained_again_by_its_own_engine_and_threads(tiny, tmp_path,
     """To the bit, which is only expected where both are the record's."""
     run(tiny, tmp_path, engine=EngineOptions(engine=engine, threads=threads))
     torch.set_num_threads(1)
-    found = retrain(record_of(run_folder(tmp_path, tiny)), copied=False)
+    found = retrain(record_of(run_folder(tmp_path, tiny)))
     assert found.exact and found.trouble is None
     assert torch.get_num_threads() == threads

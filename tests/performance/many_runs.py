@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment, from_record
+from benchmark.files import json_bytes
 from benchmark.records.copies import read_copy
-from benchmark.records.files import json_bytes
 from benchmark.records.record import RESULT, ROUNDS, RunRecord, run_digest
 from benchmark.records.result import result_of
 from tests.conftest import ROOT

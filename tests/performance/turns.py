@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from benchmark.errors import FsslError
-from benchmark.records.files import write_atomically
+from benchmark.files import write_atomically
 from benchmark.records.provenance import PACKAGES, commit, hardware
 from tests.conftest import ROOT
 from tests.performance.peers.work import Setup, Weights, by_hand, network_for, weights_of

@@ -32,10 +32,10 @@ from benchmark.cli.main import main
 from benchmark.cli.run import resolve
 from benchmark.errors import ConfigError, FsslError, Stopped
 from benchmark.experiment import Evaluation, Experiment, Federation, from_json, from_record, to_json
+from benchmark.files import read_json
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item
 from benchmark.records.copies import copied, copy_digest, pack, read_copy, reference_path
-from benchmark.records.files import read_json
 from benchmark.records.record import FILES, PROGRESS, RESULT, ROUNDS, read_run, run_digest, run_folder, run_name
 from benchmark.records.run import run
 from benchmark.records.state import NAME as STATE

@@ -18,10 +18,10 @@ from benchmark.data.packed import file_sha256
 from benchmark.errors import RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.environment import prepare
+from benchmark.files import read_json
 from benchmark.models.build import Model
 from benchmark.records.collect import differences_of, read_records
 from benchmark.records.copies import read_copy, write_reference
-from benchmark.records.files import read_json
 from benchmark.records.identity import source_hash
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
@@ -202,7 +202,7 @@ def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
     assert read_records(results, [experiment.cell_key], with_reference=True)[experiment.cell_key][0].result == result
     list_files()
     lines: list[str] = []
-    records = read_records(results, [experiment.cell_key], with_reference=True, differences=lines)
+    records = read_records(results, [experiment.cell_key], with_reference=True, troubles=lines)
     assert records[experiment.cell_key] == {} and len(lines) == 1
     # README and findings are made of copies alone, and must be the same in every checkout.
     alone = read_records(results, [experiment.cell_key], with_reference=True, with_runs=False)
@@ -313,7 +313,8 @@ def test_hashes_are_read_once(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason="the packed data sets are not here")
 def test_committed_copies_count_on_packed_files_and_without_data(tmp_path, monkeypatch):
-    """One of each cell; `verify` reads them all."""
+    """One of each cell; `verify` reads them all. In the user's own cache, which other tests fill, too."""
+    monkeypatch.delenv("FSSL_CACHE")
     folders = (ROOT / "results" / "reference").iterdir()
     records = [read_copy(next(folder.glob("*.gz"))) for folder in folders if folder.is_dir()]
     for root in (REAL, tmp_path / "nowhere"):

@@ -27,9 +27,9 @@ from benchmark.experiment import Evaluation, Experiment
 from benchmark.federated.engines import EngineOptions
 from benchmark.federated.start import load_ahead, usable_cores
 from benchmark.federated.stopping import Preempted, StopOnSignal, check, received
+from benchmark.files import replacing, write_atomically
 from benchmark.papers.catalogue import items
 from benchmark.records.claim import claimed
-from benchmark.records.files import replacing, write_atomically
 from benchmark.records.processes import CpuClock, tree_seconds
 from benchmark.records.record import measurements, run_folder
 from benchmark.records.recorder import Recorder

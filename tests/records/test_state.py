@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 
+from benchmark import files
 from benchmark.errors import ConfigError, DataError, DiskFull
 from benchmark.federated.start import starting
 from benchmark.methods.protocol import State
-from benchmark.records import files, recorder
+from benchmark.records import recorder
 from benchmark.records.claim import claimed
 from benchmark.records.state import FORMAT, NAME, RunState, load, save
 from tests.conftest import tiny_experiment

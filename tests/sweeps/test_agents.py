@@ -13,8 +13,8 @@ import yaml
 
 from benchmark.cli.agent import Missing, _devices_seen, _exit_code
 from benchmark.errors import Diverged, RunningElsewhere, Stopped
+from benchmark.files import read_json
 from benchmark.records.claim import claimed
-from benchmark.records.files import read_json
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.records.wandb_mirror import unreachable

@@ -18,10 +18,10 @@ from benchmark.errors import DiskFull, FsslError, Stopped
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import EngineOptions
 from benchmark.federated.start import starting
+from benchmark.files import cannot_write
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
 from benchmark.records.claim import claimed, read
-from benchmark.records.files import cannot_write
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps import launcher

@@ -10,7 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmark.records.files import write_json
+from benchmark.files import write_json
 from benchmark.verdicts.judge import decide
 from benchmark.verdicts.rule import LOOKS
 from tests.conftest import ROOT

@@ -27,12 +27,12 @@ def collapsed_against(a: list[float], alone: list[float], status: str = "done") 
 
 def test_the_typical_run_counts_over_common_seeds():
     """Medians .5 and .6; one fallen run of three is not typical; a seed that a has not run does not count; a diverged
-    run ends at nothing, and one that failed says nothing."""
+    run ends at nothing, and one that has not ended says nothing."""
     assert collapsed_against([0.5, 0.9, 0.4], [0.6, 0.6, 0.6])
     assert not collapsed_against([0.1, 0.9, 0.7], [0.6, 0.6, 0.6])
     assert not collapsed_against([0.5, 0.5], [0.4, 0.4, 0.9])
     assert not collapsed_against([], [0.6])
-    assert collapsed_against([0.9], [0.6], "diverged") and not collapsed_against([0.1], [0.6], "failed")
+    assert collapsed_against([0.9], [0.6], "diverged") and not collapsed_against([0.1], [0.6], "unfinished")
 
 
 def test_without_a_run_of_labels_alone_a_run_is_held_against_its_own_start():
