@@ -313,8 +313,7 @@ def test_hashes_are_read_once(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason="the packed data sets are not here")
 def test_committed_copies_count_on_packed_files_and_without_data(tmp_path, monkeypatch):
-    """One of each cell; `verify` reads them all. In the user's own cache, which other tests fill, too."""
-    monkeypatch.delenv("FSSL_CACHE")
+    """One of each cell; `verify` reads them all."""
     folders = (ROOT / "results" / "reference").iterdir()
     records = [read_copy(next(folder.glob("*.gz"))) for folder in folders if folder.is_dir()]
     for root in (REAL, tmp_path / "nowhere"):
