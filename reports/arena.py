@@ -28,7 +28,7 @@ from reports.formatting import cell_address, count, megabytes, percent, points, 
 from reports.paper_table import is_printed, item_rows, mean_entry, method_of, notes_of
 from reports.reported import KEPT, Reported
 from reports.results import costs_of
-from reports.tables import Column, Entry, Row, Table, pivoted, row_of, table_of
+from reports.tables import Column, Entry, Table, row_of, table_of
 
 KEPT_NONE, NO_BETTER = "kept no pseudo-label in the last round", "typically end no better than labels alone"
 
@@ -229,10 +229,12 @@ def compared_table(every: Sequence[Reported]) -> Table:
             ranked = (*(method.result for method in arena.compared), *arena.apart)
             sections |= {method_of(result.cell): "compared" for result in ranked}
             sections |= {method_of(result.cell): "bounds" for result in arena.bounds}
-    names = sorted(sections, key=lambda name: sections[name] == "bounds")
-    first = {Column(name="Method", left=True): {name: Entry(text=name) for name in names}}
+    rows = [
+        row_of((name, *(column.get(name, Entry()) for column in columns.values())), section)
+        for name, section in sorted(sections.items(), key=lambda pair: pair[1] == "bounds")
+    ]
     caption = "Test accuracy in percent at equal rounds, mean ± standard deviation over seeds"
-    return pivoted("compared", caption, {name: Row(section=sections[name]) for name in names}, first | columns)
+    return table_of("compared", caption, ("Method", *columns), rows)
 
 
 def _end(result: CellResult) -> Entry:

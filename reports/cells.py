@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from benchmark.experiment import published, to_json
 from benchmark.papers.item import Cell
@@ -30,7 +30,7 @@ from reports.item_figures import DIVERSITY, curves, joins
 from reports.methods import exchange_table, kind_of, method_page
 from reports.paper_table import SELECTED_ON_TEST, method_of, setting_text
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, remarks, started
-from reports.reported import KEPT, KEPT_ACCURACY, Reported
+from reports.reported import KEPT, KEPT_ACCURACY, Places, Reported
 from reports.results import costs_of, series_of
 from reports.style import looks
 from reports.tables import Entry, Table, csv_of, table_of
@@ -47,11 +47,10 @@ COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "bytes_down": ("MB down", megabytes),
     "wall_seconds": ("minutes on its machine", lambda seconds: number(seconds / 60)),
 }
-Places: TypeAlias = Sequence[tuple[Reported, CellResult]]  # items that have a cell, and it there; the first names it
 
 
 def places_of(every: Sequence[Reported]) -> dict[str, Places]:
-    """Each cell of these items, by its key."""
+    """Cell key -> the items that have the cell, and it there; the first names it."""
     places: dict[str, list[tuple[Reported, CellResult]]] = {}
     for reported in every:
         for result in reported.results.values():

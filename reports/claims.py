@@ -2,8 +2,8 @@
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from benchmark.data.folder import public_name
@@ -59,10 +59,6 @@ class ClaimRow:
         return self.item.name, self.claim.name
 
     @property
-    def paper(self) -> str:
-        return self.reported.paper
-
-    @property
     def page(self) -> str:
         """Its place on the item's page, from the site's root; empty without a page."""
         return claim_address(self.item, self.claim) if self.has_page else ""
@@ -90,12 +86,8 @@ class ClaimRow:
         return str(WORDS["endpoints"].get(self.claim.endpoint, f"mean over the last {rounds} rounds"))
 
     @property
-    def is_counted(self) -> bool:
-        return self.claim.endpoint == "arithmetic"
-
-    @property
     def scope(self) -> str:
-        return scope_text(self.item, self.claim)
+        return scope_text(self.item, self.claim.labels)
 
     @property
     def quote(self) -> str:
@@ -114,9 +106,9 @@ class ClaimRow:
         seen = self.judged.seen
         if seen is None or not seen.interval:
             return "no interval"
-        return f"{math.floor(1000 * self.judged.level) / 10:.1f} % interval {self._interval_of(seen)}"
+        return f"{math.floor(1000 * self.judged.level) / 10:.1f} % interval {self.interval_of(seen)}"
 
-    def _interval_of(self, seen: Estimate) -> str:
+    def interval_of(self, seen: Estimate) -> str:
         return difference_interval(self.claim.metric, seen.interval) + (f" ({RANGE})" if seen.is_range else "")
 
     @property
@@ -132,7 +124,7 @@ class ClaimRow:
         start = f"{metric}, {self.endpoint}, {self.scope}"
         if judged.estimate is None:
             return f"{start}. {' '.join(self.so_far)}" if self.so_far else "No seed has all of its cells yet."
-        if self.is_counted:
+        if self.claim.endpoint == "arithmetic":
             return f"{metric}: the difference is {self.estimate}. It is counted."
         seeds = "confirming seed" if judged.is_decided or judged.verdict == "undecided" else "pilot seed"
         what = f"{self.estimate}, {self.interval}, over {count(judged.n, seeds)}."
@@ -149,7 +141,7 @@ class ClaimRow:
         """
         judged, over_all, lines = self.judged, self.judged.over_all, list[str]()
         if over_all:
-            what = f"{amount(self.claim, over_all.value)} {self._interval_of(over_all)}"
+            what = f"{amount(self.claim, over_all.value)} {self.interval_of(over_all)}"
             lines.append(f"Over all {over_all.n} confirming seeds: {what}.")
         if any(judged.collapsed.values()):
             shares = (f"{label} {share_text(fallen, judged.n)}" for label, fallen in judged.collapsed.items())
@@ -174,16 +166,15 @@ class ClaimRow:
         return lines
 
     def _said_by(self, other: Reported, coefficients: Mapping[str, float]) -> list[str]:
-        claim = replace(self.claim, contrasts=(coefficients,))
-        values = differences(other, claim, coefficients)
+        values = differences(other, self.claim, coefficients)
         if not values:
             return []
         runs = "Runs" if any(seed in CONFIRMING for seed in values) else "Pilots"
         seen = typical(list(values.values()))
         how = self._says(seen)
-        where = f"{scope_text(other.item, claim)} ({other.item.name}: {sum_text(coefficients)})"
+        where = f"{scope_text(other.item, coefficients)} ({other.item.name}: {sum_text(coefficients)})"
         says = f"say {how}" if how else "show"
-        return [f"{runs} {where} {says}: {amount(claim, seen)} (n = {len(values)})."]
+        return [f"{runs} {where} {says}: {amount(self.claim, seen)} (n = {len(values)})."]
 
     def _says(self, value: float) -> str:
         """Whether a difference agrees with a decided verdict; empty for one that is open."""
@@ -208,8 +199,8 @@ class ClaimRow:
         ]
         if not shown:
             return []
-        runs = {label: reported.values(label, claim.metric, claim.endpoint) for label in claim.labels}
-        without = [label for label, values in runs.items() if not any(seed in CONFIRMING for seed in values)]
+        runs = reported.of(claim.metric, claim.endpoint)
+        without = [label for label in claim.labels if not any(seed in CONFIRMING for seed in runs[label].values)]
         return [
             f"Cells without confirming runs: {', '.join(without)}.",
             f"So far, not judged (above zero speaks for the claim): {'; '.join(shown)}.",
@@ -249,9 +240,9 @@ class ClaimRow:
         return table_of("seeds", f"{metric_name(metric)}, {self.endpoint}", heads, rows)
 
 
-def scope_text(item: Item, claim: Claim) -> str:
-    """ "at K = 10, C = 2 and 10 on MNIST": clients, cohorts and data of the claim's cells."""
-    experiments = [cell.experiment for cell in item.cells if cell.label in claim.labels]
+def scope_text(item: Item, labels: Collection[str]) -> str:
+    """ "at K = 10, C = 2 and 10 on MNIST": clients, cohorts and data of these cells."""
+    experiments = [cell.experiment for cell in item.cells if cell.label in labels]
     federations = [one.federation for one in experiments if not isinstance(one.method, ServerOnly | Central)]
     factors = {name: sorted({getattr(federation, name) for federation in federations}) for name in ("K", "C")}
     at = ", ".join(f"{name} = {_listed(values)}" for name, values in factors.items() if values)
@@ -275,8 +266,8 @@ def sum_text(coefficients: Mapping[str, float]) -> str:
 
 def differences(reported: Reported, claim: Claim, coefficients: Mapping[str, float]) -> dict[int, float]:
     """Of a contrast by seed, over the seeds that have all of its cells; whatever the runs were begun under."""
-    values = {label: reported.values(label, claim.metric, claim.endpoint) for label in coefficients}
-    return contrast(coefficients, values)
+    results = reported.of(claim.metric, claim.endpoint)
+    return contrast(coefficients, {label: results[label].values for label in coefficients})
 
 
 @functools.cache
@@ -354,11 +345,9 @@ def claims_table(rows: Sequence[ClaimRow]) -> Table:
 def _table_row(row: ClaimRow) -> Row:
     claim, judged, over_all = row.claim, row.judged, row.judged.over_all
     profile = row.item.profile if row.has_page else NONE
-    typical_below = [difference_interval(claim.metric, judged.interval)]
-    if judged.seen and judged.seen.is_range:
-        typical_below.append(RANGE)
+    typical_below = [row.interval_of(judged.seen)] if judged.seen else []
     if over_all:
-        interval = difference_interval(claim.metric, over_all.interval)
+        interval = row.interval_of(over_all)
         typical_below.append(f"all {over_all.n}: {difference(claim.metric, over_all.value)} {interval}")
     most = max(judged.collapsed.values(), default=0)  # runs of the cell with most
     fallen = [f"{label}: {share_text(k, judged.n)}" for label, k in judged.collapsed.items() if k]
@@ -381,4 +370,4 @@ def _table_row(row: ClaimRow) -> Row:
         profile,
         row.topic,
     )
-    return row_of(entries, paper=row.paper, profile=profile, verdict=judged.verdict, topic=row.topic)
+    return row_of(entries, paper=row.reported.paper, profile=profile, verdict=judged.verdict, topic=row.topic)

@@ -57,6 +57,12 @@ def tables_of(reported: Reported) -> list[Table]:
     return arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
 
 
+def shown_of(reported: Reported) -> dict[str, Any]:
+    """What the item's page shows and `item_files` writes."""
+    claims = claims_table(rows_of(reported))
+    return {"tables": tables_of(reported), "claims": claims, "picture": item_picture(reported)}
+
+
 def item_files(reported: Reported, tables: Sequence[Table], claims: Table, picture: Picture | None) -> dict[str, bytes]:
     """The files of an item, by name.
 
@@ -76,9 +82,8 @@ def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
     """Everything of one item into `folder`, named after it: ssfl-fig3-laptop-figure.pdf. Raises CannotWrite."""
     reported = Reported(item, records)
     start = "-".join(slug(part) for part in (*item.name.split("/"), item.profile))
-    files = item_files(reported, tables_of(reported), claims_table(rows_of(reported)), item_picture(reported))
     paths = []
-    for name, content in files.items():
+    for name, content in item_files(reported, **shown_of(reported)).items():
         paths.append(folder / f"{start}-{name}")
         write_atomically(paths[-1], content)
     return paths

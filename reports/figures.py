@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -22,32 +23,8 @@ from matplotlib.lines import Line2D
 
 from reports.style import DARK, GRID, INK, MUTED, PALETTE, Look
 
-STYLE: Any = {
-    "svg.hashsalt": "fssl",
-    "svg.fonttype": "none",
-    "pdf.fonttype": 42,
-    "path.simplify": False,
-    "text.parse_math": False,  # a "$" in a name is a dollar
-    "font.family": "DejaVu Sans",
-    "font.size": 8.5,
-    "axes.facecolor": "none",
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 9,
-    "axes.titlecolor": INK,
-    "axes.titlelocation": "left",
-    "axes.titley": 1.0,  # fixed: searching for its height is a third of the drawing time
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.5,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.bottom": False,  # labels without ticks
-    "ytick.left": False,
-    "text.color": INK,
-}
+SHEET = Path(__file__).parent / "templates" / "fssl.mplstyle"
+STYLE = matplotlib.rc_params_from_file(SHEET, use_default_template=False)
 VARIABLES = {INK: "--ink", GRID: "--grid", MUTED: "--muted", **{c: f"--series-{i}" for i, c in enumerate(PALETTE)}}
 DARK_COLOURS = {INK: "#e4e8eb", GRID: "#343d45", MUTED: "#a3aeb8", **dict(zip(PALETTE, DARK, strict=True))}
 UNDATED: Mapping[str, Any] = {

@@ -143,17 +143,16 @@ def slug(name: str) -> str:
 
 
 SYMBOLS = {"alpha": "\u03b1", "eta": "\u03b7", "gtrsim": "\u2273", "gg": "\u226b"}
-MARKDOWN: Mapping[str, str] = {
-    **{character: "\\" + character for character in "\\|*_`[]"},
-    **{"\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"},
-}
+MARKDOWN = str.maketrans(
+    {character: "\\" + character for character in "\\|*_`[]"} | {"\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"}
+)
 
 
 def markdown(text: str) -> str:
     """Text that is safe in a cell of a Markdown table.
 
     It ends neither the cell nor the line, and is neither a tag nor a link."""
-    return "".join(MARKDOWN.get(character, character) for character in text)
+    return text.translate(MARKDOWN)
 
 
 def csv_safe(value: object) -> object:

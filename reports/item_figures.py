@@ -76,12 +76,7 @@ def _places(item: Item, panels: Collection[str], lines: Collection[str], x: Coll
     for cell in cells:
         lacks = cell.role == "bound" and not cell.setting.keys() >= {*panels, *x}
         for place in [other for other in cells if lacks and bound_of(other, cells) is cell] or [cell]:
-            yield _setting_text(place, panels), _setting_text(cell, lines) or cell.label, cell, place
-
-
-def _setting_text(cell: Cell, keys: Iterable[str]) -> str:
-    """What the cell's setting says of these keys."""
-    return setting_text({key: cell.setting[key] for key in keys if key in cell.setting})
+            yield setting_text(place.setting, panels), setting_text(cell.setting, lines) or cell.label, cell, place
 
 
 def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
@@ -267,7 +262,8 @@ def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
         except FsslError:
             return None
         split, labels_N = environment.split, environment.data.train_labels_N.numpy()
-        classes, title = list(map(str, environment.data.classes)), _setting_text(cell, drawing.panels) or cell.label
+        classes = list(map(str, environment.data.classes))
+        title = setting_text(cell.setting, drawing.panels) or cell.label
         if split.labelled:
             counts[f"{title}, labelled"] = pd.DataFrame(split.counts(labels_N, split.labelled), columns=classes)
         counts[title] = pd.DataFrame(split.counts(labels_N), columns=classes)

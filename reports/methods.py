@@ -1,9 +1,13 @@
-"""A page a method: its file's own words, who sends and keeps what, and its results in all environments."""
+"""A page a method: its file's own words, who sends and keeps what, and its results in all environments.
+
+What a method does is from what its runs handed over ("exchange" in a result), never typed in. A property holds where
+it holds in all runs of the method.
+"""
 
 import functools
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from benchmark.data.folder import public_name
 from benchmark.errors import ConfigError
@@ -11,14 +15,16 @@ from benchmark.methods.catalogue import METHODS, method_class, method_name
 from benchmark.papers.item import Cell
 from benchmark.papers.own import OWN
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.metrics import OF_OTHERS, is_private, is_smoothed, is_stateless
 from benchmark.verdicts.results import CellResult
 from reports.formatting import WORDS, cell_address, megabytes, sentence, slug
-from reports.paper_table import LABELS, mean_entry
-from reports.properties import PRIVACY, properties_of
-from reports.reported import Reported
+from reports.paper_table import LABELS, mean_entry, method_of
+from reports.reported import Places, Reported
 from reports.tables import Entry, Table, row_of, table_of
 
-Results: TypeAlias = Sequence[tuple[Reported, CellResult]]  # of a method's cells
+EXCHANGED = ("Privacy", "Statelessness", "EMA smoothing")
+LEARNED = ("Pseudo-labels", "Consistency", "Augmentation", "Training", "Normalisation")
+PRIVACY = WORDS["texts"]["privacy"]
 
 
 def method_page(kind: str) -> str:
@@ -55,18 +61,16 @@ def described(kind: str) -> Mapping[str, Any]:
     }
 
 
-def by_kind(every: Iterable[Reported]) -> dict[str, list[tuple[Reported, CellResult]]]:
+def by_kind(cells: Iterable[Places]) -> dict[str, Places]:
     """Every method of the suite, and others that have records -> its cells with a finished run, each once."""
-    cells: dict[str, dict[str, tuple[Reported, CellResult]]] = {kind: {} for kind in METHODS}
-    for reported in every:
-        for result in reported.results.values():
-            if result.values:
-                of_method = cells.setdefault(kind_of(result.cell), {})
-                of_method.setdefault(result.cell.cell_key, (reported, result))
-    return {kind: list(of_method.values()) for kind, of_method in cells.items()}
+    methods: dict[str, list[tuple[Reported, CellResult]]] = {kind: [] for kind in METHODS}
+    for places in cells:
+        if finished := [place for place in places if place[1].values]:
+            methods.setdefault(kind_of(finished[0][1].cell), []).append(finished[0])
+    return dict(methods)
 
 
-def method_values(kind: str, cells: Results) -> dict[str, Any]:
+def method_values(kind: str, cells: Places) -> dict[str, Any]:
     """What the method's template shows."""
     runs = [run for _, result in cells for run in result.runs]
     return {
@@ -81,7 +85,7 @@ def method_values(kind: str, cells: Results) -> dict[str, Any]:
     }
 
 
-def _results_table(cells: Results) -> Table:
+def _results_table(cells: Places) -> Table:
     rows = []
     for reported, result in cells:
         data, profile = result.cell.experiment.data, reported.item.profile
@@ -97,7 +101,7 @@ def _results_table(cells: Results) -> Table:
     return table_of("results", caption, ("Cell", "Data set", "Labels", "Profile", "Accuracy (%)"), rows, words=4)
 
 
-def methods_table(methods: Mapping[str, Results]) -> Table:
+def methods_table(methods: Mapping[str, Places]) -> Table:
     """Every method: what it is, which labels it can use, how many runs there are."""
     rows = []
     for kind, cells in methods.items():
@@ -128,3 +132,68 @@ def _names(sizes: dict[str, float] | None) -> str:
         for name, size in (sizes or {}).items()
     )
     return ", ".join(texts) or "nothing"
+
+
+def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry]:
+    """Each of EXCHANGED and LEARNED, with what was seen that says so. Empty where no run says what it handed over."""
+    runs = [run for run in runs if run.result.get("exchange")]
+    if not runs:
+        return {}
+    exchanges = [run.result["exchange"] for run in runs]
+
+    def names(way: str, *holders: str) -> set[str]:
+        places = [exchange["holders"].get(holder, {}) for exchange in exchanges for holder in holders]
+        return {name for place in places for name in place.get(way, ())}
+
+    received, sent, kept = (names(way, "client") for way in ("received", "sent", "kept"))
+    further, of_others = sent - received, received & OF_OTHERS
+    privacy = stateless = Entry(text="-", below=("no client takes part",))
+    if any("client" in exchange["holders"] for exchange in exchanges):
+        reasons = [f"clients also send {_list(further)}"] if further else []
+        reasons += [f"clients receive {_list(of_others)}"] if of_others else []
+        privacy = Entry(
+            text=_yes(all(map(is_private, exchanges))), below=tuple(reasons or [f"clients send {_list(sent)}"])
+        )
+        stateless = Entry(
+            text=_yes(all(map(is_stateless, exchanges))), below=(f"clients keep {_list(kept)}",) if kept else ()
+        )
+
+    views = names("views", "client", "central") or names("views", "server")  # of whoever has unlabelled images
+    kinds = {name.partition("/")[2] for name in views}
+    strongest = next((kind for kind in ("strong", "weak2", "weak") if kind in kinds), "none")
+    mixed = " + Mixup" if any(name.startswith("mix/") for name in views) else ""
+    pseudo_labels = any(exchange["pseudo_labels"] for exchange in exchanges)
+    training = {str(exchange["training"]).capitalize() for exchange in exchanges}
+    norms = {str(run.experiment["model"]["norm"]) for run in runs}
+    texts = (
+        _yes(pseudo_labels),
+        _yes(pseudo_labels and "strong" in kinds),
+        {"weak2": "Weak"}.get(strongest, strongest.capitalize()) + mixed,
+        " or ".join(sorted(training)),
+        " or ".join(WORDS["norms"].get(norm, norm) for norm in sorted(norms)),
+    )
+    return {
+        **dict(zip(EXCHANGED, (privacy, stateless, Entry(text=_yes(any(map(is_smoothed, exchanges))))), strict=True)),
+        **{name: Entry(text=text) for name, text in zip(LEARNED, texts, strict=True)},
+    }
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def property_table(reported: Reported) -> Table | None:
+    """What methods hand over and, in an arena, how they learn: a row a ranked method; None where no run says it."""
+    runs: dict[str, list[RunRecord]] = {}
+    for result in reported.results.values():
+        if result.cell.role not in ("bound", "ladder"):
+            runs.setdefault(method_of(result.cell), []).extend(result.runs)
+    seen = {method: properties for method, own in runs.items() if (properties := properties_of(own))}
+    asked = any(metric.startswith("exchange/") for metric in reported.item.metrics)
+    heads = EXCHANGED if asked else (*EXCHANGED, *LEARNED)
+    rows = [(method, *(properties[head] for head in heads)) for method, properties in seen.items()]
+    return table_of("properties", PRIVACY, ("Method", *heads), rows, words=1 + len(heads)) if rows else None

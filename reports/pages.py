@@ -9,13 +9,12 @@ from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import UNTRAINED
 from benchmark.papers.own import OWN
 from reports.arena import is_arena
-from reports.boards import SENTENCES, kinds, shown_kinds, state_text
 from reports.claims import claims_table, rows_of
-from reports.findings import findings
+from reports.findings import SENTENCES, findings, kinds, shown_kinds, state_text
 from reports.formatting import NONE, cell_address, count, points
 from reports.item_figures import caption_of, claims_pictures
+from reports.methods import property_table
 from reports.paper_table import is_printed, method_of
-from reports.properties import property_table
 from reports.provenance import remarks
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data

@@ -4,7 +4,8 @@ Columns are what `item.columns` names (as a rule the method), rows what `item.ro
 two entries fall on one place, or there are too many columns to read, the table is a list with one row an entry.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from reports.formatting import (
     unit_of,
 )
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
-from reports.tables import Column, Entry, Row, Table, pivoted
+from reports.tables import Column, Entry, Row, Table, table_of
 
 LADDER = "Ladder: what each step adds"  # rungs of ours, which show where a difference comes from
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
@@ -60,7 +61,7 @@ def grid(item: Item, entries: Sequence[Shown]) -> Grid | None:
     constant = {key: value for key, value in (settings or [{}])[0].items() if (key, value) in shared}
     columns: dict[str, dict[str, Shown]] = {}
     for entry, setting in zip(entries, settings, strict=True):
-        column = columns.setdefault(setting_text({key: entry.setting[key] for key in item.columns}), {})
+        column = columns.setdefault(setting_text(entry.setting, item.columns), {})
         row = setting_text({key: value for key, value in setting.items() if key not in constant}) or "all"
         if row in column:
             return None
@@ -69,8 +70,12 @@ def grid(item: Item, entries: Sequence[Shown]) -> Grid | None:
     return Grid(columns=columns, corner=corner, constant=setting_text(constant)) if columns else None
 
 
-def setting_text(setting: Mapping[str, object]) -> str:
-    """ "full, C = 47, mixup = yes": words speak for themselves, numbers need their symbol, and so do yes and no."""
+def setting_text(setting: Mapping[str, object], keys: Iterable[str] | None = None) -> str:
+    """ "full, C = 47, mixup = yes": words speak for themselves, numbers need their symbol, and so do yes and no.
+
+    `keys`: what alone is told; default all.
+    """
+    setting = setting if keys is None else {key: setting[key] for key in keys if key in setting}
     alone = {key for key, value in setting.items() if isinstance(value, str) and value not in ("yes", "no")}
     return ", ".join(str(value) if key in alone else f"{key} = {value}" for key, value in setting.items())
 
@@ -78,16 +83,17 @@ def setting_text(setting: Mapping[str, object]) -> str:
 def item_tables(reported: Reported, widest: int = WIDEST, metrics: Sequence[str] = ()) -> list[Table]:
     """The item's table, a list of the entries that have no column in it, and the ladder. `metrics`: default all."""
     item, metrics = reported.item, metrics or metrics_of(reported.item)
+    table = functools.partial(_table, reported, notes=notes_of(reported), data=item_rows(reported))
     rungs = [cell for cell in item.cells if cell.role == "ladder"]
-    ladder = [_table(reported, _listed(rungs), (ACCURACY, KEPT, KEPT_ACCURACY), LADDER)] if rungs else []
+    ladder = [table(_listed(rungs), (ACCURACY, KEPT, KEPT_ACCURACY), LADDER)] if rungs else []
     entries = [*(cell for cell in item.cells if cell.role != "ladder"), *item.shown]
     placed = [entry for entry in entries if entry.setting.keys() >= set(item.columns)]
     layout = grid(item, placed)
     if layout is None or len(layout.columns) > widest:
-        return [_table(reported, _listed(entries), metrics), *ladder]
+        return [table(_listed(entries), metrics), *ladder]
     others = _listed([entry for entry in entries if entry not in placed])
-    more = [_table(reported, others, metrics, "Other entries")] if len(placed) < len(entries) else []
-    return [_table(reported, layout, metrics), *more, *ladder]
+    more = [table(others, metrics, "Other entries")] if len(placed) < len(entries) else []
+    return [table(layout, metrics), *more, *ladder]
 
 
 def _listed(entries: Sequence[Shown]) -> Grid:
@@ -95,27 +101,26 @@ def _listed(entries: Sequence[Shown]) -> Grid:
     return Grid(columns={"": {entry.label: entry for entry in entries}}, corner="Cell")
 
 
-def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str = "") -> Table:
-    """A block of columns for each metric, and what is computed without runs."""
+def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str = "", **more: Any) -> Table:
+    """A block of columns for each metric, and what is computed without runs. `more`: the table's notes and data."""
     item, listed = reported.item, layout.columns.get("", {})
     filters = {row: {key: str(value) for key, value in entry.setting.items()} for row, entry in listed.items()}
-    rows = dict.fromkeys(row for column in layout.columns.values() for row in column)
-    names = {Column(name=layout.corner or "setting", left=True): {row: Entry(text=row) for row in rows}}
+    columns = _measured(reported, layout, metrics) | _computed(layout)
+    rows = [
+        Row(
+            entries=(Entry(text=name), *(column.get(name, Entry()) for column in columns.values())),
+            values=filters.get(name, {}),
+        )
+        for name in dict.fromkeys(row for column in layout.columns.values() for row in column)
+    ]
     entries = [entry for column in layout.columns.values() for entry in column.values()]
     what = f"; {', '.join(map(axis_title, metrics))}, mean ± standard deviation over seeds"
     what = what if any(map(is_trained, entries)) else ""
     printed = item.profile != "paper" and any(entry.published for entry in entries)
     grey = "; published numbers are for orientation only" if printed else ""
     shared = f"; all rows: {layout.constant}" if layout.constant else ""
-    return pivoted(
-        "table",
-        f"{title or item.title} ({item.name}, profile {item.profile}{what}{grey}{shared})",
-        {row: Row(values=filters.get(row, {})) for row in rows},
-        names | _measured(reported, layout, metrics) | _computed(layout),
-        title=title,
-        notes=notes_of(reported),
-        data=item_rows(reported),
-    )
+    caption = f"{title or item.title} ({item.name}, profile {item.profile}{what}{grey}{shared})"
+    return table_of("table", caption, (layout.corner or "setting", *columns), rows, title=title, **more)
 
 
 def is_printed(item: Item) -> bool:

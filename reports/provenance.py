@@ -19,11 +19,10 @@ def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[
     """Nested settings by their full names: "data.N_s" -> "100"."""
     flattened: dict[str, str] = {}
     for name, value in entries.items():
-        path = f"{above}{joint}{name}" if above else str(name)
         if isinstance(value, Mapping):
-            flattened |= flat(value, path, joint)
+            flattened |= flat(value, f"{above}{name}{joint}", joint)
         else:
-            flattened[path] = json.dumps(value) if isinstance(value, list) else str(value)
+            flattened[f"{above}{name}"] = json.dumps(value) if isinstance(value, list) else str(value)
     return flattened
 
 

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
@@ -22,19 +23,15 @@ OTHER_DATA = "not comparable with published accuracy"  # in the note of a data s
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How far ours lies from the paper's number of one cell, a fraction, and the margin that was fixed before any run.
+    """How far ours lies from the paper's number of one cell.
 
-    Only at profile `paper` are the two of one setting. Whether a sentence of the paper holds, its claims say.
+    The margin was fixed before any run. Only at profile `paper` are the two of one setting. Whether a sentence of the
+    paper holds, its claims say.
     """
 
-    difference: float  # ours - published
-    margin: float
-    other_data: str = ""  # what the files say that hold other images than the paper's
-
-    @property
-    def text(self) -> str:
-        """ "within the margin"; of other data, what they are."""
-        return self.other_data or ("within the margin" if abs(self.difference) <= self.margin else "beyond the margin")
+    difference: float  # ours - published, a fraction
+    text: str  # "within the margin"; of other data, what the files say of them
+    other_data: bool  # other images than the paper's
 
 
 class Reported:
@@ -46,7 +43,7 @@ class Reported:
         self.trials_done = sum(record is not None and bool(record.result) for record in tried)
         self.paper = item.name.split("/")[0]
         self.page = item_page(item)  # from the site's root
-        self.of = functools.cache(self._of)  # a metric: every cell's values, by its label, in the item's order
+        self.of = functools.cache(self._of)
         self.same_profile = {item.name: self}  # the items whose runs may speak of a claim's sentence: see `connect`
 
     @functools.cached_property
@@ -59,8 +56,9 @@ class Reported:
         """Every cell's accuracy, by its label."""
         return self.of(ACCURACY)
 
-    def _of(self, metric: str) -> dict[str, CellResult]:
-        results = (cell_result(cell, self.records, self.item.seeds, metric) for cell in self.item.cells)
+    def _of(self, metric: str, endpoint: str = "last") -> dict[str, CellResult]:
+        """Every cell's values of a metric at a claim's endpoint, by its label, in the item's order."""
+        results = (cell_result(cell, self.records, self.item.seeds, metric, endpoint) for cell in self.item.cells)
         return {one.cell.label: replace(one, collapsed=one.cell.label in self._collapsed) for one in results}
 
     @functools.cached_property
@@ -74,9 +72,9 @@ class Reported:
         for label, result in self.results.items():
             seen, published = result.summary, result.cell.printed()
             if item.profile == "paper" and item.margin is not None and seen and published is not None:
-                agreements[label] = Agreement(
-                    difference=seen.mean - published / 100, margin=item.margin, other_data=note_on_other_data(result)
-                )
+                difference, other_data = seen.mean - published / 100, note_on_other_data(result)
+                text = other_data or f"{'within' if abs(difference) <= item.margin else 'beyond'} the margin"
+                agreements[label] = Agreement(difference=difference, text=text, other_data=bool(other_data))
         return agreements
 
     @property
@@ -89,9 +87,8 @@ class Reported:
     def runs(self) -> list[RunRecord]:
         return [run for result in self.results.values() for run in result.runs]
 
-    def values(self, label: str, metric: str, endpoint: str) -> Mapping[int, float]:
-        """Seed -> the cell's value at a claim's endpoint, of all finished runs. Collapse is of a run's end."""
-        return cell_result(self.item.cell(label), self.records, self.item.seeds, metric, endpoint).values
+
+Places: TypeAlias = Sequence[tuple[Reported, CellResult]]  # cells, each where an item has it
 
 
 def connect(every: Sequence[Reported]) -> Sequence[Reported]:

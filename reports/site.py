@@ -7,7 +7,7 @@ bytes. Pages open from a file. They load the site's style sheet and script, and 
 import json
 import posixpath
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,20 +17,17 @@ from benchmark.papers.item import Cell, Item
 from benchmark.papers.own import OWN
 from benchmark.verdicts.results import Records
 from reports.arena import compared_table
-from reports.articles import article, departures
-from reports.cells import Places, cell_values, config_json, places_of, rounds_csv, runs_of
-from reports.claims import claims_table, rows_of
-from reports.exports import item_files, tables_of
+from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
+from reports.exports import item_files, shown_of
 from reports.findings import findings_page
 from reports.formatting import cell_page, slug
-from reports.item_figures import item_picture
 from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import front_values, item_values, paper_values
 from reports.processes import run_all
 from reports.provenance import made_from
 from reports.released import released_table
-from reports.rendering import TEMPLATES, render
-from reports.reported import PAPERS, Reported, connect
+from reports.rendering import TEMPLATES, article, departures, render
+from reports.reported import PAPERS, Places, Reported, connect
 from reports.ssfl_analysis import page as ssfl_analysis
 from reports.style import DARK, PALETTE
 from reports.submitted import bundles
@@ -70,15 +67,14 @@ def build(
         "site.js": (TEMPLATES / "site.js").read_bytes(),
         ".nojekyll": b"",  # GitHub Pages serves the folder as it is
     }
-    for name in dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every))):
-        site |= _paper(name, [reported for reported in every if reported.paper == name], written)
     tuned, unread = studies_in(studies or STUDIES)
     site |= {f"tune/{slug(name)}.json": content for name, (_, content) in tuned.items()}
     sent, refused = bundles(submitted) if submitted is not None else ([], [])
     if sent:
         site |= _page("submitted/index.html", "submitted.html", bundles=sent)
         site |= {f"submitted/{values['name']}": values["bundle"].content for values in sent}
-    site |= _methods(every)
+    places = places_of(every)
+    site |= _methods(every, places)
     site |= _page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
     site |= _page("released.html", "released.html", parts=released_table(every))
     site |= _page("glossary.html", "glossary.html")
@@ -94,8 +90,11 @@ def build(
         studied={f"tune/{slug(name)}.json": text for name, (text, _) in tuned.items()},
     )
     cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
-    places = places_of(every)
-    tasks: list[Callable[[], Files]] = [partial(_item, reported) for reported in mine]
+    tasks: list[Callable[[], Files]] = [
+        partial(_paper, name, [reported for reported in every if reported.paper == name], written)
+        for name in dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every)))
+    ]
+    tasks += [partial(_item, reported) for reported in mine]
     tasks += [partial(_cell, cell, places[key]) for key, cell in cells.items()]
     for files in run_all(tasks):
         site |= files
@@ -133,8 +132,7 @@ def _page(path: str, template: str, **values: Any) -> Files:
 def _item(reported: Reported) -> Files:
     """The item's page and files."""
     folder = reported.page.removesuffix("index.html")
-    shown: dict[str, Any] = {"tables": tables_of(reported), "claims": claims_table(rows_of(reported))}
-    shown["picture"] = item_picture(reported)
+    shown = shown_of(reported)
     files = {folder + name: content for name, content in item_files(reported, **shown).items()}
     return files | _page(reported.page, "item.html", **item_values(reported), **shown)
 
@@ -170,8 +168,8 @@ def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
     return files | _page(f"{folder}/departures.html", "departures.html", paper=name, short=short, article=text)
 
 
-def _methods(every: Sequence[Reported]) -> Files:
-    methods = by_kind(every)
+def _methods(every: Sequence[Reported], places: Mapping[str, Places]) -> Files:
+    methods = by_kind(places.values())
     files = _page("methods/index.html", "methods.html", methods=methods_table(methods))
     files |= _page("compare.html", "compare.html", compared=compared_table(every))
     for kind, cells in methods.items():

@@ -8,7 +8,7 @@ share data, partition and seeds. All of this describes; claims are judged elsewh
 import math
 import statistics
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,9 @@ from reports.tables import Entry, Table, table_of
 
 AVERAGING = ("FedAvg", "Control", "Grouping")  # how the server averages
 UPDATES = "diversity/delta/l2/squared/clients"
-MEASURES = {
-    UPDATES: "diversity of the local updates",
-    "diversity/gradient/l2/squared/clients": "diversity of exact gradients",
-}
 OF_CELL = ["cell", "averaging", "setting", "data", "labelled", "collapsed", "server_weight"]
-GAINS = {"whole": "Whole gain", "by_weight": "By the server's weight", "rest": "The rest"}
-WAYS = {"plain": "As measured", "held": "Controlling for server weight", "weight": "Server weight itself"}
 TEXTS = tomllib.loads((Path(__file__).parent / "ssfl" / "analysis.toml").read_text())
-SENTENCES: Mapping[str, str] = TEXTS["sentences"]
+MEASURES, GAINS, WAYS, SENTENCES = (TEXTS[name] for name in ("measures", "parts", "ways", "sentences"))
 
 
 def server_weight(experiment: Experiment) -> float | None:

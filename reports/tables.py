@@ -7,7 +7,7 @@ is what CSV writes.
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -108,17 +108,6 @@ def table_of(
     )
     made = (row if isinstance(row, Row) else row_of(row) for row in rows)
     return Table(name=name, caption=caption, columns=tuple(columns), rows=tuple(made), **more)
-
-
-def pivoted(
-    name: str, caption: str, rows: Mapping[str, Row], columns: Mapping[Column, Mapping[str, Entry]], **more: Any
-) -> Table:
-    """A table of columns of entries by row; a dash where a column has no entry of a row."""
-    made = (
-        replace(row, entries=tuple(of_column.get(key, Entry()) for of_column in columns.values()))
-        for key, row in rows.items()
-    )
-    return table_of(name, caption, columns, made, **more)
 
 
 def csv_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> bytes:

@@ -16,9 +16,8 @@ from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.judge import Estimate, Judged
 from benchmark.verdicts.results import ACCURACY, Records
 from benchmark.verdicts.rule import RULE_VERSION
-from reports.boards import board, declared_claims, furthest, kinds, state_text
 from reports.claims import ClaimRow, claim_values, rows_of, scope_text
-from reports.findings import findings, papers_table
+from reports.findings import board, declared_claims, findings, furthest, kinds, papers_table, state_text
 from reports.formatting import claim_address, item_page
 from reports.item_figures import claims_pictures
 from reports.pages import _card
@@ -107,7 +106,7 @@ def test_what_is_told_first_is_no_choice_by_outcome() -> None:
     one = Reported(item, begun_under(item, records, main=[item.hash_of(main)]))
     other = Reported(replace(pilots()[0], name="other/tab1"), pilots()[1])
     assert [judged.verdict for judged in one.judged] == ["holds", "holds", "contradicted"]
-    order = [(row.paper, row.claim.name) for row in findings([one, other])]
+    order = [(row.reported.paper, row.claim.name) for row in findings([one, other])]
     assert order == [("toy", "main"), ("other", "a beats b"), ("toy", "a beats b")]
     demo, laptop = Reported(pair(), {}), Reported(replace(pair(), profile="laptop"), {})
     for every in ([demo, laptop], [laptop, demo]):  # neither has a seed with all cells of the claim
@@ -223,12 +222,12 @@ def told(verdict: str, form: Any = "improves", **more: Any) -> ClaimRow:
 
 
 def test_a_verdict_names_clients_cohorts_and_data() -> None:
-    item = pair()
-    assert scope_text(federated(item, [(10, 2), (10, 10)]), item.claims[0]) == "at K = 10, C = 2 and 10 on 8x8 digits"
-    assert scope_text(federated(item, [(30, 3), (10, 3)]), item.claims[0]) == "at K = 10 and 30, C = 3 on 8x8 digits"
+    item, labels = pair(), ("a", "b")
+    assert scope_text(federated(item, [(10, 2), (10, 10)]), labels) == "at K = 10, C = 2 and 10 on 8x8 digits"
+    assert scope_text(federated(item, [(30, 3), (10, 3)]), labels) == "at K = 10 and 30, C = 3 on 8x8 digits"
     a, b = federated(item, [(10, 2), (1, 1)]).cells
     alone = replace(b, experiment=replace(b.experiment, method=ServerOnly(batch_size=64)))
-    assert scope_text(replace(item, cells=(a, alone)), item.claims[0]) == "at K = 10, C = 2 on 8x8 digits"
+    assert scope_text(replace(item, cells=(a, alone)), labels) == "at K = 10, C = 2 on 8x8 digits"
 
 
 @pytest.mark.parametrize(

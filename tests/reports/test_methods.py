@@ -1,12 +1,15 @@
-"""A method's page says what its file says, and shows what its runs gave."""
+"""A method's page says what its file says, and shows what its runs gave and what they handed over."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from benchmark.methods.catalogue import METHODS
 from benchmark.methods.semifl import SemiFL
-from reports.methods import described
+from benchmark.records.record import run_folder
+from benchmark.records.run import run
+from reports.methods import EXCHANGED, LEARNED, described, properties_of
 from reports.site import build
+from tests.conftest import record_of, tiny_experiment
 from tests.reports.fakes import accuracies, make_cell, pair
 from tests.reports.test_site import words
 
@@ -33,3 +36,19 @@ def test_a_page_has_results_departures_and_how_to_run(tmp_path: Path) -> None:
     ):
         assert said in text, said
     assert "Not run yet." in words(tmp_path / "methods/rscfed.html")
+
+
+def test_the_published_row_of_semifl_comes_from_its_run(tmp_path: Path) -> None:
+    """SemiFL Table 2: pseudo-labels, consistency, "Strong + Mixup", "Alternate", "sBN"; from a run of three rounds."""
+    tiny = tiny_experiment()
+    semifl = replace(tiny, method=SemiFL(threshold=0.0), model=replace(tiny.model, norm="sbn"))
+    rows = []
+    for experiment in (tiny, semifl):
+        run(experiment, tmp_path)
+        rows.append(properties_of([record_of(run_folder(tmp_path, experiment))]))
+    assert [[row[name].text for name in LEARNED] for row in rows] == [
+        ["yes", "yes", "Strong", "Parallel", "GN"],
+        ["yes", "yes", "Strong + Mixup", "Alternate", "sBN"],
+    ]
+    assert [row["Statelessness"].text for row in rows] == ["yes", "yes"] and set(rows[0]) == {*EXCHANGED, *LEARNED}
+    assert rows[1]["Privacy"].below == ("clients also send count, statistics",)

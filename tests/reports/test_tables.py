@@ -121,7 +121,7 @@ def test_claims_by_hand() -> None:
     assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01
     confirmed = accuracies([(item.cells[0], [0.9] * 9), (item.cells[1], [0.8] * 9)], first=100)
     text = markdown_of(claims_table(rows_of(Reported(item, begun_under(item, confirmed)))))
-    assert "| holds | +10.00 points \\[+10.00, +10.00\\] least and largest difference | 9 | 0 of 9 |" in text
+    assert "| holds | +10.00 points \\[+10.00, +10.00\\] (least and largest difference) | 9 | 0 of 9 |" in text
 
 
 def test_escapes_one_by_one() -> None:
