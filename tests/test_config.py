@@ -19,27 +19,10 @@ from benchmark.data.partition import ClassSkew, Dirichlet, Iid
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Data, Experiment, from_json, to_json
 from benchmark.files import read_json
-from benchmark.methods.central import FixMatch
-from benchmark.methods.server_only import ServerOnly
-from benchmark.methods.ssfl import SSFL, FedAvg, Grouping, SelfTraining
+from benchmark.methods.ssfl import Grouping
 from benchmark.models.build import Model
 from benchmark.plain import read_table
 from sweeps.sweep_file import COMMAND, read
-
-EXPERIMENTS = [
-    Experiment(),
-    Experiment(partition=Dirichlet(alpha=0.1), seed=7),
-    Experiment(partition=Iid(), method=SSFL(objective=SelfTraining(threshold=0.9), averaging=Grouping(S=3))),
-    Experiment(method=SSFL(averaging=FedAvg(server_weight=1 / 6))),
-    Experiment(method=ServerOnly()),
-    Experiment(method=FixMatch(unlabelled_ratio=1)),
-]
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_there_and_back(experiment):
-    back = from_json(json.loads(json.dumps(to_json(experiment))))
-    assert back == experiment and back.cell_key == experiment.cell_key
 
 
 def test_one_experiment_has_one_key_however_it_is_written(tmp_path, monkeypatch):

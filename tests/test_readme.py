@@ -65,13 +65,6 @@ def own_method(tmp_path, monkeypatch) -> str:
     return f"my_method:{name}"
 
 
-def test_the_method_in_the_readme_trains(own_method, capsys) -> None:
-    words = ["--federation.K=3", "--federation.C=2", "--federation.T=2", "--federation.rounds=2", "--data.N_s=20"]
-    assert main(["run", "--json", *words, "--method", own_method, "--results=.", "--engine=reference"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["status"] == "done" and result["cost"]["bytes_up"] > 0
-
-
 def test_the_item_in_the_readme_is_trained(own_method, tmp_path, monkeypatch, capsys) -> None:
     """With the README's method, for one round; the papers' pages are left out."""
     for name in ("ITEMS", "VARIANTS"):

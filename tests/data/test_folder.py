@@ -198,7 +198,6 @@ def test_a_folder_of_classes_is_split_80_20(tmp_path):
         ("?size=0", ConfigError, "from 1 to 1024"),
         ("?size=1025", ConfigError, "from 1 to 1024"),
         (f"?size={'9' * 5000}", ConfigError, "from 1 to 1024"),
-        ("?size=-1", ConfigError, "from 1 to 1024"),
         ("?width=32", ConfigError, "width=32"),
         ("/absent", DataError, "absent"),
         ("/cat", DataError, "one folder a class"),

@@ -1,9 +1,12 @@
 """A whole run without a Trainer or a disk: rounds of a method over the reference engine; and a function elsewhere."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
@@ -33,9 +36,15 @@ def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
         return executor.submit(function, *arguments).result()
 
 
-def equal(left: Weights, right: Weights) -> bool:
-    """Bit by bit."""
-    return left.keys() == right.keys() and all(bool((left[name] == right[name]).all()) for name in left)
+def agree(left: Any, right: Any) -> bool:
+    """Bit by bit: trees of tensors, numbers and words, at any depth; tensors of one type."""
+    if isinstance(left, Mapping):
+        return left.keys() == right.keys() and all(agree(value, right[name]) for name, value in left.items())
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(agree, left, right))
+    if isinstance(left, Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    return type(left) is type(right) and bool(left == right)
 
 
 def difference(left: Weights, right: Weights) -> float:

@@ -1,29 +1,80 @@
 """Divergence: found within the round, named, never averaged; and rounds in which clients send nothing."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from benchmark.errors import Diverged
 from benchmark.experiment import Experiment
-from benchmark.federated.environment import prepare
+from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.environment import Environment, prepare
+from benchmark.federated.jobs import JobRunner
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.trees import copied, first_not_finite
-from benchmark.methods.protocol import SERVER, State, World
+from benchmark.methods.protocol import SERVER, Job, Outcome, State, Tree, World
 from benchmark.methods.ssfl import SSFL
 from benchmark.records import state
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
-from tests.federated.poison import LeavingOut, Spoiling
+from tests.federated.helpers import agree
 from tests.methods.golden import TRACES
-from tests.records.equality import agree
 
 prepared = functools.cache(prepare)  # nothing changes an environment
+SPOILED = ("student", "psi")  # what clients send of what they trained; the latter by FedMatch
+
+
+def spoiled(sends: Tree) -> Tree:
+    """With a NaN as the last entry of the weights."""
+    trained = next((name for name in SPOILED if name in sends), None)
+    if trained is None:
+        return sends
+    name, last = list(sends[trained].items())[-1]
+    last = last.clone()
+    last.view(-1)[-1] = torch.nan
+    return {**sends, trained: {**sends[trained], name: last}}
+
+
+class SpoilingRunner(JobRunner):
+    """These holders' jobs of one round send a NaN, or have an infinite loss from a local step on."""
+
+    holders: Sequence[int] = ()
+    round_number = 0
+    loss_from_step: int | None = None  # 1: from the first
+
+    def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
+        outcome, losses = super()._run(job, round_number, private)
+        if round_number != self.round_number or job.key.client not in self.holders:
+            return outcome, losses
+        if self.loss_from_step is None:
+            return replace(outcome, sends=spoiled(outcome.sends)), losses
+        good = (self.loss_from_step - 1) * len(job.update.phases)
+        return outcome, [*losses[:good], *(loss * torch.inf for loss in losses[good:])]
+
+
+class Spoiling(ReferenceEngine):
+    """The reference engine with that runner."""
+
+    def __init__(self, environment: Environment, holders: Sequence[int], round_number: int) -> None:
+        super().__init__(environment)
+        self._work = self.runner = SpoilingRunner(environment)
+        self.runner.holders, self.runner.round_number = holders, round_number
+
+
+class LeavingOut(Spoiling):
+    """The reference engine, in which these holders sit that round out."""
+
+    def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
+        for job in jobs:
+            if round_number == self.runner.round_number and job.key.client in self.runner.holders:
+                yield Outcome(key=job.key, sends={})
+            else:
+                yield from ReferenceEngine.fit(self, [job], round_number, kept)
 
 
 def module_with(engine_class: type[Spoiling], experiment: Experiment, holders=(1,), round_number=2) -> FederatedModule:

@@ -16,7 +16,7 @@ from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant, StepRange
 from benchmark.streams import numpy_stream, torch_stream
-from tests.federated.helpers import difference, equal
+from tests.federated.helpers import agree, difference
 from tests.methods.watch import tiny_with, watched
 
 
@@ -57,7 +57,7 @@ def test_a_plain_trainer_gives_the_engine_s_weights(environment, jobs):
     )
     trainer.fit(module, JobBatches(environment, job, 1))
     assert trainer.global_step == outcome.steps == 2
-    assert equal(weights_of(module.trainable["student"]), outcome.sends["student"])
+    assert agree(weights_of(module.trainable["student"]), outcome.sends["student"])
     assert difference(outcome.sends["student"], job.receives["student"]) > 0
 
 
@@ -157,7 +157,7 @@ def test_statistics_with_dropout_do_not_depend_on_what_ran_before():
         statistics, count = reader.statistics(weights_of(network), "unlabelled", 8, True)
         assert count > 8
         found.append(statistics)
-    assert found[0] and equal(*found)
+    assert found[0] and agree(*found)
 
 
 def test_a_reader_s_features_give_its_predictions():

@@ -88,16 +88,19 @@ FLAT: dict[str, dict[str, int]] = {
 
 @pytest.mark.parametrize("name", FLAT)
 def test_local_training_waits_for_nothing(name):
-    """Two rounds in a worker with a device, which is sent tensors of the host, give the numbers of the CPU.
+    """Rounds in a worker with a device, which is sent tensors of the host, give the numbers of the CPU. There are
+    two where clients keep something from the first, and where a kind of step comes late.
 
     From the first batch on, also while views are made; per job and stream the positions, and a span's draws (and
     pseudo-labels, and affine maps) are sent. MixMatch draws within its loss and sends that without waiting.
     """
-    environment = prepare(TRACES[name])
+    environment, golden = prepare(TRACES[name]), json.loads((FOLDER / f"{name}.json").read_text())
     with Accelerator() as accelerator:
-        lines = trace(TRACES[name], FederatedModule(environment, InAWorker(environment)))
-    golden = json.loads((FOLDER / f"{name}.json").read_text())
-    assert lines == [pytest.approx(line, rel=2e-4, abs=1e-7) for line in golden]
+        module = FederatedModule(environment, InAWorker(environment))
+        lines = trace(TRACES[name], module, (1,))
+        if lines[0]["comm/bytes_kept"] or not FLAT[name].keys() <= accelerator.steps.keys():
+            lines += trace(TRACES[name], module, (2,))
+    assert lines == [pytest.approx(line, rel=2e-4, abs=1e-7) for line in golden[: len(lines)]]
     assert accelerator.steps and not accelerator.waits
     assert accelerator.sent[True] == ("mixmatch" in name) * accelerator.steps.total()
     for kind, flat in FLAT[name].items():

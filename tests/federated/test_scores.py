@@ -1,16 +1,18 @@
-"""Scores: by hand, and against scikit-learn on anything, ties and absent classes included."""
+"""Scores, by hand and against scikit-learn on anything; the quality of pseudo-labels, by hand."""
 
+import math
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
 from torch import Tensor
 
 from benchmark.federated.evaluate import scores
+from benchmark.federated.ledger import PseudoLabelQuality, summary
 
 # N images, D classes
 
@@ -33,6 +35,7 @@ def one_versus_rest(logits_ND: Tensor, labels_N: Tensor) -> float | None:
     return float(np.mean(areas)) if areas else None
 
 
+@settings(max_examples=30)
 @given(predictions())
 def test_scores_are_scikit_learns(given_: tuple[Tensor, Tensor]) -> None:
     logits_ND, labels_N = given_
@@ -59,3 +62,29 @@ def test_confident_predictions_do_not_tie() -> None:
     assert scores(logits_ND, torch.tensor([0, 1, 0, 1]))["auroc"] == 1.0
     logits_ND[0, 0] = torch.nan
     assert np.isnan(scores(logits_ND, torch.tensor([0, 1, 0, 1]))["auroc"])
+
+
+def job(labels, kept, truth):
+    found = PseudoLabelQuality()
+    found.add(torch.tensor(labels), torch.tensor(kept), torch.tensor(truth))
+    return found.metrics()
+
+
+def test_divergences_of_two_jobs_by_hand():
+    """Four classes. Labels 0, 0, 1, 1: ln 4 - ln 2 = ln 2; of the kept ones, class 0 alone: ln 4; truth of four: 0.
+    Labels 0, 1, 2, 3: 0; nothing kept, so that the mean of the kept ones is the first job's; truth of one class: ln 4.
+    """
+    jobs = [
+        job([0, 0, 1, 1], [True, True, False, False], [0, 1, 2, 3]),
+        job([0, 1, 2, 3], [False] * 4, [2, 2, 2, 2]),
+    ]
+    found = summary(jobs, 4)
+    assert found["pseudo/kl_uniform"] == pytest.approx(math.log(2) / 2)
+    assert found["pseudo/kl_kept"] == pytest.approx(math.log(4))
+    assert found["pseudo/kl_true"] == pytest.approx(math.log(4) / 2)
+    assert (found["pseudo/kept"], found["pseudo/accuracy"]) == (0.25, 0.5)
+
+
+def test_where_nothing_is_kept_there_is_no_divergence_of_it():
+    found = summary([job([0, 1], [False, False], [0, 1]), {}], 2)
+    assert found["pseudo/kept"] == 0.0 and "pseudo/kl_kept" not in found and summary([{}], 2) == {}

@@ -4,6 +4,7 @@ python -m tests.methods.golden      writes them anew; the difference is reviewed
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.methods.catalogue import METHODS
 from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import Lambdas
-from benchmark.methods.ssfl import FedAvg, Grouping, SelfTraining, Supervised
+from benchmark.methods.ssfl import Grouping, SelfTraining, Supervised
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of
 
@@ -72,7 +73,6 @@ MATCH: dict[str, Any] = {"helper_interval": 2, "optimizer": replace(SLOWER, mome
 TRACES = {
     "crl-fedavg": of("ssfl"),
     "crl-grouping": of("ssfl", averaging=Grouping(S=2)),
-    "crl-control": of("ssfl", averaging=FedAvg(server_weight=1 / 3)),
     "crl-released": of("ssfl", averaging=Grouping(S=2), momentum="released_code", server_models="released_code"),
     "crl-batch-norm": of("ssfl", norm="bn"),
     "crl-dirichlet": of("ssfl", partition=Dirichlet(alpha=0.5)),
@@ -94,7 +94,6 @@ TRACES = {
     ),
     "cbafed": of("cbafed", "some_clients", base=0.03, labelled_epochs_each=1, residual_every=1, optimizer=SLOW),
     "rscfed": of("rscfed", "some_clients", **PER_SUBSET),
-    "rscfed-per-round": of("rscfed", "some_clients", M=2, subset=3, beta=100.0),
     "rscfed-released": of("rscfed", "some_clients", M=2, subset=3, unlabelled_weight=0.02, **RELEASED_RSCFED),
     "rscfed-one-more-client": of(
         "rscfed", "one_more_client", M=2, subset=4, beta=100.0, labelled_weight="released_command", **PAPER
@@ -103,7 +102,6 @@ TRACES = {
     "fed-consist": of("fed_consist", "some_clients", norm="bn", **PAPER),
     "fed-consist-every-client": of("fed_consist", "every_client", **PAPER),
     # Entropies begin at ln 10 = 2.3: the cut takes some images.
-    "fedirm": of("fedirm", "some_clients", ramp_rounds=2, uncertainty=2.285, least_confidence=0.0, **FEDIRM),
     "fedirm-released": of("fedirm", "some_clients", uncertainty=2.29, least_confidence=0.12),
     "fedirm-adjusted": of(
         "fedirm",
@@ -209,10 +207,12 @@ TRACES = {
 }
 
 
-def trace(experiment: Experiment, module: FederatedModule | None = None) -> list[dict[str, float]]:
-    """The metrics of two rounds, and the sum and the sum of squares of all weights."""
+def trace(
+    experiment: Experiment, module: FederatedModule | None = None, rounds: Sequence[int] = (1, 2)
+) -> list[dict[str, float]]:
+    """The metrics of these rounds, and the sum and the sum of squares of all weights."""
     module, lines = module or module_of(experiment), []
-    for round_number in (1, 2):
+    for round_number in rounds:
         module.training_step(round_number, 0)
         weights = next(iter(module.models().values()))
         lines.append(

@@ -111,10 +111,7 @@ def both(unlabelled):
         (UDA(threshold=0.7, temperature=0.4, unlabelled_weight=2.0), both(uda())),
         (PseudoLabeling(threshold=0.7), both((cross_entropy(U, SURE) * KEPT).mean())),
         (PiModel(), both(10 * ((softmax(logits(V), axis=1) - PROBS) ** 2).mean())),
-        (
-            MeanTeacher(),
-            both(50 * ((softmax(logits(V), axis=1) - softmax(logits(U, AVERAGE), axis=1)) ** 2).mean()),
-        ),
+        (MeanTeacher(), both(50 * ((softmax(logits(V), axis=1) - softmax(logits(U, AVERAGE), axis=1)) ** 2).mean())),
         (MixMatch(), mixmatch()),
         (ReMixMatch(), remixmatch()),
     ],

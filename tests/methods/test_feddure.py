@@ -37,7 +37,7 @@ WAYS: dict[str, FedDure] = {
 
 def of(way: str) -> Any:
     """All four clients in each round, so that each has a regulator to go on with."""
-    return partly_labelled(WAYS[way], "bn" if "batch norm" in way else "gn", C=4, T=3)
+    return partly_labelled(WAYS[way], "bn" if "batch norm" in way else "gn", C=4, T=2)
 
 
 class Plain(PlainRounds):

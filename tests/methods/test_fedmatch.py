@@ -14,14 +14,7 @@ from benchmark.data.fedmatch import gaussian_image
 from benchmark.federated.environment import prepare
 from benchmark.federated.local import load
 from benchmark.federated.trees import tree_bytes
-from benchmark.methods.fedmatch import (
-    ClientUpdate,
-    FedMatch,
-    Lambdas,
-    applied,
-    changes,
-    summed,
-)
+from benchmark.methods.fedmatch import ClientUpdate, FedMatch, Lambdas, applied, changes, summed
 from benchmark.methods.protocol import Batch
 from benchmark.optim.sgd import SGD
 from tests.conftest import tiny_experiment

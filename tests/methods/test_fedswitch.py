@@ -16,7 +16,7 @@ from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.protocol import Stream
 from benchmark.methods.ts_client_ema import TSClientEMA
 from benchmark.methods.ts_server_ema import TSServerEMA
-from tests.federated.helpers import difference, equal
+from tests.federated.helpers import agree, difference
 from tests.methods.plain_torch import PlainRounds, batches, compared, mean, partly_labelled, step
 from tests.methods.watch import tiny_with, watched
 
@@ -137,7 +137,7 @@ def test_warm_start_trains_holders_of_labels_alone(method, setting):
     assert set(job.data) == {"labelled"} and module.environment.labelled[job.key.client] > 0
     server = module.state.server
     student = server["student"]
-    assert student is not None and equal(student, server.get("teacher") or student)
+    assert student is not None and agree(student, server.get("teacher") or student)
     module.training_step(2, 0)
     assert {job.key.client for job in watch.jobs(2)} >= {0, 1, 2, 3}
 

@@ -16,7 +16,7 @@ from tests.methods.watch import Watch
 def test_the_trace_has_not_moved(name):
     """Equal up to what another processor's order of additions may change; and all local work equals its pickled self,
     since it is sent to other processes, and so do the settings, written and read."""
-    assert from_json(to_json(TRACES[name])) == TRACES[name]
+    assert from_json(json.loads(json.dumps(to_json(TRACES[name])))) == TRACES[name]
     assert to_json(TRACES[name])["method"]["kind"] == method_name(TRACES[name].method)
     golden = json.loads((FOLDER / f"{name}.json").read_text())
     module = module_of(TRACES[name])

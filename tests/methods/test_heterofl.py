@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmark.methods.heterofl import averaged, leading_slices, masked, scaler
-from tests.federated.helpers import equal
+from tests.federated.helpers import agree
 
 # Two hidden units, three inputs, two classes.
 WEIGHTS = {
@@ -28,7 +28,7 @@ def test_means_where_slices_overlap_by_hand():
     assert mean["fc2.weight"].tolist() == [[15.0, 10.0], [3.0, 4.0]] and mean["fc2.bias"].tolist() == [15.0, 6.0]
     mean = averaged(WEIGHTS, [(ten, zero), (twenty, one)])
     assert mean["fc2.weight"].tolist() == [[10.0, 10.0], [20.0, 4.0]] and mean["fc2.bias"].tolist() == [10.0, 20.0]
-    assert equal(averaged(WEIGHTS, []), WEIGHTS)
+    assert agree(averaged(WEIGHTS, []), WEIGHTS)
 
 
 def test_classes_that_a_client_lacks_have_logits_of_zero():

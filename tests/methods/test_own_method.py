@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import method_class, read_method
 from benchmark.methods.protocol import Local, Method, State
 from benchmark.methods.ssfl import SSFL, ConsistencyUpdate
+from benchmark.records.run import run
 from tests.conftest import ROOT, tiny_experiment
 from tests.federated.helpers import module_of
 
@@ -75,13 +77,27 @@ class Plain(Method):
     needs = frozenset({"server"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """It inherits from nothing."""
+
+    needs = frozenset({"server"})
+    check, init, models = Method.check, Method.init, Method.models
+
+    def round(self, state, world):
+        return state, {}
+
+
+def test_a_method_may_have_the_five_names_itself(tmp_path):
+    assert method_class(f"{__name__}:Apart") is Apart
+    assert run(tiny_experiment(method=Apart()), tmp_path)["status"] == "done"
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("semifll", "did you mean 'semifl'"),
         ("grouping", "type --method ssfl --method.averaging grouping"),
-        ("nowhere:Method", "cannot be imported"),
-        (f"{__name__}:README", "is not a dataclass"),
         (f"{__name__}:Plain", "is not a dataclass"),
         ("benchmark.optim.sgd:SGD", "add init, round, models, check, needs"),
     ],

@@ -30,7 +30,7 @@ def two_rounds(name: str, clients: tuple[int, ...], unlabelled: int, labelled: i
 
 # One experiment of each local work; batch norm where a mean over one image would show.
 SERVER_S_LABELS = ("crl-grouping", "crl-batch-norm", "self-training", "semifl-static-batch-norm", "flfl-released")
-ONE_KIND = ("cbafed", "fed-consist", "supervised-fl-every-client", "ts-client-ema-share", "sage-shared-momentum")
+ONE_KIND = ("cbafed", "supervised-fl-every-client", "ts-client-ema-share", "sage-shared-momentum")
 BOTH_KINDS = (
     "rscfed-partly-labelled",
     "fed-consist",

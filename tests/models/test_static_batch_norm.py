@@ -6,12 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from benchmark.models.build import Model, build, count_parameters
-from benchmark.models.norms import (
-    StaticBatchNorm2d,
-    has_batch_statistics,
-    set_statistics,
-    statistics_over,
-)
+from benchmark.models.norms import StaticBatchNorm2d, has_batch_statistics, set_statistics, statistics_over
 
 # N images, C channels, H rows, W columns
 

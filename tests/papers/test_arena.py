@@ -17,6 +17,7 @@ from sweeps.processes import LocalWorkers
 from tests.conftest import record_of
 from tests.papers.conftest import item_of
 from tests.reports.fakes import make_record
+from tests.test_readme import own_method  # noqa: F401 - a fixture
 
 AT_SERVER = [entry for entry in ENTRIES if entry.setting != AT_CLIENTS]
 
@@ -50,9 +51,6 @@ def test_the_best_trial_becomes_the_cell_once_all_are_done():
     assert resolved.cells == (*item.cells, cell) and resolved.choices == item.choices[1:]
 
 
-NAME = "tests.methods.outside:ServerLast"
-
-
 def shortened(item: Item) -> Item:
     """The arena with this method alone, two rounds long, and two trials of one round."""
 
@@ -69,9 +67,10 @@ def shortened(item: Item) -> Item:
     return replace(item, cells=tuple(cells), choices=(choice,), seeds=1)
 
 
-def test_a_method_outside_the_package_is_compared_in_worker_processes(tmp_path):
+def test_a_method_outside_the_package_is_compared_in_worker_processes(own_method, tmp_path, monkeypatch):  # noqa: F811
     """Trials of its own hyperparameters and a seed first; then a seed of the setting chosen."""
-    item = shortened(items(["arena/digits"], "demo", [NAME])[0])
+    monkeypatch.syspath_prepend(tmp_path)  # where the method's file is
+    item = shortened(items(["arena/digits"], "demo", [own_method])[0])
     first = plan([item], tmp_path)
     assert len(first.missing) == 2 + 1 and len(first.waiting) == 1
     launch(LocalWorkers(2, tmp_path), first.missing, tmp_path)
@@ -90,8 +89,8 @@ def test_a_method_outside_the_package_is_compared_in_worker_processes(tmp_path):
     assert cells == {"ServerLast/untuned": 1, "ServerLast/tuned": 1}
 
 
-def test_other_items_take_no_more_methods(capsys):
-    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", "--also", NAME]) == 65
+def test_other_items_take_no_more_methods(own_method, capsys):  # noqa: F811
+    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", "--also", own_method]) == 65
     assert "arena/digits" in capsys.readouterr().err
 
 

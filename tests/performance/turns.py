@@ -26,10 +26,12 @@ import numpy as np
 import torch
 
 from benchmark.errors import FsslError
+from benchmark.federated.environment import weights_of
 from benchmark.files import write_atomically
+from benchmark.records.processes import _children, tree_seconds
 from benchmark.records.provenance import PACKAGES, commit, hardware
 from tests.conftest import ROOT
-from tests.performance.peers.work import Setup, Weights, by_hand, network_for, weights_of
+from tests.performance.peers.work import Setup, Weights, by_hand, network_for
 from tests.performance.works import WORKS
 
 TOLERANCE = 1e-5  # of any weight
@@ -143,29 +145,9 @@ def started(contender: Contender, setup: Setup, folder: Path) -> Iterator[Driver
             process.wait(30)
 
 
-def processes() -> dict[int, tuple[int, float]]:
-    """Of every process: its parent, and CPU seconds of it and of its children that ended."""
-    found, tick = {}, os.sysconf("SC_CLK_TCK")
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        found[int(path.parent.name)] = int(words[1]), sum(map(int, words[11:15])) / tick  # proc(5)
-    return found
-
-
 def tree(pid: int) -> list[int]:
     """The process and all that come of it, parents first."""
-    every, found = processes(), [pid]
-    for known in found:
-        found += [child for child, (parent, _) in every.items() if parent == known]
-    return found
-
-
-def tree_seconds(pid: int) -> float:
-    every = processes()
-    return sum(every[one][1] for one in tree(pid) if one in every)
+    return [pid, *(one for child in _children(pid) for one in tree(child))]
 
 
 def difference(mean: Mapping[str, Any], wanted: Weights) -> float:

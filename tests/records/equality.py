@@ -1,12 +1,8 @@
 """Whether two runs of one experiment are equal to the bit, timings apart."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from benchmark.experiment import Experiment
 from benchmark.records.record import run_folder, run_name
@@ -43,17 +39,6 @@ def differences(broken: Path, whole: Path, experiment: Experiment) -> list[str]:
         "files left over": {path.name for path in mine.iterdir()} == FINISHED,
     }
     return [name for name, holds in checks.items() if not holds]
-
-
-def agree(left: Any, right: Any) -> bool:
-    """Trees of tensors, numbers and words, at any depth; tensors of one type."""
-    if isinstance(left, Mapping):
-        return left.keys() == right.keys() and all(agree(value, right[name]) for name, value in left.items())
-    if isinstance(left, list):
-        return len(left) == len(right) and all(map(agree, left, right))
-    if isinstance(left, Tensor):
-        return left.dtype == right.dtype and torch.equal(left, right)
-    return type(left) is type(right) and bool(left == right)
 
 
 def _weights(folder: Path) -> dict[str, bytes]:

@@ -34,7 +34,7 @@ TINY = tiny_experiment()
 EXPERIMENT = replace(
     TINY,
     method=replace(TINY.method, momentum="released_code"),
-    federation=Federation(K=4, C=4, T=2, rounds=ROUNDS),
+    federation=Federation(K=2, C=2, T=2, rounds=ROUNDS),
     evaluation=Evaluation(every=1),
 )
 ENGINES: dict[str, dict[str, Any]] = {
@@ -130,7 +130,7 @@ class Copy(pl.Callback):
         self._folder, self._place = folder, place
 
     def on_train_batch_start(self, trainer, pl_module, *args):
-        if pl_module.rounds_done == 2:
+        if pl_module.rounds_done == 1:
             shutil.copytree(self._folder, self._place, ignore=shutil.ignore_patterns("claim"))
 
 
@@ -140,11 +140,11 @@ class Copy(pl.Callback):
 def test_every_method_goes_on_from_its_saved_state(tmp_path, monkeypatch, name, engine):
     monkeypatch.setattr(recorder, "SECONDS_BETWEEN_SAVES", 0.0)
     monkeypatch.setattr(recorder, "MOST_OF_A_RUN", float("inf"))
-    experiment = replace(FIRST[name], federation=replace(FIRST[name].federation, rounds=3))
+    experiment = replace(FIRST[name], federation=replace(FIRST[name].federation, rounds=2))
     options = EngineOptions(engine=engine, workers=1 if engine == "pool" else None)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     copy = Copy(run_folder(whole, experiment), run_folder(broken, experiment))
     run(experiment, whole, callbacks=[copy], engine=options)
     run(experiment, broken, engine=options)
     assert differences(broken, whole, experiment) == []
-    assert record_of(run_folder(broken, experiment)).manifest["attempts"][-1]["from_round"] == 2
+    assert record_of(run_folder(broken, experiment)).manifest["attempts"][-1]["from_round"] == 1

@@ -23,7 +23,7 @@ from benchmark.records import recorder
 from benchmark.records.claim import claimed
 from benchmark.records.state import FORMAT, NAME, RunState, load, save
 from tests.conftest import tiny_experiment
-from tests.records.equality import agree
+from tests.federated.helpers import agree
 from tests.test_hostile import Evil
 
 RUN = "x/seed=0"

@@ -10,8 +10,7 @@ import pytest
 from benchmark.papers.item import Item
 from benchmark.verdicts.results import Records
 from reports.site import build
-from tests.reports.arena_fakes import small
-from tests.reports.fakes import lean, table2
+from tests.reports.fakes import lean, small, table2
 
 
 @pytest.fixture(scope="session", autouse=True)

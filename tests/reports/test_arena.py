@@ -13,7 +13,7 @@ from benchmark.verdicts.results import Records
 from reports.arena import Arena, arena_rows, arena_tables, arenas, order_text
 from reports.reported import Reported
 from reports.tables import markdown_of
-from tests.reports.arena_fakes import ONE_MORE_CLIENT, arena_cell, run_of, small
+from tests.reports.fakes import ONE_MORE_CLIENT, arena_cell, run_of, small
 
 A, B, C, D = (arena_cell(name, "own", 900 + i) for i, name in enumerate("ABCD"))
 

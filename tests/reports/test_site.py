@@ -11,8 +11,7 @@ from benchmark.experiment import from_json
 from benchmark.papers.item import Item
 from reports.formatting import cell_page, item_page
 from reports.site import build
-from tests.reports.arena_fakes import small
-from tests.reports.fakes import accuracies, lean, make_cell, make_record, pair, table2
+from tests.reports.fakes import accuracies, lean, make_cell, make_record, pair, small, table2
 
 HOSTILE = "<script>alert('x')</script>\"&"
 

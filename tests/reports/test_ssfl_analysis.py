@@ -16,15 +16,7 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping
 from benchmark.papers.item import Cell, Item
 from reports.reported import Reported
-from reports.ssfl_analysis import (
-    cells_of,
-    correlations,
-    gains_over,
-    gains_text,
-    page,
-    partial_correlation,
-    runs_of,
-)
+from reports.ssfl_analysis import cells_of, correlations, gains_over, gains_text, page, partial_correlation, runs_of
 from tests.reports.fakes import make_record
 
 DIVERSITY, EXACT = "diversity/delta/l2/squared/clients", "diversity/gradient/l2/squared/clients"

@@ -11,7 +11,9 @@ from signal import SIGTERM
 import pytest
 import yaml
 
+from benchmark.cli import agent
 from benchmark.cli.agent import Missing, _devices_seen, _exit_code
+from benchmark.cli.main import main
 from benchmark.errors import Diverged, RunningElsewhere, Stopped
 from benchmark.files import read_json
 from benchmark.records.claim import claimed
@@ -97,14 +99,15 @@ def test_a_cell_that_is_killed_stopped_handed_out_twice_and_resumed_has_one_reco
         assert json.loads(counted.stdout)["counts"]["done"] == 1
 
 
-def test_a_sweep_that_is_not_the_files_is_refused_before_anything_runs(tmp_path):
+def test_a_sweep_that_is_not_the_files_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys):
     path, _ = small_sweep(tmp_path, T=[1, 2], method=["grouping"])
     change = {"command": ["rm", "-rf", "x"], "parameters": {"T": {"values": [1, 2, 3]}}}
-    with Server() as server:
-        server.sweep = {**yaml.safe_load(path.read_text()), **change}
-        done = called([*FSSL, "agent", str(path), SWEEP], environment(server, tmp_path))
-        assert done.returncode == 65 and "nothing was run" in done.stderr and not server.handed_out, done.stderr
-        assert all(f"{name}: the server has" in done.stderr for name in change)
+    monkeypatch.setattr("benchmark.records.wandb_mirror.unreachable", lambda: None)
+    monkeypatch.setattr(agent, "_config_on_server", lambda sweep: {**yaml.safe_load(path.read_text()), **change})
+    monkeypatch.setattr(agent, "_run_agents", lambda options: pytest.fail("an agent began"))
+    assert main(["agent", str(path), SWEEP, "--results", str(tmp_path / "results")]) == 65
+    said = capsys.readouterr().err
+    assert "nothing was run" in said and all(f"{name}: the server has" in said for name in change)
 
 
 def test_each_agent_of_several_sees_one_device(monkeypatch):

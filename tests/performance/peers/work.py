@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.federated.batches import JobBatches
-from benchmark.federated.environment import Environment
+from benchmark.federated.environment import Environment, weights_of
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
 from benchmark.methods.shared import ServerUpdate
 from benchmark.methods.ssfl import SSFL
@@ -109,11 +109,6 @@ def train(network: nn.Module, environment: Environment, holder: int, round_numbe
         optimizer.zero_grad()
         loss_of(network, dict(zip(images, piece, strict=True))).backward()
         optimizer.step()
-
-
-def weights_of(network: nn.Module) -> Weights:
-    """A copy; the networks have no buffers."""
-    return {name: value.detach().clone() for name, value in network.named_parameters()}
 
 
 def by_hand(setup: Setup, round_number: int = 1, start: Weights | None = None) -> Weights:
