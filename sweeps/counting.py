@@ -265,8 +265,7 @@ def kind_of(job: Job, local: Local) -> Hashable:
 def alike(value: Any) -> Hashable:
     """What of a setting decides a step's work: whether a number is 0, and how many of something."""
     if is_dataclass(value):
-        at_server = getattr(value, "server_settings", ())
-        parts = (alike(getattr(value, f.name)) for f in fields(value) if f.name not in at_server)
+        parts = (alike(getattr(value, f.name)) for f in fields(value))
         return (*parts,) if isinstance(value, Method) else (type(value), *parts)  # methods share updates
     if isinstance(value, Mapping):
         return tuple((name, alike(part)) for name, part in value.items())

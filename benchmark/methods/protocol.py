@@ -327,8 +327,6 @@ class Method(Checked):
     asks_for_statistics: ClassVar[bool] = False
     # Whether what the server sends depends on what clients reported: bytes are then known after training alone.
     sends_by_reports: ClassVar[bool] = False
-    # Its fields that no local update reads: local work of methods that differ in these alone costs the same.
-    server_settings: ClassVar[tuple[str, ...]] = ()
 
     @property
     def needs(self) -> frozenset[str]:
