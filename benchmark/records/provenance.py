@@ -76,6 +76,7 @@ def commit() -> dict[str, Any]:
         return unknown
 
 
+@cache
 def hardware() -> dict[str, Any]:
     """Processor and cores as the operating system names them."""
     name = platform.processor() or platform.machine()
