@@ -4,28 +4,26 @@ Two threads of one process wait for each other at every operation, and collapse 
 one thread share the cores. Each may have a device of its own. The number of workers moves no bit.
 """
 
-import os
 import pickle
 import signal
-import threading
 import traceback
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from multiprocessing import Pipe, connection, parent_process
-from typing import Any, Self
+from multiprocessing import Pipe, connection
+from typing import Any
 
 import torch
 import torch.multiprocessing  # noqa: F401  teaches multiprocessing to hand over tensors in shared memory
 from torch import Tensor
 
-from benchmark.errors import ConfigError, FsslError
+from benchmark.errors import FsslError
 from benchmark.federated.devices import card_name, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.messages import MessageMemory
-from benchmark.federated.start import CPU, hear, starting, usable_cores
+from benchmark.federated.start import CPU, hear, starting
 from benchmark.federated.stopping import check
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
@@ -52,19 +50,16 @@ def settings_of(name: str, devices: Sequence[torch.device], threads: int) -> dic
 
 
 class ProcessPool:
-    """`workers` processes of one thread each, until it is closed; None: one for each core that this process may use.
+    """`workers` processes of one thread each, until it is closed.
 
     They have the `devices` in turn, with the images on each; outcomes come to the host. A script that builds one needs
     the line `if __name__ == "__main__":`, since its processes import the script.
-    Raises ConfigError for fewer than one worker, FsslError where the machine does not let processes start.
+    Raises FsslError where the machine does not let processes start.
     """
 
     name = "pool"
 
-    def __init__(self, environment: Environment, workers: int | None = None, devices: Sequence[str] = (CPU,)) -> None:
-        workers = usable_cores() if workers is None else workers
-        if workers < 1:
-            raise ConfigError(f"--workers: {workers}; choose 1 or more")
+    def __init__(self, environment: Environment, workers: int, devices: Sequence[str] = (CPU,)) -> None:
         self._workers: list[Worker] = []
         places = [torch.device(devices[index % len(devices)]) for index in range(workers)]
         self.device = places[0]
@@ -79,21 +74,10 @@ class ProcessPool:
             self.close()
             raise FsslError(f"worker processes cannot be started here: {error}; choose --workers 1") from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the workers; work in progress is lost."""
         while self._workers:
             self._workers.pop().end()
-
-    @property
-    def pids(self) -> list[int]:
-        """The workers' processes."""
-        return [worker.process.pid for worker in self._workers]
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
         """One outcome a job, in job order. Jobs with one keeper run in list order, each on the state the last one left.
@@ -119,12 +103,14 @@ class ProcessPool:
         under_way: dict[int, Future[Any]] = {}
 
         def submit() -> None:
-            """Give each idle worker a job, as long as one may start."""
-            for worker in self._workers:
-                if not worker.is_busy:
-                    index = next_job(jobs, waiting, under_way, UNDER_WAY * len(self._workers))
-                    if index is None:
-                        return
+            """Give each idle worker the first job that may start.
+
+            Jobs with one keeper run one after another, each once the outcome of the one before was handed out.
+            """
+            for worker in (worker for worker in self._workers if worker.answer.done()):
+                keepers = {keeper_of(jobs[index]) for index in under_way}
+                index = next((index for index in waiting if keeper_of(jobs[index]) not in keepers), None)
+                if index is not None and len(under_way) < UNDER_WAY * len(self._workers):
                     waiting.remove(index)
                     private = kept.get(keeper_of(jobs[index]))
                     under_way[index] = worker.submit(jobs[index], private, round_number, wants_gradient)
@@ -151,17 +137,6 @@ class ProcessPool:
             workers[ready].receive()  # type: ignore[index]  # these are connections
 
 
-def next_job(jobs: Sequence[Job], waiting: Sequence[int], under_way: Collection[int], most: int) -> int | None:
-    """The first waiting job that may start; None where `most` are under way, or none may.
-
-    Jobs with one keeper run one after another, each once the outcome of the one before was handed out.
-    """
-    if len(under_way) >= most:
-        return None
-    keepers = {keeper_of(jobs[index]) for index in under_way}
-    return next((index for index in waiting if keeper_of(jobs[index]) not in keepers), None)
-
-
 class Worker:
     """One process, the way to it, and the job that it is at. It has one job at a time."""
 
@@ -172,12 +147,8 @@ class Worker:
         self.process = context.Process(target=work, args=given, daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe ends with the process
-        self._job, self._answer = "", Future[Any]()
-        self._answer.set_result(None)
-
-    @property
-    def is_busy(self) -> bool:
-        return not self._answer.done()
+        self._job, self.answer = "", Future[Any]()
+        self.answer.set_result(None)
 
     def submit(self, job: Job, private: Tree | None, *how: Any) -> Future[Any]:
         """What `JobRunner.run` returns or raises for the job, or `JobRunner.gradient`; `how` as for `result_of`."""
@@ -187,12 +158,12 @@ class Worker:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             message = f"{error}; an update has to be a dataclass at the top level of a module"
             raise FsslError(f"{self._job} cannot be sent to a worker process: {message}") from error
-        self._answer = Future()
+        self.answer = Future()
         try:
             self.connection.send_bytes(packed)
         except OSError as error:
             raise self._ended() from error
-        return self._answer
+        return self.answer
 
     def receive(self) -> None:
         """Take the answer to its job. Raises WorkerEnded."""
@@ -201,9 +172,9 @@ class Worker:
         except (EOFError, OSError) as error:
             raise self._ended() from error
         if isinstance(result, Exception):
-            self._answer.set_exception(result)
+            self.answer.set_exception(result)
         else:
-            self._answer.set_result(result)
+            self.answer.set_result(result)
 
     def end(self) -> None:
         self.process.kill()  # it holds nothing but what it was sent
@@ -242,8 +213,7 @@ def work(
     parent: connection.Connection, jobs: MessageMemory, answers: MessageMemory, content: Content, device: torch.device
 ) -> None:
     """A worker's main function: jobs one after another, until its parent ends."""
-    hear()
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    hear(signal.SIGKILL)
     torch.set_num_threads(1)
     keep_freed_memory()
     environment = content if isinstance(content, Environment) else content[0].opened(content[1], copies=False)
@@ -253,14 +223,6 @@ def work(
         while True:
             job = jobs.opened(parent.recv_bytes(), copies=False)  # the next one comes after this one's answer
             parent.send_bytes(answers.packed(result_of(runner, *job)))
-
-
-def end_with_parent() -> None:
-    """End this process once its parent has ended, whatever its main thread is at."""
-    parent = parent_process()
-    assert parent is not None  # a worker has one
-    connection.wait([parent.sentinel])
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def result_of(runner: JobRunner, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Any:
