@@ -114,16 +114,9 @@ SHAPES = ["crl-released", "semifl", "rscfed-released", "fedmatch", "heterofl", "
 
 
 @pytest.mark.parametrize(("name", "workers"), [("crl-fedavg", 1), *((name, 2) for name in SHAPES)])
-def test_a_whole_run_is_the_same_with_one_and_two_workers(name, workers, monkeypatch):
-    """Two rounds: weights, what clients keep and every metric, bit by bit. The images go to the only worker through the
-    pipe, as where /dev/shm is too small or cannot be written to."""
-
-    def refused(tensor: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("unable to allocate shared memory(shm)")
-
+def test_a_whole_run_is_the_same_with_one_and_two_workers(name, workers):
+    """Two rounds: weights, what clients keep and every metric, bit by bit."""
     environment = prepare(TRACES[name])
-    if workers == 1:
-        monkeypatch.setattr(torch.Tensor, "share_memory_", refused)
     with closing(ProcessPool(environment, workers=workers)) as pool:
         here, there = (FederatedModule(environment, engine) for engine in (FastHere(environment), pool))
         for number in (1, 2):
