@@ -31,7 +31,7 @@ from benchmark.federated.start import CPU
 from benchmark.federated.trees import moved, tree_bytes
 from benchmark.methods.calls import finished, first_state, play_round, started
 from benchmark.methods.protocol import SERVER, Job, Limit, Local, Method, Outcome, PartName, Reader, Tree, Weights
-from benchmark.models.build import Model, build, flop_counter, forward_flops
+from benchmark.models.build import FlopCounter, Model, build, forward_flops
 from benchmark.streams import numpy_stream, torch_stream
 
 IMAGES = 32  # of each stream in a timed step, at most
@@ -206,8 +206,8 @@ class CountingEngine:
         def counted(images: int) -> tuple[Outcome, float]:
             few = part_of(job, images / smallest)
             # Of the plain step: torch has no formula for some kernels of the fast one.
-            with flop_counter() as counter:
-                return self._plain.run(few, number, private), counter.get_total_flops() / images_a_step(few)
+            with FlopCounter(gradients=sends_changes) as counter:
+                return self._plain.run(few, number, private), counter.flops / images_a_step(few)
 
         try:
             outcome, of_image = counted(1)

@@ -238,12 +238,12 @@ import sys
 sys.modules["triton"] = None
 parser("reproduce")
 import benchmark.records.run, torch
-from benchmark.models.build import flop_counter
+from benchmark.models.build import FlopCounter
 layer = torch.nn.Linear(3, 5)
-with flop_counter() as counter:
+with FlopCounter() as counter:
     layer(torch.ones(2, 3)).sum().backward()
 torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9).step()
-assert counter.get_total_flops() == 2 * (2 * 2 * 3 * 5)  # the product, and its gradient by the weights
+assert counter.flops == 2 * (2 * 2 * 3 * 5), counter.flops  # the product, and its gradient by the weights
 """
 
 
