@@ -154,11 +154,6 @@ def leave_out_rejected(network: nn.Module) -> bool:
     return allowed
 
 
-def pass_all_images(network: nn.Module) -> None:
-    """From now on `loss_of_kept` passes every image through this network."""
-    setattr(network, _LEAVES_OUT, False)
-
-
 def loss_of_kept(network: nn.Module, images_NCHW: Tensor, labels_N: Tensor, kept_N: Tensor) -> Tensor:
     """`consistency_loss` of the network's logits of the images; a scalar. Where nothing is kept every parameter
     still has its gradient of 0, and so weight decay and momentum step it as in the dense form. (There a NaN among

@@ -5,12 +5,10 @@ the same, and so do those after it; where these differ, a sample of them is coun
 a finished run of the cell on this machine take precedence over planned ones.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 
@@ -20,7 +18,7 @@ from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.start import CPU
 from benchmark.optim.sgd import Constant
 from benchmark.records.provenance import hardware
-from benchmark.records.record import run_folder, run_if_whole
+from benchmark.records.record import RunRecord, run_folder, run_if_whole
 from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, CountingEngine
 from sweeps.status import RunStatus
 
@@ -59,10 +57,9 @@ def cost_of(run: Experiment, results: Path, device: str = CPU) -> Cost:
     Raises ConfigError where the run itself would.
     """
     whole = count(run, device).whole
-    if device != CPU:  # CPU seconds of finished runs say nothing of it
-        return whole
-    folders = run_folder(results, run).parent.glob("seed=*")
-    finished = [result["cpu_seconds"] for folder in folders if (result := measured(folder)) is not None]
+    folders = run_folder(results, run).parent.glob("seed=*") if device == CPU else ()  # they have CPU seconds alone
+    records = [record for record in map(run_if_whole, folders) if record is not None]
+    finished = [record.result["cpu_seconds"] for record in records if _was_timed_here(record)]
     return replace(whole, seconds=fmean(finished)) if finished else whole
 
 
@@ -76,18 +73,11 @@ def weighed(status: RunStatus, run: Experiment) -> RunStatus:
     return replace(status, work=whole, share_done=cost.of_first(status.round).seconds / whole)
 
 
-def measured(folder: Path) -> Mapping[str, Any] | None:
-    """`result.json` of a finished run with its "cpu_seconds"; None where it does not measure this machine.
-
-    That is where the run is not done, is older than these fields, or is another machine's, engine's or device's.
-    """
-    record = run_if_whole(folder)
-    if record is None or record.status != "done" or "cpu_seconds" not in record.result:
-        return None
-    engine = record.manifest["engine"]
-    if record.manifest.get("hardware") != hardware() or engine["name"] != ENGINE or "device" in engine:
-        return None
-    return record.result
+def _was_timed_here(record: RunRecord) -> bool:
+    """Whether it is done, and says how long it took on this machine's CPU with the launchers' engine."""
+    engine, here = record.manifest.get("engine", {}), record.manifest.get("hardware") == hardware()
+    timed = record.status == "done" and "cpu_seconds" in record.result
+    return timed and here and engine.get("name") == ENGINE and "device" not in engine
 
 
 def count(run: Experiment, device: str = CPU) -> RunCost:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +29,9 @@ from benchmark.federated.evaluate import chunk_of, logits_of
 from benchmark.federated.jobs import JobReader, JobRunner, keeper_of
 from benchmark.federated.start import CPU
 from benchmark.federated.trees import moved, tree_bytes
-from benchmark.losses import pass_all_images
 from benchmark.methods.calls import finished, first_state, play_round, started
 from benchmark.methods.protocol import SERVER, Job, Limit, Local, Method, Outcome, PartName, Reader, Tree, Weights
-from benchmark.models.build import FlopCounter, Model, build, forward_flops, network_class
-from benchmark.models.classifier import Classifier
+from benchmark.models.build import FlopCounter, Model, build, forward_flops
 from benchmark.streams import numpy_stream, torch_stream
 
 IMAGES = 32  # of each stream in a timed step, at most
@@ -265,8 +263,7 @@ def kind_of(job: Job, local: Local) -> Hashable:
 def alike(value: Any) -> Hashable:
     """What of a setting decides a step's work: whether a number is 0, and how many of something."""
     if is_dataclass(value):
-        at_server = getattr(value, "server_settings", ())
-        parts = (alike(getattr(value, f.name)) for f in fields(value) if f.name not in at_server)
+        parts = (alike(getattr(value, f.name)) for f in fields(value))
         return (*parts,) if isinstance(value, Method) else (type(value), *parts)  # methods share updates
     if isinstance(value, Mapping):
         return tuple((name, alike(part)) for name, part in value.items())
@@ -308,16 +305,13 @@ _networks: dict[Hashable, dict[Model | None, nn.Module]] = {}  # shared by runne
 class _Runner(JobRunner):
     """Finds all pseudo-labels confident, which takes longest, and passes every image through the network."""
 
+    leaves_out = False
+
     def __init__(self, environment: Environment, *, device: str, fast: bool = False) -> None:
         super().__init__(environment, device=device, fast=fast)
         run, data = environment.experiment, environment.data
         same = (run.model, run.precision, data.image_shape, data.num_classes, device, fast)
         self._networks = _networks.setdefault(same, self._networks)
-
-    def _network(self, model: Model | None) -> nn.Module:
-        network = super()._network(model)
-        pass_all_images(network)
-        return network
 
     def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
         return SureReader(self._environment, job, round_number)
@@ -348,10 +342,6 @@ class SureReader(JobReader):
         self.predicted = True
         N, D = self._read(part), self._environment.data.num_classes
         return SURE * nn.functional.one_hot(torch.arange(N) % D, D).float()
-
-    def features(self, weights: Weights, part: PartName, view: str) -> Tensor:
-        head = cast(type[Classifier], network_class(self._environment.experiment.model.network)).head
-        return torch.zeros(self._read(part), weights[f"{head}.weight"].shape[1])
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         N = self._read(part)

@@ -1,11 +1,8 @@
 """The workers of a launch on this machine: processes of one thread each, on the cores or on given devices."""
 
 import contextlib
-import multiprocessing
-import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -111,23 +108,10 @@ def _in_words(code: int) -> str:
 
 def _work(pipe: Connection, results: Path, device: str) -> None:
     """The whole life of a worker process."""
-    begin_worker()
+    hear(signal.SIGTERM)  # stops its run
     with contextlib.suppress(EOFError, OSError):  # the launch is over, or was killed
         while True:
             pipe.send(attempt(pipe.recv(), results, device))
-
-
-def begin_worker() -> None:
-    """Begin a worker process: SIGTERM stops its run, and so does the end of its parent."""
-    hear()
-
-    def leave_with_parent() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=leave_with_parent, daemon=True).start()
 
 
 def attempt(experiment: Experiment, results: Path, device: str) -> FsslError | None:

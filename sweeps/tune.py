@@ -8,6 +8,7 @@ or commands on any machines that share its storage. What is left of a study is `
 
 import contextlib
 import math
+import signal
 import sys
 import time
 import warnings
@@ -26,10 +27,9 @@ from optuna.trial import Trial, TrialState
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.start import starting
+from benchmark.federated.start import hear, starting
 from benchmark.records.run import run
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS, sigterm_as_interrupt
-from sweeps.processes import begin_worker
 from sweeps.storage import open_storage, storage_errors
 from sweeps.studies import Study, Value
 
@@ -168,7 +168,7 @@ def tune(worker: Worker, *, jobs: int = 1) -> optuna.Study:
 
 def _work(worker: Worker) -> None:
     """What another process does. Its errors are left to the first process, which meets them, too."""
-    begin_worker()
+    hear(signal.SIGTERM)  # stops its run
     with contextlib.suppress(FsslError), storage_errors(worker.storage):
         worker.work()
 

@@ -5,6 +5,7 @@ of the trees that a method sends or keeps (student, teacher, momentum).
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import pytorch_lightning as pl
@@ -14,7 +15,6 @@ from benchmark.federated.trees import tree_bytes
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Outcome, Tree
 
 HOLDERS = {SERVER: "server", CENTRAL: "central"}  # every other holder is a client
-WAYS = ("received", "sent", "kept")
 Bytes = dict[str, int]  # name -> the most that one job handed over under it
 
 
@@ -27,14 +27,8 @@ class Exchange(pl.Callback):
     """
 
     def __init__(self, before: Mapping[str, Any] | None = None) -> None:
-        earlier = before or {}
-        self._holders: dict[str, dict[str, Any]] = {
-            name: {**{way: dict(seen[way]) for way in WAYS}, "views": set(seen["views"]), "trains": seen["trains"]}
-            for name, seen in earlier.get("holders", {}).items()
-        }
-        self._together = bool(earlier.get("together", False))
-        self._given = bool(earlier.get("pseudo_labels", False))
-        self._state: Bytes = dict(earlier.get("state", {}))
+        nothing = {"together": False, "pseudo_labels": False, "state": {}, "holders": {}}
+        self._seen: dict[str, Any] = deepcopy({**nothing, **(before or {})})
         self._call: set[str] = set()  # who trained in the call of `fit` in progress
         self._answered = False  # whether it has given an outcome: all its jobs are seen before the first
 
@@ -47,46 +41,35 @@ class Exchange(pl.Callback):
             self._call, self._answered = set(), False
         seen = self._of(job)
         _note(seen["received"], job.receives)
-        seen["views"] |= {f"{name}/{view}" for name, stream in job.data.items() for view in stream.views}
+        views = {f"{name}/{view}" for name, stream in job.data.items() for view in stream.views}
+        seen["views"] = sorted(views.union(seen["views"]))
 
     def on_outcome(self, job: Job, outcome: Outcome) -> None:
         self._answered = True
         seen = self._of(job)
         _note(seen["sent"], outcome.sends)
         _note(seen["kept"], outcome.private or {})
-        self._given |= "pseudo/seen" in outcome.metrics
+        self._seen["pseudo_labels"] |= "pseudo/seen" in outcome.metrics
         if outcome.steps:
             seen["trains"] = True
             self._call.add(holder_of(job))
-            self._together |= self._call >= {"server", "client"}
+            self._seen["together"] |= self._call >= {"server", "client"}
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
         assert isinstance(pl_module, FederatedModule)
-        _note(self._state, pl_module.state.server)
+        _note(self._seen["state"], pl_module.state.server)
 
     def summary(self) -> dict[str, Any]:
         """JSON values. "training": "parallel" where server and clients trained in one call of `fit`, "alternate" where
         only in calls of their own, "none" where the two never both trained. "state": what the method carries from round
         to round at the server. "views": as "stream/view"."""
-        both = all(self._holders.get(name, {}).get("trains") for name in ("server", "client"))
-        return {
-            "training": ("parallel" if self._together else "alternate") if both else "none",
-            "together": self._together,
-            "pseudo_labels": self._given,
-            "state": dict(sorted(self._state.items())),
-            "holders": {
-                name: {
-                    **{way: dict(sorted(seen[way].items())) for way in WAYS},
-                    "views": sorted(seen["views"]),
-                    "trains": seen["trains"],
-                }
-                for name, seen in sorted(self._holders.items())
-            },
-        }
+        both = all(self._seen["holders"].get(name, {}).get("trains") for name in ("server", "client"))
+        training = ("parallel" if self._seen["together"] else "alternate") if both else "none"
+        return {**deepcopy(self._seen), "training": training}
 
     def _of(self, job: Job) -> dict[str, Any]:
-        empty: dict[str, Any] = {**{way: {} for way in WAYS}, "views": set(), "trains": False}
-        return self._holders.setdefault(holder_of(job), empty)
+        empty: dict[str, Any] = {"received": {}, "sent": {}, "kept": {}, "views": [], "trains": False}
+        return self._seen["holders"].setdefault(holder_of(job), empty)
 
 
 def holder_of(job: Job) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 
@@ -98,30 +98,6 @@ class EngineOptions:
         return min(workers, federation.C + 1)
 
 
-class Engine(Protocol):
-    """Runs a round's jobs and yields their outcomes in job order."""
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """What decides its bits, for the record: a run that goes on is given an engine of the same settings."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where a round is evaluated."""
-        ...
-
-    def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]: ...
-
-    def gradients(
-        self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
-    ) -> Iterator[dict[str, Weights]]: ...
-
-    def close(self) -> None:
-        """End the engine's processes, if it has any."""
-        ...
-
-
 class ReferenceEngine:
     """One job after another on one device.
 
@@ -160,6 +136,9 @@ class ReferenceEngine:
         """
         for job in jobs:
             yield self._work.gradient(job, round_number, copied(kept.get(keeper_of(job))))
+
+
+Engine: TypeAlias = ReferenceEngine | ProcessPool
 
 
 def build_engine(options: EngineOptions, environment: Environment) -> Engine:

@@ -22,7 +22,6 @@ from benchmark.federated.start import CPU
 from benchmark.methods.catalogue import method_name
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Limit, Outcome, PartName, Setup, Weights, World
 from benchmark.models.build import Model, build, head_of
-from benchmark.models.classifier import Classifier
 from benchmark.streams import numpy_stream
 
 
@@ -158,26 +157,14 @@ class Environment:
         )
 
     def _width(self) -> int:
-        head_of(self.experiment.model)
-        return cast(Classifier, self.network()).width
+        return cast(nn.Linear, self.network().get_submodule(head_of(self.experiment.model))).in_features
 
     def world(self, round_number: int, fit: Callable[[Sequence[Job]], Iterator[Outcome]]) -> World:
         """A round as the method sees it, whose jobs `fit` runs."""
         federation, seed = self.experiment.federation, self.experiment.seed
-        return World(
-            round=round_number,
-            rounds=federation.rounds,
-            model=self.experiment.model,
-            num_classes=self.data.num_classes,
-            K=self.K,
-            C=federation.C,
-            T=federation.T,
-            limit=Limit(steps=federation.T) if federation.epochs is None else Limit(epochs=federation.epochs),
-            sizes=self.sizes,
-            labelled=self.labelled,
-            generator=lambda *names: numpy_stream(seed, "round", round_number, *names),
-            fit=fit,
-        )
+        known = {**vars(self.setup()), "generator": lambda *names: numpy_stream(seed, "round", round_number, *names)}
+        limit = Limit(steps=federation.T) if federation.epochs is None else Limit(epochs=federation.epochs)
+        return World(**known, round=round_number, rounds=federation.rounds, limit=limit, fit=fit)
 
 
 _NONE = np.zeros(0, dtype=np.int64)

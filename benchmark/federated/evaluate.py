@@ -11,7 +11,6 @@ Legend: N images, C channels, H W pixels, D classes, P images of one class.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import torch
@@ -24,8 +23,6 @@ from benchmark.federated.stopping import check
 from benchmark.federated.trees import moved
 from benchmark.losses import supervised_loss
 from benchmark.methods.protocol import SERVER, Weights
-from benchmark.models.classifier import Classifier
-from benchmark.models.norms import statistics_over
 from benchmark.streams import torch_stream
 
 CHUNK = 128  # images a forward pass on a CPU: what a small network makes of them then still fits a core's cache
@@ -39,19 +36,14 @@ def logits_of(
     part: Part,
     view: str = "plain",
     draw: torch.Generator | None = None,
-    *,
-    features: bool = False,
 ) -> Tensor:
-    """logits_ND of the part's images, in the part's order; the network is left in the mode it was in. Or their
-    features_NF."""
-    given = cast(Classifier, network)
-    passed, width = (given.features, given.width) if features else (network, environment.data.num_classes)
+    """logits_ND of the part's images, in the part's order; the network is left in the mode it was in."""
     was_training = network.training
     network.eval()
     size = chunk_of(environment.data.image_shape, part.images_NCHW.device)
-    pieces = [passed(images_NCHW) for images_NCHW in _chunks(environment, part, view, size, draw)]
+    pieces = [network(images_NCHW) for images_NCHW in chunks(environment, part, view, size, draw)]
     network.train(was_training)
-    return torch.cat(pieces) if pieces else torch.empty(0, width)
+    return torch.cat(pieces) if pieces else torch.empty(0, environment.data.num_classes)
 
 
 def chunk_of(image_shape: tuple[int, int, int], device: torch.device) -> int:
@@ -59,16 +51,10 @@ def chunk_of(image_shape: tuple[int, int, int], device: torch.device) -> int:
     return CHUNK if device.type == "cpu" else max(CHUNK, CUDA_PIXELS // math.prod(image_shape[1:]))
 
 
-def batch_statistics(
-    network: nn.Module, environment: Environment, part: Part, batch_size: int, pooled: bool
-) -> tuple[dict[str, Tensor], int]:
-    """`statistics_over` the part's images, in order and without augmentation."""
-    return statistics_over(network, _chunks(environment, part, "plain", batch_size, None), pooled=pooled)
-
-
-def _chunks(
+def chunks(
     environment: Environment, part: Part, view: str, size: int, draw: torch.Generator | None
 ) -> Iterator[Tensor]:
+    """A view of the part's images, in order and so many at a time."""
     data = environment.data
     draw = torch_stream(environment.experiment.seed, "evaluation", view) if draw is None else draw
     for at_N in part.positions_N.split(size):

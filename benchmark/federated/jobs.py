@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from benchmark.data.fedmatch import gaussian_image
 from benchmark.errors import Diverged
 from benchmark.federated.batches import JobBatches, key_names
 from benchmark.federated.environment import Environment, Part
-from benchmark.federated.evaluate import batch_statistics, logits_of
+from benchmark.federated.evaluate import chunks, logits_of
 from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome_of, seed_job, train
 from benchmark.federated.machine import faster_products, memory_named
@@ -20,7 +21,7 @@ from benchmark.losses import leave_out_rejected
 from benchmark.methods.calls import finished, started
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model
-from benchmark.optim.sgd import StepRange
+from benchmark.models.norms import statistics_over
 from benchmark.streams import seed_global, torch_stream
 
 REMEDY = "choose a smaller optimizer.lr"
@@ -39,6 +40,8 @@ class JobRunner:
     optimizer's step is one kernel; matrix products are oneDNN's, where they are float32; images below tau pass no
     network where that changes nothing (`loss_of_kept`).
     """
+
+    leaves_out: ClassVar[bool] = True  # images below tau, where it is fast
 
     def __init__(self, environment: Environment, *, fast: bool = False, device: str = "cpu") -> None:
         self._device = torch.device(device)
@@ -94,7 +97,7 @@ class JobRunner:
     def _network(self, model: Model | None) -> nn.Module:
         if model not in self._networks:
             network = self._networks[model] = self._environment.network(model, self._device)
-            if self._fast:
+            if self._fast and self.leaves_out:
                 leave_out_rejected(network)
         return self._networks[model]
 
@@ -103,19 +106,23 @@ class JobRunner:
         experiment = self._environment.experiment
         batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
         T, rounds = experiment.federation.T, experiment.federation.rounds
-        # A step of the schedule is a batch, however many losses are taken on it in turn.
+        schedule, first = experiment.optimizer.schedule, (round_number - 1) * T
+        # A step of the schedule is a batch, however many losses are taken on it in turn. Those of local epochs share T.
         stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else T / len(batches)
-        place = StepRange(first_step=(round_number - 1) * T, total_steps=T * rounds, stride=stride)
+
+        def rate_at(step: int) -> float:
+            return schedule.factor(first + (0 if schedule.per_round else step * stride), T * rounds)
+
         kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen), local.layers)
         if kind in self._modules:
-            self._modules[kind].reuse(job, local, place)
+            self._modules[kind].reuse(job, local, rate_at)
         else:
             self._modules[kind] = module_class(job)(
                 job,
                 local,
                 self._network(job.network),
                 experiment.optimizer,
-                place,
+                rate_at,
                 precision=experiment.precision,
                 fused=self._fast,
             )
@@ -148,15 +155,8 @@ class JobReader:
         self._holder, self._round = holder, round_number
 
     def predict(self, weights: Weights, part: PartName, view: str) -> torch.Tensor:
-        return self._passed(weights, part, view)
-
-    def features(self, weights: Weights, part: PartName, view: str) -> torch.Tensor:
-        return self._passed(weights, part, view, features=True)
-
-    def _passed(self, weights: Weights, part: PartName, view: str, *, features: bool = False) -> torch.Tensor:
         load(self._network, weights)
-        images = self._images(part)
-        return logits_of(self._network, self._environment, images, view, self.draw, features=features).cpu()
+        return logits_of(self._network, self._environment, self._images(part), view, self.draw).cpu()
 
     def _images(self, part: PartName) -> Part:
         return self._environment.part(self._holder, part, self._round)
@@ -168,7 +168,8 @@ class JobReader:
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         load(self._network, weights)
         seed_global(self.draw.initial_seed())  # of dropout, since the pass is in training mode
-        return batch_statistics(self._network, self._environment, self._images(part), batch_size, pooled)
+        batches = chunks(self._environment, self._images(part), "plain", batch_size, None)
+        return statistics_over(self._network, batches, pooled=pooled)
 
     @torch.no_grad()
     def on_noise(self, weights: Weights) -> torch.Tensor:

@@ -22,7 +22,7 @@ from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.trees import moved
 from benchmark.methods.calls import finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
-from benchmark.optim.sgd import SGD, StepRange
+from benchmark.optim.sgd import SGD
 from benchmark.streams import seed_global, stream_seed, torch_stream
 
 BETA_2 = 0.999  # of Adam
@@ -32,7 +32,8 @@ SLOT = "/"  # between a parameter's name and that of a tensor that Adam keeps fo
 class LocalModule(pl.LightningModule):
     """One job's local training: the weight sets of `local` in networks, the update's loss, SGD.
 
-    `network` is a prototype; one copy is made for each weight set. `place` puts the job on the learning-rate schedule.
+    `network` is a prototype; one copy is made for each weight set. `rate_at`: the learning rate at one of the job's
+    steps (0 is the first), as a share of the base rate.
     `fused`: the optimizer's step in one kernel, which rounds otherwise than the plain one; off a CPU always.
     """
 
@@ -42,7 +43,7 @@ class LocalModule(pl.LightningModule):
         local: Local,
         network: nn.Module,
         sgd: SGD,
-        place: StepRange,
+        rate_at: Callable[[int], float],
         *,
         precision: Precision = "fp32",
         fused: bool = False,
@@ -61,11 +62,11 @@ class LocalModule(pl.LightningModule):
             for copied in (*self.trainable.values(), *self.frozen.values()):
                 pass_in_bfloat16(copied)
         self.draw = torch.Generator()
-        self.reuse(job, local, place)
+        self.reuse(job, local, rate_at)
 
-    def reuse(self, job: Job, local: Local, place: StepRange) -> None:
+    def reuse(self, job: Job, local: Local, rate_at: Callable[[int], float]) -> None:
         """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
-        self.update, self.local, self.place = job.update, local, place
+        self.update, self.local, self.rate_at = job.update, local, rate_at
         self.rate = job.learning_rate or ("server" if job.key.client == SERVER else "client")
         private = moved(local.private or {}, next(self.trainable.parameters()).device)
         self.training_state = Training(trainable=self.trainable, frozen=self.frozen, private=private, step=0)
@@ -96,10 +97,6 @@ class LocalModule(pl.LightningModule):
         optimizer = self.new_optimizer()
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate_at)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def rate_at(self, step: int) -> float:
-        """The job's learning rate at one of its steps (0 is the first), as a share of the base rate."""
-        return self.sgd.schedule.factor(*self.place.at(step, self.sgd.schedule.per_round))
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """The job's optimizer at its base rate, with the momentum that the job begins with."""

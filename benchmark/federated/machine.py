@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -15,19 +14,14 @@ from benchmark.errors import FsslError
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 
-def keep_freed_memory() -> bool:
-    """Tell glibc to reuse freed memory instead of giving it back. False where the C library is another one.
+def keep_freed_memory() -> None:
+    """Tell glibc to reuse freed memory instead of giving it back.
 
     Nothing depends on it but time: without it a local step's time depends on the process's history of allocations (2.7
     ms with it, 2.7 to 5 ms without on the `demo` profile's network, in page faults).
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    settings = ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, (1 << 31) - 1), (M_TOP_PAD, 64 << 20))
-    return all(mallopt(name, value) == 1 for name, value in settings)
+    for name, value in ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, (1 << 31) - 1), (M_TOP_PAD, 64 << 20)):
+        ctypes.CDLL(None).mallopt(name, value)
 
 
 # What torch's allocator, C++ and oneDNN say; the last tells no reasons, and a shortage is the one seen.

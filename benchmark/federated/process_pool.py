@@ -7,33 +7,29 @@ one thread share the cores. Each may have a device of its own. The number of wor
 import os
 import pickle
 import signal
-import threading
 import traceback
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from multiprocessing import Pipe, connection, parent_process
-from typing import Any, Self
+from io import FileIO
+from multiprocessing import Pipe, connection
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any
 
 import torch
-import torch.multiprocessing  # noqa: F401  teaches multiprocessing to hand over tensors in shared memory
-from torch import Tensor
 
-from benchmark.errors import ConfigError, FsslError
+from benchmark.errors import FsslError
 from benchmark.federated.devices import card_name, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
 from benchmark.federated.machine import keep_freed_memory
-from benchmark.federated.messages import MessageMemory
-from benchmark.federated.start import CPU, hear, starting, usable_cores
+from benchmark.federated.start import CPU, hear, starting
 from benchmark.federated.stopping import check
+from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 UNDER_WAY = 3  # jobs a worker that have begun and are not handed out: bounds the outcomes that wait in memory
 LOOK = 0.5  # seconds after which a wait for outcomes looks whether the process was asked to stop
-
-
-Content = Environment | tuple[MessageMemory, bytes]  # what a worker begins with: as it is, or packed
 
 
 class WorkerEnded(FsslError):
@@ -52,48 +48,33 @@ def settings_of(name: str, devices: Sequence[torch.device], threads: int) -> dic
 
 
 class ProcessPool:
-    """`workers` processes of one thread each, until it is closed; None: one for each core that this process may use.
+    """`workers` processes of one thread each, until it is closed.
 
     They have the `devices` in turn, with the images on each; outcomes come to the host. A script that builds one needs
     the line `if __name__ == "__main__":`, since its processes import the script.
-    Raises ConfigError for fewer than one worker, FsslError where the machine does not let processes start.
+    Raises FsslError where the machine does not let processes start.
     """
 
     name = "pool"
 
-    def __init__(self, environment: Environment, workers: int | None = None, devices: Sequence[str] = (CPU,)) -> None:
-        workers = usable_cores() if workers is None else workers
-        if workers < 1:
-            raise ConfigError(f"--workers: {workers}; choose 1 or more")
+    def __init__(self, environment: Environment, workers: int, devices: Sequence[str] = (CPU,)) -> None:
         self._workers: list[Worker] = []
         places = [torch.device(devices[index % len(devices)]) for index in range(workers)]
         self.device = places[0]
         prepare_torch(self.device, environment.experiment.precision)  # of the evaluation, in this process
         self.settings: Mapping[str, Any] = settings_of(self.name, places, threads=1)
         try:
-            with starting(fresh=self.device.type != CPU) as context:
-                content = shared(environment)
+            with starting(fresh=self.device.type != CPU) as context, packed(environment) as content:
                 for place in places:
                     self._workers.append(Worker(context, content, place))
         except (EOFError, OSError, RuntimeError) as error:  # too few file descriptors or processes
             self.close()
             raise FsslError(f"worker processes cannot be started here: {error}; choose --workers 1") from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the workers; work in progress is lost."""
         while self._workers:
             self._workers.pop().end()
-
-    @property
-    def pids(self) -> list[int]:
-        """The workers' processes."""
-        return [worker.process.pid for worker in self._workers]
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
         """One outcome a job, in job order. Jobs with one keeper run in list order, each on the state the last one left.
@@ -119,12 +100,14 @@ class ProcessPool:
         under_way: dict[int, Future[Any]] = {}
 
         def submit() -> None:
-            """Give each idle worker a job, as long as one may start."""
-            for worker in self._workers:
-                if not worker.is_busy:
-                    index = next_job(jobs, waiting, under_way, UNDER_WAY * len(self._workers))
-                    if index is None:
-                        return
+            """Give each idle worker the first job that may start.
+
+            Jobs with one keeper run one after another, each once the outcome of the one before was handed out.
+            """
+            for worker in (worker for worker in self._workers if worker.answer.done()):
+                keepers = {keeper_of(jobs[index]) for index in under_way}
+                index = next((index for index in waiting if keeper_of(jobs[index]) not in keepers), None)
+                if index is not None and len(under_way) < UNDER_WAY * len(self._workers):
                     waiting.remove(index)
                     private = kept.get(keeper_of(jobs[index]))
                     under_way[index] = worker.submit(jobs[index], private, round_number, wants_gradient)
@@ -151,59 +134,43 @@ class ProcessPool:
             workers[ready].receive()  # type: ignore[index]  # these are connections
 
 
-def next_job(jobs: Sequence[Job], waiting: Sequence[int], under_way: Collection[int], most: int) -> int | None:
-    """The first waiting job that may start; None where `most` are under way, or none may.
-
-    Jobs with one keeper run one after another, each once the outcome of the one before was handed out.
-    """
-    if len(under_way) >= most:
-        return None
-    keepers = {keeper_of(jobs[index]) for index in under_way}
-    return next((index for index in waiting if keeper_of(jobs[index]) not in keepers), None)
-
-
 class Worker:
     """One process, the way to it, and the job that it is at. It has one job at a time."""
 
-    def __init__(self, context: Any, content: Content, device: torch.device) -> None:
+    def __init__(self, context: Any, content: FileIO, device: torch.device) -> None:
         self.connection, theirs = Pipe()
-        self._jobs, self._answers = MessageMemory(), MessageMemory()
-        given = (theirs, self._jobs, self._answers, content, device)
-        self.process = context.Process(target=work, args=given, daemon=True)
+        send_handle(self.connection, content.fileno(), None)
+        self.process = context.Process(target=work, args=(theirs, device), daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe ends with the process
-        self._job, self._answer = "", Future[Any]()
-        self._answer.set_result(None)
-
-    @property
-    def is_busy(self) -> bool:
-        return not self._answer.done()
+        self._job, self.answer = "", Future[Any]()
+        self.answer.set_result(None)
 
     def submit(self, job: Job, private: Tree | None, *how: Any) -> Future[Any]:
         """What `JobRunner.run` returns or raises for the job, or `JobRunner.gradient`; `how` as for `result_of`."""
         self._job = name_of(job, how[0])
         try:
-            packed = self._jobs.packed((job, private, *how))
+            message = packed((job, private, *how))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            message = f"{error}; an update has to be a dataclass at the top level of a module"
-            raise FsslError(f"{self._job} cannot be sent to a worker process: {message}") from error
-        self._answer = Future()
+            remedy = "an update has to be a dataclass at the top level of a module"
+            raise FsslError(f"{self._job} cannot be sent to a worker process: {error}; {remedy}") from error
+        self.answer = Future()
         try:
-            self.connection.send_bytes(packed)
+            send(self.connection, message)
         except OSError as error:
             raise self._ended() from error
-        return self._answer
+        return self.answer
 
     def receive(self) -> None:
         """Take the answer to its job. Raises WorkerEnded."""
         try:
-            result = self._answers.opened(self.connection.recv_bytes(), copies=True)
+            result = received(self.connection)
         except (EOFError, OSError) as error:
             raise self._ended() from error
         if isinstance(result, Exception):
-            self._answer.set_exception(result)
+            self.answer.set_exception(result)
         else:
-            self._answer.set_result(result)
+            self.answer.set_result(result)
 
     def end(self) -> None:
         self.process.kill()  # it holds nothing but what it was sent
@@ -220,53 +187,49 @@ class Worker:
         return WorkerEnded(f"worker process {self.process.pid} {how} during {self._job}")
 
 
-def shared(environment: Environment) -> Content:
-    """The environment for worker processes, with its images and labels in memory that all share, moved in place.
+# Messages. Through a pipe a weight set is copied six times, in pieces of 200 kB. Here its writer copies it once, to a
+# file in memory (a container's /dev/shm has 64 MB), and its reader not at all.
 
-    Where /dev/shm does not take them all (a container has 64 MB by default) they are copied once, to a file in memory.
-    """
-    try:
-        for value in vars(environment.data).values():
-            if isinstance(value, Tensor):
-                value.share_memory_()
-    except RuntimeError:
-        memory = MessageMemory()
-        return memory, memory.packed(environment)
-    return environment
+
+def packed(message: Any) -> FileIO:
+    """A file with the message, for `send`."""
+    file = FileIO(os.memfd_create("message"))
+    torch.save(message, f"/proc/self/fd/{file.fileno()}", pickle_protocol=5)
+    return file
+
+
+def send(pipe: connection.Connection, message: FileIO) -> None:
+    """Hand the file over. Raises OSError where the other process has ended."""
+    with message:
+        send_handle(pipe, message.fileno(), None)
+
+
+def received(pipe: connection.Connection) -> Any:
+    """The next message, its tensors on the host. Raises EOFError or OSError where the other process has ended."""
+    with FileIO(recv_handle(pipe)) as file:
+        return torch.load(f"/proc/self/fd/{file.fileno()}", map_location=CPU, mmap=True, weights_only=False)
 
 
 # What runs in a worker process.
 
 
-def work(
-    parent: connection.Connection, jobs: MessageMemory, answers: MessageMemory, content: Content, device: torch.device
-) -> None:
+def work(parent: connection.Connection, device: torch.device) -> None:
     """A worker's main function: jobs one after another, until its parent ends."""
-    hear()
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    hear(signal.SIGKILL)
     torch.set_num_threads(1)
     keep_freed_memory()
-    environment = content if isinstance(content, Environment) else content[0].opened(content[1], copies=False)
+    environment = received(parent)
     prepare_torch(device, environment.experiment.precision)
     runner = JobRunner(environment, fast=True, device=str(device))
     with suppress(EOFError, OSError):  # the parent has ended
         while True:
-            job = jobs.opened(parent.recv_bytes(), copies=False)  # the next one comes after this one's answer
-            parent.send_bytes(answers.packed(result_of(runner, *job)))
-
-
-def end_with_parent() -> None:
-    """End this process once its parent has ended, whatever its main thread is at."""
-    parent = parent_process()
-    assert parent is not None  # a worker has one
-    connection.wait([parent.sentinel])
-    os.kill(os.getpid(), signal.SIGKILL)
+            send(parent, packed(result_of(runner, *received(parent))))
 
 
 def result_of(runner: JobRunner, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Any:
     """A job's outcome or gradient, or the exception for the parent to raise."""
     try:
-        return (runner.gradient if wants_gradient else runner.run)(job, round_number, private)
+        return (runner.gradient if wants_gradient else runner.run)(job, round_number, copied(private))
     except Exception as error:
         trace = "".join(traceback.format_exception(error))
         where = f"{name_of(job, round_number)} failed in a worker process:\n{trace}"

@@ -9,7 +9,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
@@ -18,13 +17,11 @@ from typing import Any
 CPU = "cpu"  # the device that any number of processes share
 # By the server, for all that it forks.
 LOADED = ["benchmark.records.run", "benchmark.verdicts.families", "benchmark.federated.process_pool"]
-# Elsewhere libraries may break in a forked process, or nothing forks.
-METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 
 
 def usable_cores() -> int:
     """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 @contextlib.contextmanager
@@ -62,14 +59,13 @@ def starting(*, fresh: bool = False) -> Iterator[Any]:
 
 
 def _method() -> str:
-    """METHOD; "spawn" where no server can listen: no folder for temporary files, or one with too long a name."""
-    if METHOD == "forkserver":
-        forkserver.set_forkserver_preload(LOADED)
-        try:
-            forkserver.ensure_running()
-        except OSError:
-            return "spawn"
-    return METHOD
+    """`forkserver`; `spawn` where no server can listen: no folder for temporary files, or one with too long a name."""
+    forkserver.set_forkserver_preload(LOADED)
+    try:
+        forkserver.ensure_running()
+    except OSError:
+        return "spawn"
+    return "forkserver"
 
 
 def load_ahead() -> None:
@@ -78,9 +74,17 @@ def load_ahead() -> None:
         pass
 
 
-def hear() -> None:
+def hear(at_end: signal.Signals) -> None:
     """In a process that was started so: SIGTERM ends it, and Ctrl-C, which the terminal sends to all, is left to its
-    parent."""
+    parent. Once its parent has ended it gets `at_end`, whatever its main thread is at."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+    def follow() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os.kill(os.getpid(), at_end)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -54,7 +54,6 @@ class CBAFed(fl.Method):
     warm_start_rounds: Whole = 0  # rounds on labels alone first: 46 of 11 passes as released
 
     needs = frozenset({"some_clients", "one_more_client"})
-    server_settings = ("global_residual", "histogram", "first_histogram", "warm_start_rounds")
 
     def init(self, setup: fl.Setup) -> fl.State:
         start = setup.initial_weights()

@@ -146,8 +146,6 @@ class FedConsist(MeanTeacherMethod):
     # Of the cohort, or of each of its two kinds of clients where these have shares. equal: 1 / C each.
     weighting: Literal["size", "equal"] = added("size")
 
-    server_settings = ("labelled_share", "weighting")
-
     def check(self, setup: fl.Setup) -> None:
         empty = [client for client in range(setup.K) if not setup.sizes[client]]
         if len(empty) >= setup.C:

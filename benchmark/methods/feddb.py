@@ -50,7 +50,6 @@ class FedDB(TwoLabellers):
     shares: Literal["paper", "released_code", "equal"] = "released_code"
 
     needs = frozenset({"drawn_apart", "every_client", "share"})
-    server_settings = ("server_momentum", "shares")
     views = ("strong",)
     uses_global = False
 

@@ -55,7 +55,6 @@ class FL2(fl.Method):
 
     needs = frozenset({"server"})
     asks_for_statistics = True
-    server_settings = ("server_momentum", "server_batch_size", "warm_start_rounds")
 
     def init(self, setup: fl.Setup) -> fl.State:
         return fl.State(server={"student": setup.initial_weights(), "velocity": None})

@@ -143,10 +143,6 @@ class Reader(Protocol):
         """logits_ND of all images of the part, in evaluation mode. In the part's order."""
         ...
 
-    def features(self, weights: Weights, part: PartName, view: str) -> Tensor:
-        """features_NF in place of logits: what the network's last layer is given (`Classifier`)."""
-        ...
-
     def labels(self, part: PartName) -> Tensor | None:
         """labels_N of all images of the part, in its order. None where they are hidden from the holder."""
         ...
@@ -262,20 +258,12 @@ class Setup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
-    """One round as a method sees it."""
+class World(Setup):
+    """One round as a method sees it. Its `generator` gives this round's named streams."""
 
     round: int  # 1 is the first
     rounds: int
-    K: int
-    C: int
-    T: int
-    model: Model
-    num_classes: int
     limit: Limit  # a job's length: T local steps, or the federation's local epochs
-    sizes: Mapping[int, int]
-    labelled: Mapping[int, int]
-    generator: Callable[..., np.random.Generator]  # generator("groups"): this round's named stream
     fit: Callable[[Sequence[Job]], Iterator[Outcome]]
 
     def cohort(self) -> list[int]:
@@ -327,8 +315,6 @@ class Method(Checked):
     asks_for_statistics: ClassVar[bool] = False
     # Whether what the server sends depends on what clients reported: bytes are then known after training alone.
     sends_by_reports: ClassVar[bool] = False
-    # Its fields that no local update reads: local work of methods that differ in these alone costs the same.
-    server_settings: ClassVar[tuple[str, ...]] = ()
 
     @property
     def needs(self) -> frozenset[str]:

@@ -61,8 +61,6 @@ class ProxyFL(TwoLabellers):
     # added to the distance to the own class (lines 79-93). "paper": nothing.
     margin: Literal["paper", "released_code"] = "released_code"
 
-    server_settings = ("tuning_passes", "tuning_rate", "tuning_batch_size", "decay", "margin")
-
     def check(self, setup: fl.Setup) -> None:
         setup.width()
 

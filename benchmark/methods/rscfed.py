@@ -62,10 +62,6 @@ class RSCFed(MeanTeacherMethod):
     # paper says only that the global model need not be sent again (section 3.3), as it is not here. Default: both's.
     drawn_twice: Literal["released_code", "reused"] = "released_code"
 
-    server_settings = (
-        *("M", "subset", "beta", "beta_rule", "beta_labelled", "distance", "drawn_twice"),
-        *("labelled_weight", "labelled_share", "labelled_times"),
-    )
     read_with = {
         "labelled_share": ("labelled_weight", ("per_round", "per_subset")),
         "labelled_times": ("labelled_weight", ("released_code", "released_command")),

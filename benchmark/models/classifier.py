@@ -1,6 +1,6 @@
 """What every network here is: features of images, and a last linear layer of them."""
 
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -15,11 +15,6 @@ class Classifier(nn.Module):
     def features(self, images_NCHW: Tensor) -> Tensor:
         """features_NF, what the head sees."""
         raise NotImplementedError(f"{type(self).__name__} has no features")
-
-    @property
-    def width(self) -> int:
-        """F."""
-        return cast(nn.Linear, self.get_submodule(self.head)).in_features
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """logits_ND."""

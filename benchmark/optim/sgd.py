@@ -12,21 +12,6 @@ from benchmark.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepRange:
-    """The positions of a job's local steps in the run. It begins at `first_step` of `total_steps`, and a step moves
-    on by `stride`: 1 for a job of a round's T steps, T / its steps for one of local epochs, so that every job ends
-    its round."""
-
-    first_step: int
-    total_steps: int
-    stride: float = 1
-
-    def at(self, step: int, per_round: bool) -> tuple[float, int]:
-        """The position of the job's step `step` (0 is the first), and the run's length."""
-        return self.first_step + (0 if per_round else step * self.stride), self.total_steps
-
-
-@dataclass(frozen=True, kw_only=True)
 class Constant:
     """The base learning rate throughout."""
 

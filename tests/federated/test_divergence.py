@@ -128,7 +128,7 @@ def test_the_server_s_own_divergence_stops():
 @pytest.mark.parametrize("step", [1, 2])
 def test_an_infinite_loss_names_the_local_step(step):
     module = module_with(Spoiling, tiny_experiment(), holders=(3,), round_number=1)
-    module.engine.runner.loss_from_step = step  # type: ignore[attr-defined]
+    module.engine.runner.loss_from_step = step  # type: ignore[union-attr]
     with pytest.raises(Diverged, match=rf"round 1, client 3: the loss of local step {step} is inf, which is not fin"):
         module.training_step(1, 0)
 

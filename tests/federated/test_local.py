@@ -14,7 +14,7 @@ from benchmark.federated.local import ClientModule, ServerModule, gradient, pass
 from benchmark.federated.trees import moved
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Constant, StepRange
+from benchmark.optim.sgd import SGD, Constant
 from benchmark.streams import numpy_stream, torch_stream
 from tests.federated.helpers import agree, difference
 from tests.methods.watch import tiny_with, watched
@@ -35,8 +35,8 @@ def jobs(environment):
 def fresh(cls, environment, job):
     federation, sgd = environment.experiment.federation, environment.experiment.optimizer
     local = job.update.start(job.receives, None, None)
-    place = StepRange(first_step=0, total_steps=federation.T * federation.rounds)
-    module = cls(job, local, environment.network(), sgd, place)
+    total = federation.T * federation.rounds
+    module = cls(job, local, environment.network(), sgd, lambda step: sgd.schedule.factor(step, total))
     seed_job(module, environment.experiment.seed, 1, job)
     return module
 
@@ -87,10 +87,9 @@ def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused)
     """g' = g + wd w; m = b m + (1 - b) g', v likewise of squares; w -= lr m / (1 - b^s) / (sqrt(v / (1 - .999^s)) +
     1e-8) in step s, which counts over two jobs."""
     job, adam = jobs[0], SGD(rule="adam", lr=0.01, momentum=0.8, nesterov=False, weight_decay=0.1, schedule=Constant())
-    place = StepRange(first_step=0, total_steps=2)
     local = job.update.start(job.receives, None, None)
     module, by_hand = (
-        ServerModule(job, local, environment.network(), adam, place, fused=fused and k == 0) for k in (0, 1)
+        ServerModule(job, local, environment.network(), adam, lambda step: 1.0, fused=fused and k == 0) for k in (0, 1)
     )
     first: dict = {}
     second: dict = {}
@@ -100,7 +99,7 @@ def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused)
             batches = list(JobBatches(environment, job, s))
             again = job.update.start({"student": weights_of(module.trainable["student"])}, None, None)
             again.momentum = kept
-            module.reuse(job, again, place)
+            module.reuse(job, again, module.rate_at)
             kept = moved(train(module, batches), torch.device("cpu"))
         by_hand.zero_grad()
         by_hand.training_step(batches[(s - 1) % 2], 0).backward()
@@ -160,19 +159,19 @@ def test_statistics_with_dropout_do_not_depend_on_what_ran_before():
     assert found[0] and agree(*found)
 
 
-def test_a_reader_s_features_give_its_predictions():
-    """In bfloat16, too, a network passes features and logits alike. Clients without images have none."""
+def test_a_reader_predicts_each_image_of_a_part():
+    """Clients without images have no predictions."""
     environment = prepare(tiny_with(SupervisedFL(batch_size=8), "some_clients"))
     network = environment.network()
-    weights, layer = weights_of(network), network.get_submodule("fc2")
     for client, N in environment.world(1, None).sizes.items():  # type: ignore[arg-type]
-        reader = JobReader(environment, network, client, 1, torch_stream(0, "features"))
-        features_NF = reader.features(weights, "unlabelled", "plain")
-        assert features_NF.shape == (N - environment.labelled[client], 64)
-        with torch.no_grad():
-            logits_ND = layer(features_NF)
-        assert torch.allclose(logits_ND, reader.predict(weights, "unlabelled", "plain"), atol=1e-6)
-    images_NCHW = torch.rand(4, 1, 8, 8)
+        reader = JobReader(environment, network, client, 1, torch_stream(0, "predictions"))
+        logits_ND = reader.predict(weights_of(network), "unlabelled", "plain")
+        assert logits_ND.shape == (N - environment.labelled[client], 10)
+
+
+def test_features_and_logits_are_passed_alike_in_bfloat16():
+    network = prepare(tiny_with(SupervisedFL(batch_size=8), "everywhere")).network()
+    layer, images_NCHW = network.get_submodule("fc2"), torch.rand(4, 1, 8, 8)
     pass_in_bfloat16(network)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert network.features(images_NCHW).dtype == torch.float32  # type: ignore[operator]

@@ -1,8 +1,10 @@
 """Tensors of a message keep values, types and memory order, also in another process."""
 
+from multiprocessing import Pipe
+
 import torch
 
-from benchmark.federated.messages import MessageMemory
+from benchmark.federated.process_pool import packed, received, send
 from benchmark.federated.start import starting
 
 TENSORS = {
@@ -21,31 +23,29 @@ def same(found: dict[str, torch.Tensor]) -> bool:
     ) and found["channels last"].is_contiguous(memory_format=torch.channels_last)
 
 
-def answers(there: MessageMemory, packed: bytes, back: MessageMemory, pipe) -> None:
-    """In another process: what it was sent, put into the other memory."""
-    message = there.opened(packed, copies=False)
-    pipe.send_bytes(back.packed(message))
+def answers(pipe) -> None:
+    """In another process: what it was sent."""
+    send(pipe, packed(received(pipe)))
 
 
 def test_tensors_keep_values_types_and_layout_between_processes():
-    there, back = MessageMemory(), MessageMemory()
     with starting() as context:
         ours, theirs = context.Pipe()
-        process = context.Process(target=answers, args=(there, there.packed({"of": TENSORS, "n": 3}), back, theirs))
+        process = context.Process(target=answers, args=(theirs,))
         process.start()
+    send(ours, packed({"of": TENSORS, "n": 3}))
     assert ours.poll(60), "no answer"
-    found = back.opened(ours.recv_bytes(), copies=True)
+    found = received(ours)
     process.join()
     assert found["n"] == 3 and same(found["of"])
 
 
-def test_only_copies_outlast_the_next_message_and_a_larger_message_makes_the_memory_larger():
-    memory = MessageMemory()
-    first = memory.packed(TENSORS)
-    copied, shown = memory.opened(first, copies=True), memory.opened(first, copies=False)
-    assert same(copied) and same(shown)
-    memory.packed([torch.zeros(9)])
-    assert same(copied) and not same(shown)
-    large = torch.randn(100_000)
-    (found,) = memory.opened(memory.packed([large]), copies=False)
-    assert torch.equal(found, large) and same(copied)
+def test_a_message_outlasts_the_next_one_and_what_its_reader_changes_in_place_is_its_own():
+    ours, theirs = Pipe()
+    sent = {"weights": torch.zeros(100_000)}
+    for number in (1, 2):
+        sent["weights"] += number
+        send(ours, packed(sent))
+    first, second = received(theirs), received(theirs)
+    first["weights"] += 10
+    assert [tree["weights"].unique().tolist() for tree in (sent, first, second)] == [[3.0], [11.0], [3.0]]

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,8 +90,12 @@ def environment() -> Environment:
 
 @pytest.fixture(scope="module")
 def two(environment: Environment) -> Iterator[ProcessPool]:
-    with ProcessPool(environment, workers=2) as engine:
+    with closing(ProcessPool(environment, workers=2)) as engine:
         yield engine
+
+
+def pids_of(engine: ProcessPool) -> list[int]:
+    return [worker.process.pid for worker in engine._workers]
 
 
 def jobs_of(environment: Environment, update, steps=(2, 2, 2, 2), draws=(0,)) -> list[Job]:
@@ -132,17 +137,10 @@ SHAPES = ["crl-released", "semifl", "rscfed-released", "fedmatch", "heterofl", "
 
 
 @pytest.mark.parametrize(("name", "workers"), [("crl-fedavg", 1), *((name, 2) for name in SHAPES)])
-def test_a_whole_run_is_the_same_with_one_and_two_workers(name, workers, monkeypatch):
-    """Two rounds: weights, what clients keep and every metric, bit by bit. The images go to the only worker through the
-    pipe, as where /dev/shm is too small or cannot be written to."""
-
-    def refused(tensor: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("unable to allocate shared memory(shm)")
-
+def test_a_whole_run_is_the_same_with_one_and_two_workers(name, workers):
+    """Two rounds: weights, what clients keep and every metric, bit by bit."""
     environment = prepare(TRACES[name])
-    if workers == 1:
-        monkeypatch.setattr(torch.Tensor, "share_memory_", refused)
-    with ProcessPool(environment, workers=workers) as pool:
+    with closing(ProcessPool(environment, workers=workers)) as pool:
         here, there = (FederatedModule(environment, engine) for engine in (FastHere(environment), pool))
         for number in (1, 2):
             for module in (here, there):
@@ -176,7 +174,7 @@ def test_gradients_are_the_reference_s(environment, two):
 def test_each_worker_is_a_process_with_one_thread(environment, two):
     said = [outcome.sends for outcome in two.fit(jobs_of(environment, SaysItsThreads()), 1, {})]
     assert {(entry["threads"], entry["omp"]) for entry in said} == {(1, "1")}
-    assert {entry["pid"] for entry in said} == set(two.pids) and os.getpid() not in two.pids
+    assert {entry["pid"] for entry in said} == set(pids_of(two)) and os.getpid() not in pids_of(two)
 
 
 def test_a_failure_comes_when_its_outcome_is_due_and_with_the_worker_s_traceback(environment, two):
@@ -215,8 +213,8 @@ def test_leaving_off_half_way_leaves_the_engine_usable(environment, two):
 def test_a_killed_worker_is_one_error_and_not_a_hang(environment, tmp_path):
     """Killed in the middle of a job: the error comes within two seconds, and no worker is left."""
     killed_at = []
-    with ProcessPool(environment, workers=2) as engine:
-        pids = engine.pids
+    with closing(ProcessPool(environment, workers=2)) as engine:
+        pids = pids_of(engine)
 
         def kill() -> None:
             wait_until(lambda: len(os.listdir(tmp_path)) == 2)
@@ -231,7 +229,7 @@ def test_a_killed_worker_is_one_error_and_not_a_hang(environment, tmp_path):
             list(engine.fit(jobs_of(environment, Sleeps(folder=str(tmp_path))), 1, {}))
         assert time.monotonic() - killed_at[0] < 2.0
         thread.join()
-        assert engine.pids == [] and not any(map(alive, pids))
+        assert pids_of(engine) == [] and not any(map(alive, pids))
         with pytest.raises(FsslError, match="the pool was closed"):
             list(engine.fit(jobs_of(environment, ToConstant()), 1, {}))
 
@@ -246,8 +244,8 @@ def test_a_machine_that_starts_no_process_is_one_line(environment, monkeypatch):
 
 
 def test_an_exception_in_the_with_block_ends_the_workers(environment):
-    with pytest.raises(KeyboardInterrupt), ProcessPool(environment, workers=1) as engine:
-        (pid,) = engine.pids
+    with pytest.raises(KeyboardInterrupt), closing(ProcessPool(environment, workers=1)) as engine:
+        (pid,) = pids_of(engine)
         raise KeyboardInterrupt
     assert not alive(pid)
 
@@ -256,7 +254,7 @@ def trains(folder: str) -> None:
     """A process with a worker that is at a job of a minute."""
     environment = prepare(BASE)
     engine = ProcessPool(environment, workers=1)  # in no `with` block
-    Path(folder, "pid").write_text(str(*engine.pids))
+    Path(folder, "pid").write_text(str(*pids_of(engine)))
     list(engine.fit(jobs_of(environment, Sleeps(folder=folder)), 1, {}))
 
 

@@ -58,7 +58,7 @@ def said(script: str, folder: Path, **variables: str) -> list[str]:
 def test_the_first_process_too_begins_deaf_to_the_keyboard(tmp_path, fresh):
     """The kernel shows SIGINT blocked from the start: a process that is still loading ends with no traceback."""
     kind, pid, blocked = said(STARTED.replace("FRESH", str(fresh)), tmp_path)
-    assert kind == ("SpawnProcess" if fresh or sys.platform != "linux" else "ForkServerProcess")
+    assert kind == ("SpawnProcess" if fresh else "ForkServerProcess")
     assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
     assert not alive(int(pid))
 

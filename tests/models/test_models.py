@@ -229,7 +229,7 @@ def test_logits_are_the_last_layer_s_of_the_features_at_the_smallest_side(networ
     assert head is [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
     with torch.no_grad():
         features_NF = cast(Classifier, module).features(images_NCHW)
-        assert features_NF.shape == (3, cast(Classifier, module).width)
+        assert features_NF.shape == (3, head.in_features)
         assert torch.equal(torch.nn.functional.linear(features_NF, head.weight, head.bias), module(images_NCHW))
     with pytest.raises(ConfigError, match=f"{side} x {side} or more"):
         build(model, (1, side - 1, side), 3, seed=0)

@@ -41,7 +41,7 @@ def forked_workers() -> None:
         register_after_fork(ours, Connection.close)
         return ours, theirs
 
-    start.METHOD = "fork"
+    start._method = lambda: "fork"
     process_pool.Pipe = pipe
 
 
