@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmark.cli.main import ROOT, add_places, number
+from benchmark.cli.main import ROOT, number
 from benchmark.cli.scope import add_devices
 from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.federated.devices import devices_named
@@ -34,22 +34,20 @@ class Missing(FsslError):
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Runs `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made, if the server has the sweep of FILE; "
-        "with --devices 0,1 one agent on each GPU. The exit code comes from the records: 0 all done, 70 some diverged, "
-        "75 other workers train the rest, 76 stopped, 1 runs are missing."
-    )
     command.add_argument("file", type=Path, metavar="FILE", help="the sweep file, such as sweeps/wandb/ssfl/tab2.yaml")
     command.add_argument("sweep", metavar="ENTITY/PROJECT/ID", help="as `wandb sweep` printed it")
     command.add_argument("--count", type=number(1), help="end after N runs", metavar="N")
     command.add_argument("--yes", action="store_true", help="take a sweep file of more than 10,000 runs")
     command.add_argument("--offline", action="store_true", help="the agent online, its runs' histories offline")
     add_devices(command, "agents, one on each (default: one agent, on the first device)")
-    add_places(command)
-    command.set_defaults(act=act)
 
 
 def act(options: argparse.Namespace) -> int:
+    """Runs `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made.
+
+    It does so if the server has the sweep of FILE; with --devices 0,1 one agent on each GPU. The exit code comes from
+    the records: 0 all done, 70 some diverged, 75 other workers train the rest, 76 stopped, 1 runs are missing.
+    """
     if options.sweep.count("/") != 2 or options.sweep.startswith("-"):
         raise ConfigError(f"{options.sweep!r} is not a sweep; write ENTITY/PROJECT/ID, as `wandb sweep` printed it")
     from benchmark.records.wandb_mirror import unreachable  # takes seconds to load

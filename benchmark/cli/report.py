@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmark.cli.main import ROOT, add_methods, add_places, add_site, site_of
+from benchmark.cli.main import ROOT, add_methods, add_site, site_of
 from benchmark.cli.own_runs import with_own
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, VARIANTS, items
@@ -28,7 +28,6 @@ COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # copie
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = "A pure function of the records: trains nothing. Items with no record at all are left out."
     command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
     command.add_argument("--profile", action="append", help="default: every profile")
     add_site(command)
@@ -45,27 +44,28 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         help="no site: only README's table of claims, and reports/findings.md",
     )
     add_methods(command)
-    add_places(command)
-    command.set_defaults(act=act)
 
 
-def act(options: argparse.Namespace) -> int:
+def act(options: argparse.Namespace) -> None:
+    """A pure function of the records: trains nothing. Items with no record at all are left out."""
     if options.readme:
-        if options.items or options.profile:
-            raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
-        # What the committed copies hold and nothing else: what is made of it is the same in every checkout.
-        read = read_once(partial(read_records, with_runs=False))
-        results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
-        every = connect([Reported(item, records) for item, records in results])
-        write_findings(every, ROOT / "reports" / "findings.md", ROOT / "README.md")
-        return 0
-    if options.out is not None:
+        _readme(options)
+    elif options.out is not None:
         _alone(options)
-        return 0
-    if options.commit_reference:
-        _commit_reference(options)
-    print(_build(options))
-    return 0
+    else:
+        if options.commit_reference:
+            _commit_reference(options)
+        print(_build(options))
+
+
+def _readme(options: argparse.Namespace) -> None:
+    """From what the committed copies hold and nothing else: it is the same in every checkout."""
+    if options.items or options.profile:
+        raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
+    read = read_once(partial(read_records, with_runs=False))
+    results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
+    every = connect([Reported(item, records) for item, records in results])
+    write_findings(every, ROOT / "reports" / "findings.md", ROOT / "README.md")
 
 
 def _build(options: argparse.Namespace) -> Path:
