@@ -111,13 +111,17 @@ def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder:
 
 
 def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    from benchmark.cli.progress import Display
-    from benchmark.cli.run_progress import RunProgress
+    from pytorch_lightning.callbacks import LambdaCallback
+
+    from benchmark.cli.progress import Display, look
     from benchmark.federated.devices import devices_named
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run
     from benchmark.records.wandb_mirror import mirrored, mode_asked
     from benchmark.verdicts.families import begun_under
+
+    def watch(*_: object) -> None:
+        display.show(lambda: [look(folder, experiment, "training")])
 
     console = Console(stderr=True, quiet=options.json)
     devices = devices_named(options.devices)
@@ -133,7 +137,7 @@ def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) ->
         return run(
             experiment,
             options.results,
-            callbacks=[RunProgress(experiment, display), *mirrors],
+            callbacks=[LambdaCallback(on_train_batch_end=watch), *mirrors],
             engine=engine,
             begun_under=partial(begun_under, experiment, options.results),
         )
