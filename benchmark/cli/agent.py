@@ -6,19 +6,17 @@ passed on, and the exit code is that of the records.
 """
 
 import argparse
-import contextlib
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmark.cli.main import ROOT, number
 from benchmark.cli.scope import add_devices
-from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped
+from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped, one_line
 from benchmark.federated.devices import devices_named
-from benchmark.federated.start import CPU
+from benchmark.federated.start import CPU, sigterm_as_interrupt
 from benchmark.records.claim import is_held
 from benchmark.records.record import run_folder
 from sweeps.grid import checked
@@ -27,10 +25,6 @@ from sweeps.plan import Plan, plan_of_runs
 from sweeps.sweep_file import config, differences, read
 
 SECONDS_TO_STOP = 120  # from the signal to SIGKILL, for saving the last round
-
-
-class Missing(FsslError):
-    """The agent ended, and runs of the sweep have no record (exit 1)."""
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -68,12 +62,14 @@ def _config_on_server(sweep: str) -> dict[str, object]:
     try:
         return dict(wandb.Api(timeout=20).sweep(sweep).config)
     except Exception as error:  # whatever W&B raises
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"{sweep}: W&B does not answer for this sweep ({reason})") from None
+        raise ConfigError(f"{sweep}: W&B does not answer for this sweep ({one_line(error)})") from None
 
 
 def _run_agents(options: argparse.Namespace) -> bool:
-    """Run an agent for each device to its end. Returns whether they were stopped by a signal."""
+    """Run an agent for each device to its end. Returns whether they were stopped by a signal.
+
+    Ctrl-C and SIGTERM are passed on to the agents, each time, and by them to their runs.
+    """
     folder = options.results / "wandb"
     folder.mkdir(parents=True, exist_ok=True)
     environment = {
@@ -92,10 +88,17 @@ def _run_agents(options: argparse.Namespace) -> bool:
         subprocess.Popen(command, env=environment | seen, start_new_session=True)
         for seen in _devices_seen(devices_named(options.devices))
     ]
-    with _forwarded_signals(processes) as received:
-        for process in processes:
-            process.wait()
-    return bool(received)
+    stopped = False
+    with sigterm_as_interrupt():
+        while True:
+            try:
+                for process in processes:
+                    process.wait()
+                return stopped
+            except KeyboardInterrupt:
+                stopped = True
+                for process in processes:
+                    process.terminate()
 
 
 def _devices_seen(devices: Sequence[str] | None) -> list[dict[str, str]]:
@@ -106,26 +109,8 @@ def _devices_seen(devices: Sequence[str] | None) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": name} for name in names] or [{}]
 
 
-@contextlib.contextmanager
-def _forwarded_signals(processes: Sequence["subprocess.Popen[bytes]"]) -> Iterator[list[int]]:
-    """Send SIGINT and SIGTERM to the agents, which send them to their runs. Gives the list of signals received."""
-    received: list[int] = []
-
-    def forward(number: int, frame: object) -> None:
-        received.append(number)
-        for process in processes:
-            process.send_signal(number)
-
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _exit_code(planned: Plan, results: Path, stopped: bool) -> int:
-    """That of the sweep's records. Raises Stopped, RunningElsewhere or Missing where runs are left."""
+    """That of the sweep's records. Raises FsslError where runs are left: Stopped, RunningElsewhere or another."""
     missing = planned.missing
     print(f"{len(planned.runs) - len(missing)} of {len(planned.runs)} runs have their record")
     for run in missing:
@@ -135,5 +120,5 @@ def _exit_code(planned: Plan, results: Path, stopped: bool) -> int:
     if missing and all(is_held(run_folder(results, run)) for run in missing):
         raise RunningElsewhere(f"{len(missing)} runs are left; other workers train them")
     if missing:
-        raise Missing(f"{len(missing)} runs are missing; the same command, or `fssl work`, runs them")
+        raise FsslError(f"{len(missing)} runs are missing; the same command, or `fssl work`, runs them")
     return Diverged.exit_code if planned.diverged else 0
