@@ -8,7 +8,7 @@ from signal import SIGTERM
 
 import pytest
 
-from benchmark.cli import reproduce
+from benchmark.cli import report
 from benchmark.cli.main import VERBS, main, parser
 from tests.conftest import ROOT
 from tests.sweeps.agents import signalled, small_sweep
@@ -75,7 +75,7 @@ def test_the_method_in_the_readme_trains(own_method, capsys) -> None:
 def test_the_item_in_the_readme_is_trained(own_method, tmp_path, monkeypatch, capsys) -> None:
     """With the README's method, for one round; the papers' pages are left out."""
     for name in ("ITEMS", "VARIANTS"):
-        monkeypatch.setattr(reproduce, name, {})
+        monkeypatch.setattr(report, name, {})
     (text,) = [block for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "rows" in block]
     short = '"federation.rounds" = 1, "federation.T" = 1'
     (tmp_path / "mine.toml").write_text(text.replace('"federation.rounds" = 50', short))

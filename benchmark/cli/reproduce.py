@@ -19,14 +19,11 @@ from rich.console import Console
 from benchmark.cli import scope
 from benchmark.cli.launch import add_launch, check_launch, train
 from benchmark.cli.main import ROOT, add_site, site_of
-from benchmark.cli.own_runs import note_cells, with_own
+from benchmark.cli.own_runs import note_cells
 from benchmark.errors import DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
-from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
-from benchmark.papers.scale import PROFILES
 from benchmark.records.bundle import SUBMITTED
-from benchmark.records.collect import read_records, told
 from benchmark.records.record import Records
 from benchmark.verdicts.families import note_own
 from reports.formatting import item_page
@@ -34,7 +31,6 @@ from sweeps.launcher import RunFailed
 from sweeps.plan import Plan, Seeds, plan, restricted
 from sweeps.status import in_words
 
-TABLE_WIDTH = 100  # columns
 BUILT_FROM = ".built-from"  # the site's file that names what it was built from last
 
 
@@ -171,10 +167,10 @@ def show(
 
         print(json.dumps(item_result(item, records, report=report)), flush=True)
     else:
-        from reports.terminal import print_item
+        from reports.terminal import WIDTH, print_item
 
         console = Console(stderr=stderr)
-        console = console if console.is_terminal else Console(width=TABLE_WIDTH, stderr=stderr)
+        console = console if console.is_terminal else Console(width=WIDTH, stderr=stderr)
         print_item(item, records, console, report=report)
 
 
@@ -199,23 +195,17 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
     """Build the site with these items' pages, unless items, records, seeds and code are those of the last time."""
     names = {(item.name, item.profile) for item, _ in shown}
     mark, state = site / BUILT_FROM, f"{sorted(names)} {seeds} {state_of(results)}"
-    if mark.is_file() and mark.read_text() == state:
-        return
-    from benchmark.cli.report import on_disk
-    from reports.site import build
+    if not mark.is_file() or mark.read_text() != state:
+        from benchmark.cli.report import build_site
 
-    troubles: list[str] = []
-    read = partial(read_records, troubles=troubles)
-    recorded = with_own(results, [*shown, *on_disk((*ITEMS, *VARIANTS), PROFILES, results, read)], read, troubles)
-    others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in names]
-    build([*shown, *others], site, only=names, troubles=told(troubles, results), submitted=results / SUBMITTED)
-    mark.write_text(state)
+        build_site(results, site, shown=shown)
+        mark.write_text(state)
 
 
 def state_of(results: Path) -> str:
     """A hash that changes where a record is written, goes on or is removed, or where code or a printed number does."""
     runs = ("runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
-    records = ("own/*", f"{SUBMITTED}/*", "reference", "reference/*", *runs)
+    records = ("own/*", f"{SUBMITTED}/*", "studies/*", "reference", "reference/*", *runs)
     code = ("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md")
     published = ("results/published/*/*", "results/reference", "results/reference/*")
     pairs = ((results, records), (ROOT, code + published))
