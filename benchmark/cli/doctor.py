@@ -11,7 +11,7 @@ import tempfile
 from importlib import import_module, metadata
 from pathlib import Path
 
-from benchmark.errors import FsslError
+from benchmark.errors import FsslError, one_line
 from benchmark.plain import expanded
 from benchmark.records.provenance import PACKAGES
 
@@ -56,7 +56,7 @@ def versions(options: argparse.Namespace) -> str:
         import_module("torch")
         import_module("torchvision")
     except (ImportError, RuntimeError, AttributeError, OSError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise FsslError(f"{text}: torch and torchvision do not match ({reason}); `make setup` installs both") from error
     return text
 

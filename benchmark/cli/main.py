@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from benchmark import __version__
 from benchmark.config import full_name, nearest
-from benchmark.errors import ConfigError, DataError, FsslError, Stopped
+from benchmark.errors import ConfigError, DataError, FsslError, Stopped, one_line
 from benchmark.plain import expanded
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed package, the folder that contains it
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.environ["FSSL_DATA"] = str(root.absolute())
         return int(options.act(options) or 0)
     except FsslError as error:
-        print(f"fssl: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"fssl: {one_line(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("fssl: stopped; the same command goes on from the last save", file=sys.stderr)
