@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.own import OWN
+from benchmark.records.bundle import SUBMITTED
 from benchmark.verdicts.results import Records
 from reports.arena import compared_table
 from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
@@ -35,7 +36,6 @@ from reports.tables import csv_of
 from reports.tuning import studies_in
 
 HERE = Path(__file__).parent
-STUDIES = HERE.parent / "results" / "studies"  # of this checkout
 WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
 ARENA = "arena"  # has a page as papers have
 LINK = re.compile(r'(<a\b[^>]*?) href="([^":?#]+)[^"]*"')  # to a page of the site
@@ -43,13 +43,12 @@ Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
 
 
 def build(
-    results: Sequence[tuple[Item, Records]],
+    shown: Sequence[tuple[Item, Records]],
     out: Path,
     *,
     only: Collection[tuple[str, str]] | None = None,
     troubles: Sequence[str] = (),
-    studies: Path | None = None,
-    submitted: Path | None = None,
+    results: Path | None = None,
     written: Path = HERE,
 ) -> Path:
     """Writes the site of these items under `out` and returns its front page.
@@ -57,19 +56,19 @@ def build(
     `only`: names and profiles of the items whose pages are written; lists have the others, too, whose pages stay as
     they are. Without it all are written, and files that an earlier build wrote and this one did not are removed. An
     item whose cells are the same experiments under several profiles is shown once. `troubles`: what could not be read,
-    for the front page. `submitted`: a folder of accepted bundles. `written` has a handwritten `<paper>/departures.md`
-    for each paper, and `performance.md`. Raises CannotWrite.
+    for the front page. `results`: whose studies and accepted bundles are shown. `written` has a handwritten
+    `<paper>/departures.md` for each paper, and `performance.md`. Raises CannotWrite.
     """
-    every = _distinct(results)
+    every = _distinct(shown)
     mine = [reported for reported in every if only is None or (reported.item.name, reported.item.profile) in only]
     site = {
         "site.css": render("site.css", light=PALETTE, dark=DARK).encode(),
         "site.js": (TEMPLATES / "site.js").read_bytes(),
         ".nojekyll": b"",  # GitHub Pages serves the folder as it is
     }
-    tuned, unread = studies_in(studies or STUDIES)
+    tuned, unread = studies_in(results / "studies") if results else ({}, [])
     site |= {f"tune/{slug(name)}.json": content for name, (_, content) in tuned.items()}
-    sent, refused = bundles(submitted) if submitted is not None else ([], [])
+    sent, refused = bundles(results / SUBMITTED) if results else ([], [])
     if sent:
         site |= _page("submitted/index.html", "submitted.html", bundles=sent)
         site |= {f"submitted/{values['name']}": values["bundle"].content for values in sent}

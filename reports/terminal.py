@@ -55,9 +55,11 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
 
 def _tables(reported: Reported, console: Console, metrics: Sequence[str]) -> list[Table]:
     """In the widest layout that the terminal has room for; at last as lists, one a metric where there are several."""
+    options = console.options.update(max_width=10 * WIDTH)
     for widest in LAYOUTS:
         tables = item_tables(reported, widest, metrics)
-        if all(width_of(table, console) <= min(WIDTH, console.width) for table in tables):
+        widths = [Measurement.get(console, options, _rich(table, console)).maximum for table in tables]
+        if max(widths, default=0) <= min(WIDTH, console.width):
             return tables
     if len(metrics) == 1:
         return tables
@@ -105,12 +107,6 @@ def _print_claim(row: ClaimRow, number: int, console: Console) -> None:
     measured = f"{row.estimate}, {row.interval}, n = {row.judged.n}: {row.reason}"
     for line in (row.quote, measured, *row.context, *withdrawn):
         say(console, line, indent="  ")
-
-
-def width_of(table: Table, console: Console) -> int:
-    """The columns of the terminal that it needs."""
-    options = console.options.update(max_width=10 * WIDTH)
-    return Measurement.get(console, options, _rich(table, console)).maximum
 
 
 def _rich(table: Table, console: Console) -> RichTable:

@@ -7,9 +7,7 @@ dies costs the rounds since its last save.
 """
 
 import contextlib
-import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +16,7 @@ from typing import Protocol
 
 from benchmark.errors import DiskFull, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
+from benchmark.federated.start import sigterm_as_interrupt
 from benchmark.records.claim import is_held
 from benchmark.records.record import is_recorded, run_folder
 
@@ -192,20 +191,3 @@ def _stopped_on_signal(workers: Workers) -> Iterator[None]:
         except BaseException:
             workers.stop()
             raise
-
-
-@contextlib.contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt: its default action would end this process and leave its workers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread only
-        return
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -27,9 +27,9 @@ from optuna.trial import Trial, TrialState
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.start import hear, starting
+from benchmark.federated.start import hear, sigterm_as_interrupt, starting
 from benchmark.records.run import run
-from sweeps.launcher import SECONDS_BETWEEN_LOOKS, sigterm_as_interrupt
+from sweeps.launcher import SECONDS_BETWEEN_LOOKS
 from sweeps.storage import open_storage, storage_errors
 from sweeps.studies import Study, Value
 

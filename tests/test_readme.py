@@ -8,7 +8,7 @@ from signal import SIGTERM
 
 import pytest
 
-from benchmark.cli import reproduce
+from benchmark.cli import report
 from benchmark.cli.main import VERBS, main, parser
 from tests.conftest import ROOT
 from tests.sweeps.agents import signalled, small_sweep
@@ -46,7 +46,7 @@ def test_a_command_is_understood(command: str) -> None:
     options, rest = parser(words[0]).parse_known_args(words)
     if not [word for word in rest if word.startswith("--")]:  # nothing, or what the command itself reads
         return
-    assert getattr(options, "takes_overrides", False), rest
+    assert hasattr(options, "fields_of"), rest
     own = [word for word in rest if re.search(r"\w+:[A-Z]\w+", word)]  # my_module:MyMethod: only there when it is run
     if not own:
         assert main([*(words if words[0] == "run" else ["run", *rest]), "--print-config"]) == 0
@@ -68,7 +68,7 @@ def own_method(tmp_path, monkeypatch) -> str:
 def test_the_item_in_the_readme_is_trained(own_method, tmp_path, monkeypatch, capsys) -> None:
     """With the README's method, for one round; the papers' pages are left out."""
     for name in ("ITEMS", "VARIANTS"):
-        monkeypatch.setattr(reproduce, name, {})
+        monkeypatch.setattr(report, name, {})
     (text,) = [block for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "rows" in block]
     short = '"federation.rounds" = 1, "federation.T" = 1'
     (tmp_path / "mine.toml").write_text(text.replace('"federation.rounds" = 50', short))

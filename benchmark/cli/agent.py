@@ -6,19 +6,17 @@ passed on, and the exit code is that of the records.
 """
 
 import argparse
-import contextlib
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmark.cli.main import ROOT, add_places, number
+from benchmark.cli.main import ROOT, number
 from benchmark.cli.scope import add_devices
 from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped, one_line
 from benchmark.federated.devices import devices_named
-from benchmark.federated.start import CPU
+from benchmark.federated.start import CPU, sigterm_as_interrupt
 from benchmark.records.claim import is_held
 from benchmark.records.record import run_folder
 from sweeps.grid import checked
@@ -29,27 +27,21 @@ from sweeps.sweep_file import config, differences, read
 SECONDS_TO_STOP = 120  # from the signal to SIGKILL, for saving the last round
 
 
-class Missing(FsslError):
-    """The agent ended, and runs of the sweep have no record (exit 1)."""
-
-
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Runs `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made, if the server has the sweep of FILE; "
-        "with --devices 0,1 one agent on each GPU. The exit code comes from the records: 0 all done, 70 some diverged, "
-        "75 other workers train the rest, 76 stopped, 1 runs are missing."
-    )
     command.add_argument("file", type=Path, metavar="FILE", help="the sweep file, such as sweeps/wandb/ssfl/tab2.yaml")
     command.add_argument("sweep", metavar="ENTITY/PROJECT/ID", help="as `wandb sweep` printed it")
     command.add_argument("--count", type=number(1), help="end after N runs", metavar="N")
     command.add_argument("--yes", action="store_true", help="take a sweep file of more than 10,000 runs")
     command.add_argument("--offline", action="store_true", help="the agent online, its runs' histories offline")
     add_devices(command, "agents, one on each (default: one agent, on the first device)")
-    add_places(command)
-    command.set_defaults(act=act)
 
 
 def act(options: argparse.Namespace) -> int:
+    """Runs `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made.
+
+    It does so if the server has the sweep of FILE; with --devices 0,1 one agent on each GPU. The exit code comes from
+    the records: 0 all done, 70 some diverged, 75 other workers train the rest, 76 stopped, 1 runs are missing.
+    """
     if options.sweep.count("/") != 2 or options.sweep.startswith("-"):
         raise ConfigError(f"{options.sweep!r} is not a sweep; write ENTITY/PROJECT/ID, as `wandb sweep` printed it")
     from benchmark.records.wandb_mirror import unreachable  # takes seconds to load
@@ -74,7 +66,10 @@ def _config_on_server(sweep: str) -> dict[str, object]:
 
 
 def _run_agents(options: argparse.Namespace) -> bool:
-    """Run an agent for each device to its end. Returns whether they were stopped by a signal."""
+    """Run an agent for each device to its end. Returns whether they were stopped by a signal.
+
+    Ctrl-C and SIGTERM are passed on to the agents, each time, and by them to their runs.
+    """
     folder = options.results / "wandb"
     folder.mkdir(parents=True, exist_ok=True)
     environment = {
@@ -93,10 +88,17 @@ def _run_agents(options: argparse.Namespace) -> bool:
         subprocess.Popen(command, env=environment | seen, start_new_session=True)
         for seen in _devices_seen(devices_named(options.devices))
     ]
-    with _forwarded_signals(processes) as received:
-        for process in processes:
-            process.wait()
-    return bool(received)
+    stopped = False
+    with sigterm_as_interrupt():
+        while True:
+            try:
+                for process in processes:
+                    process.wait()
+                return stopped
+            except KeyboardInterrupt:
+                stopped = True
+                for process in processes:
+                    process.terminate()
 
 
 def _devices_seen(devices: Sequence[str] | None) -> list[dict[str, str]]:
@@ -107,26 +109,8 @@ def _devices_seen(devices: Sequence[str] | None) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": name} for name in names] or [{}]
 
 
-@contextlib.contextmanager
-def _forwarded_signals(processes: Sequence["subprocess.Popen[bytes]"]) -> Iterator[list[int]]:
-    """Send SIGINT and SIGTERM to the agents, which send them to their runs. Gives the list of signals received."""
-    received: list[int] = []
-
-    def forward(number: int, frame: object) -> None:
-        received.append(number)
-        for process in processes:
-            process.send_signal(number)
-
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _exit_code(planned: Plan, results: Path, stopped: bool) -> int:
-    """That of the sweep's records. Raises Stopped, RunningElsewhere or Missing where runs are left."""
+    """That of the sweep's records. Raises FsslError where runs are left: Stopped, RunningElsewhere or another."""
     missing = planned.missing
     print(f"{len(planned.runs) - len(missing)} of {len(planned.runs)} runs have their record")
     for run in missing:
@@ -136,5 +120,5 @@ def _exit_code(planned: Plan, results: Path, stopped: bool) -> int:
     if missing and all(is_held(run_folder(results, run)) for run in missing):
         raise RunningElsewhere(f"{len(missing)} runs are left; other workers train them")
     if missing:
-        raise Missing(f"{len(missing)} runs are missing; the same command, or `fssl work`, runs them")
+        raise FsslError(f"{len(missing)} runs are missing; the same command, or `fssl work`, runs them")
     return Diverged.exit_code if planned.diverged else 0

@@ -11,31 +11,32 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.cli.main import add_places
 from benchmark.cli.run import resolve
 from benchmark.data.split import Split, mean_total_variation
 from benchmark.data.tables import IntArray
 from benchmark.errors import CannotWrite, ConfigError
+from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare
 from benchmark.papers.catalogue import cell_named
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    partition = actions.add_parser(
-        "partition", help="which client would hold which images", description=act_partition.__doc__
+    command.add_argument(
+        "action", choices=("partition",), metavar="ACTION", help="partition: which client would hold which images"
     )
-    partition.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
-    partition.add_argument("--profile", default="demo", help="profile of --cell (default: demo)")
-    partition.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
-    partition.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.svg, .pdf or .png)")
-    add_places(partition)
-    partition.set_defaults(act=act_partition, takes_overrides=True)
+    command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
+    command.add_argument("--profile", default="demo", help="profile of --cell (default: demo)")
+    command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    command.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.svg, .pdf or .png)")
+    command.set_defaults(fields_of=Experiment)
 
 
-def act_partition(options: argparse.Namespace) -> int:
-    """Counts of every client and the server, the realised R (SSFL Eq. 2), and a hash of who holds what, for the fields
-    that `fssl run` takes: --data cifar10 --partition.R=0.8 --federation.K=20, or --partition=dirichlet."""
+def act(options: argparse.Namespace) -> None:
+    """Counts images of every client and the server.
+
+    Also the realised R (SSFL Eq. 2), and a hash of who holds what, for the fields that `fssl run` takes: --data cifar10
+    --partition.R=0.8 --federation.K=20, or --partition=dirichlet.
+    """
     start = cell_named(options.cell, options.profile) if options.cell else None
     environment = prepare(resolve(None, options.rest, start=start))
     data, divided = environment.data, environment.split
@@ -45,18 +46,16 @@ def act_partition(options: argparse.Namespace) -> int:
         plot(divided, labels_N, data.classes, options.plot)
     if options.json:
         print(json.dumps(description))
-        return 0
+        return
     table = Table("holder", *data.classes, "all", title=f"{data.name}: R = {description['R_realised']:.4f} (realised)")
     for client, counts in enumerate(description["counts"]):
         table.add_row(f"client {client}", *map(str, counts), str(sum(counts)))
     for client, counts in enumerate(description.get("labelled_counts", ())):
         table.add_row(f"client {client}, labelled", *map(str, counts), str(sum(counts)))
     table.add_row("server", *map(str, description["server_counts"]), str(sum(description["server_counts"])))
-    Console(width=10_000, soft_wrap=True).print(
-        table
-    )  # wide enough for any table: a cut number would be another number
+    # Wide enough for any table: a cut number would be another number.
+    Console(width=10_000, soft_wrap=True).print(table)
     print(f"hash {description['hash']}")
-    return 0
 
 
 def describe(split: Split, labels_N: IntArray) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import tempfile
 from importlib import import_module, metadata
 from pathlib import Path
 
-from benchmark.cli.main import add_places
-from benchmark.errors import FsslError
+from benchmark.errors import FsslError, one_line
 from benchmark.plain import expanded
 from benchmark.records.provenance import PACKAGES
 
@@ -27,13 +26,11 @@ NO_UNITS = "no AMX or AVX-512 for bf16: stay with fp32"
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = "Checks versions, device, data and the results folder; lines with !! say what to do."
-    add_places(command)
-    command.set_defaults(act=act)
+    """It has no options of its own."""
 
 
 def act(options: argparse.Namespace) -> int:
-    """Return 1 where anything is wrong. With wrong versions nothing else can be checked."""
+    """Checks versions, device, data and the results folder. Lines with !! say what to do."""
     code = 0
     for check in (versions, device, data, results):
         try:
@@ -42,7 +39,7 @@ def act(options: argparse.Namespace) -> int:
             code = 1
             print(f"!!  {check.__name__}: {problem}")
             if check is versions:
-                break
+                break  # with wrong ones nothing else can be checked
     return code
 
 
@@ -59,7 +56,7 @@ def versions(options: argparse.Namespace) -> str:
         import_module("torch")
         import_module("torchvision")
     except (ImportError, RuntimeError, AttributeError, OSError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise FsslError(f"{text}: torch and torchvision do not match ({reason}); `make setup` installs both") from error
     return text
 

@@ -9,7 +9,6 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from benchmark.config import kind_of
-from benchmark.experiment import Experiment
 
 WIDTH = 100  # columns
 _FIELD = re.compile(r"    (\w+): [^#]*?(?:#\s*(.*))?$")
@@ -29,13 +28,8 @@ def comments(cls: type) -> dict[str, str]:
     return texts
 
 
-def list_fields(experiment: Experiment) -> str:
-    """All fields with their values in this experiment, group by group."""
-    return "\n".join(_group("", experiment))
-
-
-def _group(path: str, value: Any) -> Iterator[str]:
-    """The lines of a group: its own fields first, then the groups in it."""
+def lines_of(value: Any, path: str = "") -> Iterator[str]:
+    """A line for each field: the value's own first, then its groups'. `path`: where a group lies in the experiment."""
     texts, hints = comments(type(value)), get_type_hints(type(value))
     inner = [f.name for f in fields(value) if is_dataclass(getattr(value, f.name))]
     for f in fields(value):
@@ -49,4 +43,4 @@ def _group(path: str, value: Any) -> Iterator[str]:
         group = getattr(value, name)
         summary = " ".join((inspect.getdoc(type(group)) or "").split("\n\n")[0].split())
         yield "\n" + textwrap.fill(f"{path}{name} ({kind_of(type(group))}): {summary}", WIDTH)
-        yield from _group(f"{path}{name}.", group)
+        yield from lines_of(group, f"{path}{name}.")

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmark.cli.main import add_places
 from benchmark.cli.own_runs import own_items
 from benchmark.data.datasets import DATASETS, find
 from benchmark.methods.catalogue import METHODS
 from benchmark.models.build import NETWORKS
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
+from reports.methods import described
 from sweeps.plan import Plan, plan, wanted
 
 Row = dict[str, Any]
@@ -31,29 +31,26 @@ YOURS = {
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Downloads and trains nothing. The hours assume that each missing run of an item takes as long as its finished "
-        "ones did; empty where none is finished."
-    )
     command.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=f"{', '.join(KINDS)} (default: all)")
     command.add_argument("--profile", default="laptop", help="of the items: demo, laptop (default), gpu or paper")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
-    add_places(command)
-    command.set_defaults(act=act)
 
 
-def act(options: argparse.Namespace) -> int:
-    # A file with one method describes it; in a file with several, each class does.
-    modules = [method.__module__ for method in METHODS.values()]
+def act(options: argparse.Namespace) -> None:
+    """Downloads and trains nothing.
+
+    The hours assume that each missing run of an item takes as long as its finished ones did; empty where none is
+    finished.
+    """
     lists = {
         "items": lambda: all_items(options.results, options.profile),
         "methods": lambda: [
             {
-                "method": name,
+                "method": kind,
                 "labels": ", ".join(sorted(method().needs)),
-                "what": _summary(method if modules.count(method.__module__) > 1 else sys.modules[method.__module__]),
+                "what": "{name}: {what}".format(**described(kind)),
             }
-            for name, method in METHODS.items()
+            for kind, method in METHODS.items()
         ],
         "data": data_sets,
         "networks": lambda: [{"network": name, "what": _summary(network)} for name, network in NETWORKS.items()],
@@ -61,10 +58,9 @@ def act(options: argparse.Namespace) -> int:
     chosen = {kind: lists[kind]() for kind in KINDS if options.kind in (None, kind)}
     if options.json:
         print(json.dumps({"profile": options.profile, **chosen}))
-        return 0
+        return
     for kind, rows in chosen.items():
         show(kind, rows)
-    return 0
 
 
 def all_items(results: Path, profile: str) -> list[Row]:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from benchmark import __version__
 from benchmark.config import full_name, nearest
-from benchmark.errors import ConfigError, DataError, FsslError, Stopped
+from benchmark.errors import ConfigError, DataError, FsslError, Stopped, one_line
 from benchmark.plain import expanded
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed package, the folder that contains it
@@ -48,16 +48,19 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"unknown {name} {value!r}; {nearest(value, map(str, action.choices))}")
 
     def refuse(self, words: Sequence[str], experiment: Any = None) -> None:
-        """Raise ConfigError for the first word, all of them unknown. `experiment`: whose fields may be set, too."""
+        """Raise ConfigError for the first unknown word. `experiment`: whose fields --a.b=c may set; None for none."""
+        fields = [] if experiment is None else [field.name for field in dataclasses.fields(experiment)]
         for word in words:
+            option = word.partition("=")[0]
+            name = option.removeprefix("--")
+            if fields and (not word.startswith("--") or "." in name or name in (*fields, "_wandb")):
+                continue  # the command reads it
             if not word.startswith("-"):
                 raise ConfigError(f"{word!r} is not understood; see `{self.prog} --help`")
-            option = word.partition("=")[0]
-            fields = () if experiment is None else dataclasses.fields(experiment)
-            known = [*self._option_string_actions, *(f"--{field.name}" for field in fields)]
+            known = [*self._option_string_actions, *(f"--{field}" for field in fields)]
             close = difflib.get_close_matches(option, known, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]!r}?" if close else f"see `{self.prog} --help`"
-            full = "" if experiment is None else full_name(option.lstrip("-"), experiment, "--")
+            full = full_name(name, experiment, "--") if fields else ""
             raise ConfigError(f"unknown option {option!r}; {full or hint}")
 
 
@@ -114,7 +117,11 @@ def parser(verb: str | None = None) -> Parser:
             gc.disable()  # imported modules stay, so that a search for garbage only costs a seventh of the time
             imported = importlib.import_module(f"benchmark.cli.{module}")
             gc.enable()
+            command.set_defaults(act=getattr(imported, "act", None))  # `add` names another where a module has two
             imported.add(name, command)
+            command.description = command.get_default("act").__doc__
+            if name != "sweep":  # it reads no folder
+                add_places(command)
     return top
 
 
@@ -197,10 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_withdrawn(words)
         options, rest = parser(words[0] if words else None).parse_known_args(words)
         options.rest = rest
-        if getattr(options, "takes_overrides", False):
-            _check_fields(options)
-        else:
-            options.parser.refuse(options.rest)
+        options.parser.refuse(rest, getattr(options, "fields_of", None))
         if words[0] in (*READING, *SHOWING) and not options.results.is_dir() and options.results != DEFAULT_RESULTS:
             if words[0] in READING:
                 raise DataError(f"--results: {options.results} is not there; check its name, or make the folder first")
@@ -213,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.environ["FSSL_DATA"] = str(root.absolute())
         return int(options.act(options) or 0)
     except FsslError as error:
-        print(f"fssl: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"fssl: {one_line(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("fssl: stopped; the same command goes on from the last save", file=sys.stderr)
@@ -229,17 +233,6 @@ def _check_withdrawn(words: Sequence[str]) -> None:
     for typed in (verb, *(f"{verb} {word.partition('=')[0]}" for word in rest)):
         if typed in WITHDRAWN:
             raise ConfigError(f"`fssl {typed}` is withdrawn; {WITHDRAWN[typed]}")
-
-
-def _check_fields(options: argparse.Namespace) -> None:
-    """Raise ConfigError for a word that neither is an option nor sets a field of the experiment (--a.b=c)."""
-    from benchmark.experiment import Experiment
-
-    fields = {field.name for field in dataclasses.fields(Experiment)}
-    for word in options.rest:
-        head = word.removeprefix("--").partition("=")[0]
-        if word.startswith("--") and "." not in head and head not in fields | {"_wandb"}:
-            options.parser.refuse([word], Experiment)
 
 
 if __name__ == "__main__":

@@ -74,13 +74,12 @@ def _other_runs(
         if experiment.cell_key == key:
             cells.append(Cell(label=label, setting=setting, experiment=experiment))
     if cells:
-        notes = ("Runs of `fssl run` and of sweeps that no item has; a cell's page has its settings.",)
         item = Item(
             name=f"{OWN}/your-runs",
             title="Your runs",
             profile="custom",
             cells=tuple(cells),
-            notes=notes,
+            notes=("Runs of `fssl run` and of sweeps that no item has; a cell's page has its settings.",),
             columns=("seed",),  # which no cell has: the table is a list of labels
         )
         yield item, records

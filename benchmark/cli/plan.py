@@ -6,21 +6,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 
-from benchmark.cli.main import add_places
-from benchmark.cli.scope import (
-    ITEMS_OR_FILES,
-    add_devices,
-    add_scope,
-    chosen_items,
-    grids_of,
-    planned,
-    seeds_of,
-    uses_reference,
-)
+from benchmark.cli import scope
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.start import CPU, usable_cores
@@ -33,23 +21,22 @@ MANY = 100  # runs: counting more takes so long that it is said
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Counts runs, local steps, FLOPs and bytes from each method's own jobs, and says where a count is not exact; "
-        "hours come from finished runs of this machine, or from timing each kind of job on the device that `fssl work` "
-        "would use (no data set is needed). "
-        "Says at how many confirming seeds (--seeds N) open claims can be decided."
-    )
-    add_scope(command, what=ITEMS_OR_FILES)
-    add_devices(command, "jobs that are timed")
+    scope.add_scope(command, what=scope.ITEMS_OR_FILES)
+    scope.add_devices(command, "jobs that are timed")
     command.add_argument(
         "--json", action="store_true", help="print one JSON object an item (and one for all of several), nothing else"
     )
     command.add_argument("--all", action="store_true", help="also count runs that are done already")
-    command.set_defaults(act=act, with_reference=None)
-    add_places(command)
+    command.set_defaults(with_reference=None)
 
 
-def act(options: argparse.Namespace) -> int:
+def act(options: argparse.Namespace) -> None:
+    """Counts runs, local steps, FLOPs and bytes from each method's own jobs.
+
+    Says where a count is not exact. Hours come from finished runs of this machine, or from timing each kind of job on
+    the device that `fssl work` would use (no data set is needed). Says at how many confirming seeds (--seeds N) open
+    claims can be decided.
+    """
     options.devices = devices_named(options.devices)
     for name, part in _parts(options):
         runs = (*(part.runs if options.all else part.missing), *part.waiting)
@@ -71,22 +58,20 @@ def act(options: argparse.Namespace) -> int:
             print(json.dumps(counted))
         else:
             _print(counted, len(part.runs) - len(part.missing), in_place(devices))
-    return 0
 
 
 def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:
     """What is counted: each of several items, which share runs, and all that the options name."""
-    chosen = [] if grids_of(options) else chosen_items(options)
+    chosen = [] if scope.grids_of(options) else scope.chosen_items(options)
     if len(chosen) > 1:
-        seeds, with_reference = seeds_of(options), uses_reference(options)
+        seeds, with_reference = scope.seeds_of(options), scope.uses_reference(options)
         for item in chosen:
             yield item.name, plan([item], options.results, seeds=seeds, with_reference=with_reference)
-    yield chosen[0].name if len(chosen) == 1 else ", ".join(options.items), planned(options)
+    yield chosen[0].name if len(chosen) == 1 else ", ".join(options.items), scope.planned(options)
 
 
 def _print(counted: dict[str, Any], done: int, where: str) -> None:
     tuned = f", {counted['tuned']} of them of settings that trials choose" if counted["tuned"] else ""
-    table = Table(title=f"{counted['item']}, profile {counted['profile']}", show_header=False, title_justify="left")
     rows = [
         ("cells", f"{counted['cells']}"),
         ("runs", f"{counted['runs']}{tuned} ({done} done already)"),
@@ -98,12 +83,9 @@ def _print(counted: dict[str, Any], done: int, where: str) -> None:
         *([("claims", looks_in_words(counted["could_decide"]))] if counted["could_decide"] else []),
         *(("note", note) for note in counted["notes"]),
     ]
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    with console.capture() as drawn:
-        console.print(table)
-    print(drawn.get(), end="", flush=True)  # rich would end with 1 where a reader such as head has seen enough
+    print(f"{counted['item']}, profile {counted['profile']}")
+    for name, text in rows:
+        print(f"  {name:<12}{text}", flush=True)
 
 
 def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[Cost, tuple[str, ...]]:

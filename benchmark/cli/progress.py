@@ -1,5 +1,6 @@
 """How far runs are, on a console: live on a terminal, else by lines. Every command that trains or watches uses it."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,22 +18,14 @@ from sweeps.status import RunStatus, status_of, summary
 SECONDS_BETWEEN_LINES = 15.0  # at least, and a tenth of the time so far
 
 
-class Display:
+class Display(contextlib.ExitStack):
     """Shows the newest states on a terminal until it is closed; elsewhere prints a line at longer intervals."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        super().__init__()
+        live = Live(console=console, auto_refresh=False, transient=True)
+        self._console, self._live = console, self.enter_context(live) if console.is_terminal else None
         self._began = self._next = time.monotonic()  # when to show
-
-    def __enter__(self) -> "Display":
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        if self._live:
-            self._live.stop()
 
     def show(self, look: Callable[[], Sequence[RunStatus]]) -> None:
         """Look at the runs and show them, where it is time to."""
@@ -80,12 +73,14 @@ class LaunchProgress:
     def _look_at_all(self, launched: Launch) -> Sequence[RunStatus]:
         changed = {*self._running, *launched.running, *launched.finished[self._finished :]}
         for run in changed if self._statuses else self._runs:
-            self._statuses[run] = self._look(run)
+            name = self._names.get(run.cell_key, run.cell_key)
+            self._statuses[run] = look(run_folder(self._results, run), run, name)
         self._running, self._finished = launched.running, len(launched.finished)
         return list(self._statuses.values())
 
-    def _look(self, run: Experiment) -> RunStatus:
-        from sweeps.cost import weighed  # loads what trains, once the runs are at work
 
-        name = self._names.get(run.cell_key, run.cell_key)
-        return weighed(status_of(run_folder(self._results, run), name=name, rounds=run.federation.rounds), run)
+def look(folder: Path, run: Experiment, name: str) -> RunStatus:
+    """The run's status, its work in planned seconds. `name`: what to call its cell."""
+    from sweeps.cost import weighed  # loads what trains, once the runs are at work
+
+    return weighed(status_of(folder, name=name, rounds=run.federation.rounds), run)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmark.cli.main import ROOT, add_methods, add_places, add_site, site_of
-from benchmark.cli.own_runs import with_own
+from benchmark.cli.main import ROOT, add_methods, add_site, site_of
+from benchmark.cli.own_runs import Shown, with_own
 from benchmark.errors import ConfigError
 from benchmark.papers.catalogue import ITEMS, VARIANTS, items
 from benchmark.papers.catalogue import profiles as profiles_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, check_profile
-from benchmark.records.bundle import SUBMITTED
 from benchmark.records.collect import read_once, read_records, told
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
@@ -28,7 +27,6 @@ COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # copie
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = "A pure function of the records: trains nothing. Items with no record at all are left out."
     command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
     command.add_argument("--profile", action="append", help="default: every profile")
     add_site(command)
@@ -45,49 +43,47 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         help="no site: only README's table of claims, and reports/findings.md",
     )
     add_methods(command)
-    add_places(command)
-    command.set_defaults(act=act)
 
 
-def act(options: argparse.Namespace) -> int:
+def act(options: argparse.Namespace) -> None:
+    """A pure function of the records: trains nothing. Items with no record at all are left out."""
     if options.readme:
-        if options.items or options.profile:
-            raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
-        # What the committed copies hold and nothing else: what is made of it is the same in every checkout.
-        read = read_once(partial(read_records, with_runs=False))
-        results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
-        every = connect([Reported(item, records) for item, records in results])
-        write_findings(every, ROOT / "reports" / "findings.md", ROOT / "README.md")
-        return 0
-    if options.out is not None:
+        _readme(options)
+    elif options.out is not None:
         _alone(options)
-        return 0
-    if options.commit_reference:
-        _commit_reference(options)
-    print(_build(options))
-    return 0
+    else:
+        if options.commit_reference:
+            _commit_reference(options)
+        print(build_site(options.results, site_of(options), names=options.items, profiles=options.profile or ()))
 
 
-def _build(options: argparse.Namespace) -> Path:
-    """The whole site; where items or profiles are named, their pages alone."""
+def _readme(options: argparse.Namespace) -> None:
+    """From what the committed copies hold and nothing else: it is the same in every checkout."""
+    if options.items or options.profile:
+        raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
+    read = read_once(partial(read_records, with_runs=False))
+    results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
+    every = connect([Reported(item, records) for item, records in results])
+    write_findings(every, ROOT / "reports" / "findings.md", ROOT / "README.md")
+
+
+def build_site(
+    results: Path, site: Path, *, shown: Sequence[Shown] = (), names: Sequence[str] = (), profiles: Sequence[str] = ()
+) -> Path:
+    """The whole site; of what is `shown`, or of the items and profiles that are named, the pages alone."""
     troubles: list[str] = []
     read = read_once(partial(read_records, troubles=troubles))
-    files = [name for name in options.items if name.endswith(".toml")]
-    results, only = on_disk((*ITEMS, *VARIANTS, *files), PROFILES, options.results, read), None
-    if options.items or options.profile:
-        chosen = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, read)
-        only = {(item.name, item.profile) for item, _ in chosen}
-    shown = with_own(options.results, results, read, troubles)
-    number = count(len(shown if only is None else only), "item")
-    print(f"fssl: draws the pages of {number} and of their cells ...", file=sys.stderr)
-    return build(
-        shown,
-        site_of(options),
-        only=only,
-        troubles=told(troubles, options.results),
-        studies=options.results / "studies",
-        submitted=options.results / SUBMITTED,
-    )
+    every, files = (*ITEMS, *VARIANTS), [name for name in names if name.endswith(".toml")]
+    known = [*shown, *on_disk((*every, *files), PROFILES, results, read)]
+    chosen = on_disk(names or every, profiles or PROFILES, results, read) if names or profiles else shown
+    only = {(item.name, item.profile) for item, _ in chosen} if shown or names or profiles else None
+    pages: dict[tuple[str, str], Shown] = {}
+    for item, records in with_own(results, known, read, troubles):
+        pages.setdefault((item.name, item.profile), (item, records))  # what is shown may have fewer cells and seeds
+    if not shown:
+        number = count(len(pages if only is None else only), "item")
+        print(f"fssl: draws the pages of {number} and of their cells ...", file=sys.stderr)
+    return build(list(pages.values()), site, only=only, troubles=told(troubles, results), results=results)
 
 
 def _alone(options: argparse.Namespace) -> None:

@@ -16,26 +16,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmark.cli import scope
 from benchmark.cli.launch import add_launch, check_launch, train
-from benchmark.cli.main import ROOT, add_places, add_site, site_of
-from benchmark.cli.own_runs import note_cells, with_own
-from benchmark.cli.scope import (
-    ITEMS_OR_FILES,
-    add_reference,
-    add_scope,
-    chosen_items,
-    grids_of,
-    seeds_of,
-    uses_reference,
-)
-from benchmark.cli.scope import planned as planned_of
+from benchmark.cli.main import ROOT, add_site, site_of
+from benchmark.cli.own_runs import note_cells
 from benchmark.errors import DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
-from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
-from benchmark.papers.scale import PROFILES
 from benchmark.records.bundle import SUBMITTED
-from benchmark.records.collect import read_records, told
 from benchmark.records.record import Records
 from benchmark.verdicts.families import note_own
 from reports.formatting import item_page
@@ -43,41 +31,28 @@ from sweeps.launcher import RunFailed
 from sweeps.plan import Plan, Seeds, plan, restricted
 from sweeps.status import in_words
 
-TABLE_WIDTH = 100  # columns
 BUILT_FROM = ".built-from"  # the site's file that names what it was built from last
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    (_add_work if verb == "work" else _add_reproduce)(command)
+    if verb == "work":
+        scope.add_scope(command, what=scope.ITEMS_OR_FILES)
+        command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")
+        command.set_defaults(act=work)
+    else:
+        scope.add_scope(command)
+        command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
+        add_site(command)
+        command.set_defaults(act=reproduce)
     add_launch(command)
-    add_reference(command)
-    add_places(command)
-
-
-def _add_reproduce(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Trains what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."
-    )
-    add_scope(command)
-    command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
-    add_site(command)
-    command.set_defaults(act=reproduce)
-
-
-def _add_work(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Trains what is missing and leaves alone the runs that other workers train: start as many of these as you "
-        "like, on as many machines as share the folder of results. The run of a worker that died is taken over and "
-        "goes on from its last save. Prints no table: `fssl reproduce` does, and `fssl status` shows the progress."
-    )
-    add_scope(command, what=ITEMS_OR_FILES)
-    command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")
-    command.set_defaults(act=work)
+    scope.add_reference(command)
 
 
 def reproduce(options: argparse.Namespace) -> int:
+    """Trains what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."""
     check_launch(options)
-    chosen, seeds, with_reference = chosen_items(options), seeds_of(options), uses_reference(options)
+    chosen, seeds = scope.chosen_items(options), scope.seeds_of(options)
+    with_reference = scope.uses_reference(options)
 
     def look() -> Plan:
         return plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
@@ -106,10 +81,16 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def work(options: argparse.Namespace) -> int:
+    """Trains what is missing, side by side with other workers.
+
+    The runs that others train are left alone: start as many of these as you like, on as many machines as share the
+    folder of results. The run of a worker that died is taken over and goes on from its last save. Prints no table:
+    `fssl reproduce` does, and `fssl status` shows the progress.
+    """
     check_launch(options)
-    look = partial(planned_of, options)
+    look = partial(scope.planned, options)
     first = look()
-    for grid in grids_of(options):
+    for grid in scope.grids_of(options):
         note_cells(grid, options.results)
     note_own(first.items, options.results)
     planned, failure = train_missing(first, look, options)
@@ -133,7 +114,13 @@ def train_missing(
     errors: dict[str, DataError | None] = {}  # by data set
     while True:
         for name in {run.data.name for run in planned.missing} - errors.keys():
-            errors[name] = _data_error(name)
+            from benchmark.data.datasets import load  # once, before many processes need the data
+
+            errors[name] = None
+            try:
+                load(name)
+            except DataError as error:
+                errors[name] = error
         runs = [run for run in planned.missing if run not in tried and errors[run.data.name] is None]
         if not runs:
             break
@@ -154,17 +141,6 @@ def train_missing(
         text = f"{len(planned.missing)} runs have a result that does not count, such as cell {run.cell_key}"
         failures.append(RunFailed(f"{text}, seed {run.seed}; `fssl verify` says what is wrong with them"))
     return planned, failures[0] if failures else None
-
-
-def _data_error(name: str) -> DataError | None:
-    """Why the data set cannot be read; None where it can. It is loaded once before many processes need it."""
-    from benchmark.data.datasets import load
-
-    try:
-        load(name)
-    except DataError as error:
-        return error
-    return None
 
 
 def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
@@ -191,10 +167,10 @@ def show(
 
         print(json.dumps(item_result(item, records, report=report)), flush=True)
     else:
-        from reports.terminal import print_item
+        from reports.terminal import WIDTH, print_item
 
         console = Console(stderr=stderr)
-        console = console if console.is_terminal else Console(width=TABLE_WIDTH, stderr=stderr)
+        console = console if console.is_terminal else Console(width=WIDTH, stderr=stderr)
         print_item(item, records, console, report=report)
 
 
@@ -205,7 +181,7 @@ def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
 
     looks, parts = could_decide(planned.items, planned.records), list[str]()
     for seeds in (Seeds(pilots=item.seeds), *(Seeds(confirming=look) for look in looks)):
-        more = plan([item], options.results, seeds=seeds, with_reference=uses_reference(options), tell=False)
+        more = plan([item], options.results, seeds=seeds, with_reference=scope.uses_reference(options), tell=False)
         if more.missing:
             total, devices = cost_here(more.missing, options)
             able = sum(number for look, number in looks.items() if look <= (seeds.confirming or 0))
@@ -219,23 +195,17 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
     """Build the site with these items' pages, unless items, records, seeds and code are those of the last time."""
     names = {(item.name, item.profile) for item, _ in shown}
     mark, state = site / BUILT_FROM, f"{sorted(names)} {seeds} {state_of(results)}"
-    if mark.is_file() and mark.read_text() == state:
-        return
-    from benchmark.cli.report import on_disk
-    from reports.site import build
+    if not mark.is_file() or mark.read_text() != state:
+        from benchmark.cli.report import build_site
 
-    troubles: list[str] = []
-    read = partial(read_records, troubles=troubles)
-    recorded = with_own(results, [*shown, *on_disk((*ITEMS, *VARIANTS), PROFILES, results, read)], read, troubles)
-    others = [pair for pair in recorded if (pair[0].name, pair[0].profile) not in names]
-    build([*shown, *others], site, only=names, troubles=told(troubles, results), submitted=results / SUBMITTED)
-    mark.write_text(state)
+        build_site(results, site, shown=shown)
+        mark.write_text(state)
 
 
 def state_of(results: Path) -> str:
     """A hash that changes where a record is written, goes on or is removed, or where code or a printed number does."""
     runs = ("runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
-    records = ("own/*", f"{SUBMITTED}/*", "reference", "reference/*", *runs)
+    records = ("own/*", f"{SUBMITTED}/*", "studies/*", "reference", "reference/*", *runs)
     code = ("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md")
     published = ("results/published/*/*", "results/reference", "results/reference/*")
     pairs = ((results, records), (ROOT, code + published))

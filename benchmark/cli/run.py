@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmark.cli.main import Parser, add_places
+from benchmark.cli.main import Parser
 from benchmark.cli.scope import add_devices
 from benchmark.config import merge
 from benchmark.errors import ConfigError, Diverged
@@ -24,12 +24,6 @@ from sweeps.factors import experiment_of, with_fields
 
 
 def add(verb: str, command: Parser) -> None:
-    command.description = (
-        "Train one experiment and write its record; a finished one is not trained again, an interrupted one goes on. "
-        "Fields are set by name: --federation.K=10 --federation.C=5 --partition.R=0.6; --data mnist; --method semifl. "
-        "--precision is fp32, bf16 (autocast), or, on CUDA alone, tf32: convolutions and products as the papers had "
-        "them by torch's default."
-    )
     command.add_argument("--config", type=Path, help="JSON, YAML or TOML file with an experiment's fields")
     command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
     command.add_argument("--profile", help="profile of --cell (default: demo)")
@@ -55,18 +49,24 @@ def add(verb: str, command: Parser) -> None:
         metavar="MODE",
         help="mirror the run in W&B: auto (under an agent only), online, offline or off (default: $FSSL_WANDB or auto)",
     )
-    add_places(command)
-    command.set_defaults(act=act, takes_overrides=True)
+    command.set_defaults(fields_of=Experiment)
     command.more = _fields
 
 
 def _fields() -> str:
-    from benchmark.cli.fields import list_fields
+    from benchmark.cli.fields import lines_of
 
-    return f"fields of an experiment and their defaults (of another method: --print-config):\n{list_fields(DEFAULT)}"
+    head = "fields of an experiment and their defaults (of another method: --print-config):"
+    return "\n".join([head, *lines_of(DEFAULT)])
 
 
 def act(options: argparse.Namespace) -> int:
+    """Trains one experiment and writes its record.
+
+    A finished one is not trained again, an interrupted one goes on. Fields are set by name: --federation.K=10
+    --federation.C=5 --partition.R=0.6; --data mnist; --method semifl. --precision is fp32, bf16 (autocast), or, on CUDA
+    alone, tf32: convolutions and products as the papers had them by torch's default.
+    """
     experiment = resolve(options.config, options.rest, start=_start(options))
     if options.print_config:
         print(json.dumps({"cell_key": experiment.cell_key, **to_json(experiment)}, indent=1))
@@ -111,13 +111,17 @@ def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder:
 
 
 def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    from benchmark.cli.progress import Display
-    from benchmark.cli.run_progress import RunProgress
+    from pytorch_lightning.callbacks import LambdaCallback
+
+    from benchmark.cli.progress import Display, look
     from benchmark.federated.devices import devices_named
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run
     from benchmark.records.wandb_mirror import mirrored, mode_asked
     from benchmark.verdicts.families import begun_under
+
+    def watch(*_: object) -> None:
+        display.show(lambda: [look(folder, experiment, "training")])
 
     console = Console(stderr=True, quiet=options.json)
     devices = devices_named(options.devices)
@@ -133,7 +137,7 @@ def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) ->
         return run(
             experiment,
             options.results,
-            callbacks=[RunProgress(experiment, display), *mirrors],
+            callbacks=[LambdaCallback(on_train_batch_end=watch), *mirrors],
             engine=engine,
             begun_under=partial(begun_under, experiment, options.results),
         )

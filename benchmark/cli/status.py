@@ -7,7 +7,6 @@ from functools import partial
 
 from rich.console import Console
 
-from benchmark.cli.main import add_places
 from benchmark.cli.progress import Display, view
 from benchmark.cli.scope import ITEMS_OR_FILES, add_reference, add_scope, planned
 from benchmark.experiment import to_json
@@ -19,19 +18,19 @@ WIDTH = 100  # columns where there is no terminal
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Reads the folder of results and changes nothing. Without ITEMs: every run that was ever begun here. A dead "
-        "run's process is gone: the next worker takes it over and goes on from its last save."
-    )
     add_scope(command, "*", ITEMS_OR_FILES)
     add_reference(command)
     command.add_argument("--watch", action="store_true", help="until all is done: live on a terminal, else by lines")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
-    add_places(command)
-    command.set_defaults(act=act, profile=None)
+    command.set_defaults(profile=None)
 
 
-def act(options: argparse.Namespace) -> int:
+def act(options: argparse.Namespace) -> None:
+    """Reads the folder of results and changes nothing.
+
+    Without ITEMs: every run that was ever begun here. A dead run's process is gone: the next worker takes it over and
+    goes on from its last save.
+    """
     console = Console()
     runs = _look(options)
     if options.watch:
@@ -42,14 +41,13 @@ def act(options: argparse.Namespace) -> int:
                     time.sleep(SECONDS_BETWEEN_LOOKS)
                     runs = _look(options)
         except KeyboardInterrupt:  # who stops looking stops nothing
-            return 0
+            return
     if options.json:
         print(json.dumps({**vars(summary(runs)), "runs": list(map(vars, runs))}))
-        return 0
+        return
     (console if console.is_terminal else Console(width=WIDTH)).print(view(runs))
     for trouble in dict.fromkeys(run.trouble for run in runs if run.trouble is not None):
         print(trouble)
-    return 0
 
 
 def _look(options: argparse.Namespace) -> list[RunStatus]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from benchmark.cli.main import add_places
 from benchmark.cli.verify import train_again, troubles_of
 from benchmark.errors import ConfigError, DataError
 from benchmark.files import ANEW, write_atomically, write_json
@@ -28,19 +27,18 @@ from sweeps.plan import plan, restricted
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Writes a bundle to standard output: the finished runs of an item or a cell, hashes of data and code, the "
-        "source of methods and networks of your own, and a card. Nothing is sent."
-    )
     command.add_argument("what", metavar="ITEM|KEY", help="ssfl/tab2, ./mine.toml, or a cell's key (`fssl status`)")
     command.add_argument("--profile", default="laptop", help="of the item: demo, laptop (default), gpu or paper")
     command.add_argument("--by", default="", metavar="NAME", help="whose runs they are")
     command.add_argument("--note", default="", help="a sentence for readers")
-    add_places(command)
-    command.set_defaults(act=act)
 
 
-def act(options: argparse.Namespace) -> int:
+def act(options: argparse.Namespace) -> None:
+    """Writes a bundle to standard output. Nothing is sent.
+
+    It has the finished runs of an item or a cell, hashes of data and code, the source of methods and networks of your
+    own, and a card.
+    """
     if sys.stdout.isatty():
         raise ConfigError(f"a bundle is a file: fssl submit {options.what} > bundle.zip")
     title, labels, records = _chosen(options)
@@ -53,7 +51,6 @@ def act(options: argparse.Namespace) -> int:
     own = sorted({name for run in runs for name in own_names(run.experiment)})
     named = f"; of your own, named as here: {', '.join(own)}" if own else ""
     print(f"fssl: {len(runs)} runs of {len(labels)} cells{named}", file=sys.stderr)
-    return 0
 
 
 def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, str], Records]:

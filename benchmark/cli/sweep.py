@@ -20,12 +20,6 @@ COMMITTED = ROOT / "sweeps" / "wandb"
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Prints a W&B sweep file: `fssl sweep ssfl/tab2 > sweep.yaml`, or `fssl sweep --grid 'R=0,0.4 T=2,8 "
-        "method=crl,grouping seed=0,1'`. Every combination is built before anything is printed. Factors: R, T, N_s, K, "
-        "C, S, alpha, method, data, seed, profile, a cell, and any field by its dotted name, such as optimizer.lr. A "
-        "value with blanks or commas stands in double quotes: 'cell=\"ssfl/tab2:Labels alone\" seed=0'."
-    )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--grid", metavar="WORDS", help="factors and their values, in place of an ITEM")
     command.add_argument("--profile", default=DEFAULT_PROFILE, help="demo, laptop (default), gpu or paper")
@@ -33,24 +27,29 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--yes", action="store_true", help="take more than 10,000 runs")
     command.add_argument("--check", type=Path, metavar="FILE", help="only check this sweep file")
     command.add_argument("--write", type=Path, metavar="FOLDER", help="write a file for each ITEM instead of printing")
-    command.set_defaults(act=act)
 
 
-def act(options: argparse.Namespace) -> int:
+def act(options: argparse.Namespace) -> None:
+    """Prints a W&B sweep file, or checks one.
+
+    Such as `fssl sweep ssfl/tab2 > sweep.yaml`, or `fssl sweep --grid 'R=0,0.4 T=2,8 method=crl,grouping seed=0,1'`.
+    Every combination is built before anything is printed. Factors: R, T, N_s, K, C, S, alpha, method, data, seed,
+    profile, a cell, and any field by its dotted name, such as optimizer.lr. A value with blanks or commas stands in
+    double quotes: 'cell="ssfl/tab2:Labels alone" seed=0'.
+    """
     seeds = seeds_of(options).of_every_cell()
     if sum([bool(options.items), options.grid is not None, options.check is not None]) != 1:
         raise ConfigError("give one of ITEM, --grid and --check; see `fssl sweep --help`")
     if options.check is not None:
         if method := chosen_by_wandb(options.check):
             print(f"{options.check}: {method}: W&B chooses the runs, no error")
-            return 0
+            return
         runs = checked(read(options.check), many=options.yes)
         print(f"{options.check}: {len(runs)} runs of {len({run.cell_key for run in runs})} cells, no error")
     elif options.grid is not None:
         print(file_of_grid(options, seeds), end="")
     else:
         _write_items(options, seeds)
-    return 0
 
 
 def file_of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from benchmark.cli.main import add_places, number
+from benchmark.cli.main import number
 from benchmark.cli.run import resolve
 from benchmark.config import choose
 from benchmark.data.datasets import load
 from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment
 from benchmark.federated.start import usable_cores
 from benchmark.files import write_atomically
 from benchmark.papers.catalogue import cell_named
@@ -29,13 +30,6 @@ CAUTION = (
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.usage = "fssl tune STUDY | --search FIELD=SPAN ... [--FIELD=VALUE ...] [options]"
-    command.description = (
-        "Searches what a paper does not report (Optuna's TPE; a trial that falls behind is pruned) on labels held out "
-        "at the server, never on test data. STUDY is fedswitch/open, or a TOML file of your own. In its place --search "
-        "names fields, and any others are set as for `fssl run`: --method my:M --search optimizer.lr=0.01..0.1:log "
-        "--search method.batch_size=16,32,64. Start it as often as you like on one storage: each is a worker. Ctrl-C "
-        "loses nothing; the trial of a killed one is queued again after two minutes."
-    )
     command.add_argument(
         "--search",
         action="append",
@@ -58,11 +52,17 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "read off its list of processes; a password may also lie in ~/.pgpass)",
     )
     command.add_argument("--json", action="store_true", help="print the study as one JSON object, nothing else")
-    add_places(command)
-    command.set_defaults(act=act, takes_overrides=True)
+    command.set_defaults(fields_of=Experiment)
 
 
-def act(options: argparse.Namespace) -> int:
+def act(options: argparse.Namespace) -> None:
+    """Searches what a paper does not report, never on test data.
+
+    By Optuna's TPE on labels held out at the server; a trial that falls behind is pruned. STUDY is fedswitch/open, or a
+    TOML file of your own. In its place --search names fields, and any others are set as for `fssl run`: --method my:M
+    --search optimizer.lr=0.01..0.1:log --search method.batch_size=16,32,64. Start it as often as you like on one
+    storage: each is a worker. Ctrl-C loses nothing; the trial of a killed one is queued again after two minutes.
+    """
     study = _study(options)
     storage = checked_place(options.storage or str(options.results / "tuning" / f"{study.slug}.journal"))
     load(study.experiment.data.name)  # a missing data set ends the command before it writes
@@ -76,7 +76,6 @@ def act(options: argparse.Namespace) -> int:
         print(json.dumps({**summary, "file": str(path)}))
     else:
         print(in_words(summary), f"study: {path}", CAUTION, sep="\n")
-    return 0
 
 
 def _study(options: argparse.Namespace) -> Study:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from benchmark.cli.main import add_methods, add_places, number
+from benchmark.cli.main import add_methods, number
 from benchmark.errors import ConfigError, DataError
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, Item
-from benchmark.records.collect import all_records, is_copy
-from benchmark.records.record import FINISHED, Records, RunRecord
+from benchmark.records.collect import all_records
+from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.verify import Retrained, check_records, retrain, why_not_here
 from benchmark.verdicts.checks import decided_cells, notes_of_rules, troubles_of_claims
 from sweeps.plan import plan
@@ -22,14 +22,6 @@ Filed: TypeAlias = tuple[RunRecord, Path]  # a record, and its folder or file
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Reads every record, those of this machine and the committed copies: types, key and seed, sums, digests, "
-        "claims, equal rounds under two seeds; hashes of data and partitions are computed again where the data are "
-        "here. Exit 66 if anything does not add up. What was changed, added or deleted among the committed copies, "
-        "`git status` says. With ITEMs also notes on each of these tables: seeds that have not been run, and runs of "
-        "several versions of the code; they change no exit code. A bundle, which `fssl submit` wrote, is accepted or "
-        "refused, and its own code does not run without --trust."
-    )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), all, or bundle.zip")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
     command.add_argument(
@@ -59,12 +51,16 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--accept", action="store_true", help="put a bundle that is accepted on the site")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     add_methods(command)
-    add_places(command)
-    command.set_defaults(act=act)
 
 
 def act(options: argparse.Namespace) -> int:
-    """Read every record and say what does not add up; exit 66 if anything does not."""
+    """Reads every record, those of this machine and the committed copies.
+
+    Checks types, key and seed, sums, digests, claims, equal rounds under two seeds; hashes of data and partitions are
+    computed again where the data are here. Exit 66 if anything does not add up. What was changed, added or deleted
+    among the committed copies, `git status` says. A bundle, which `fssl submit` wrote, is accepted or refused, and its
+    own code does not run without --trust.
+    """
     bundles = [name for name in options.items if name.endswith(".zip")]
     if bundles and (len(bundles) < len(options.items) or options.claims):
         raise ConfigError(f"{bundles[0]}: is a bundle; verify bundles without ITEMs and --claims")
@@ -82,16 +78,13 @@ def act(options: argparse.Namespace) -> int:
     faults, absent = check_records(records)
     troubles += [*faults, *troubles_of_claims(records)]
     notes = notes_of_rules(records)
-    resolved = [_resolved(item, options) for item in chosen]
-    retrained = train_again(_to_retrain(records, resolved, options), options)
+    retrained = train_again(_to_retrain(records, chosen, options), options)
     troubles += troubles_of(retrained)
-    undigested = sum(bool(record.result) and "digest" not in record.result and not is_copy(p) for record, p in records)
     if options.json:
         summary = {
             "records": len(records),
             "troubles": troubles,
             "notes": notes,
-            "without_digest": undigested,
             "absent": sorted(absent),
             "retrained": {str(path): vars(outcome) for path, outcome in retrained.items()},
         }
@@ -101,22 +94,11 @@ def act(options: argparse.Namespace) -> int:
             print(line)
         if absent:
             print(f"not computed again, as these files are not here: {', '.join(sorted(absent))}", file=sys.stderr)
-        if undigested:
-            words = "runs are older than digests: an edit shows only where sums no longer fit"
-            print(f"{undigested} {words}", file=sys.stderr)
         print(f"{len(records)} records, {len(troubles)} troubles")
     return DataError.exit_code if troubles else 0
 
 
-def _resolved(item: Item, options: argparse.Namespace) -> tuple[Item, Records]:
-    """The item with the settings that its trials chose, and the records of its cells."""
-    planned = plan([item], options.results, with_reference=options.profile != "demo", tell=False)
-    return planned.items[0], planned.records
-
-
-def _to_retrain(
-    records: Sequence[Filed], resolved: Sequence[tuple[Item, Records]], options: argparse.Namespace
-) -> list[Filed]:
+def _to_retrain(records: Sequence[Filed], named: Sequence[Item], options: argparse.Namespace) -> list[Filed]:
     """N finished runs, any of them with equal chance; with --claims one confirming run of each decided cell."""
     if not options.retrain and not options.claims:
         return []
@@ -128,9 +110,10 @@ def _to_retrain(
     chosen = draw.sample(here, min(options.retrain, len(here)))
     if not options.claims:
         return chosen
-    if not resolved:
+    if not named:
         raise ConfigError("--claims: of which items? name them, such as `fssl verify ssfl/tab2 --claims`")
-    decided = {key for item, its_records in resolved for key in decided_cells(item, its_records)}
+    planned = plan(named, options.results, with_reference=options.profile != "demo", tell=False)
+    decided = {key for item in planned.items for key in decided_cells(item, planned.records)}
     for key in sorted(decided):
         able, all_of_cell = (
             [filed for filed in among if filed[0].cell_key == key and filed[0].seed in CONFIRMING]

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from benchmark.cli.main import add_methods, add_places
+from benchmark.cli.main import add_methods
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import from_record
 from benchmark.papers.catalogue import items
@@ -13,20 +13,19 @@ from sweeps.plan import plan
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Sends every recorded round that W&B lacks, under the id that a sweep's agent gave the run, else under "
-        "cell_key-seed: a second call sends nothing (one with --offline writes all again). Without ITEMs: all runs of "
-        "the results folder. With ITEMs: their runs and committed copies."
-    )
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
     command.add_argument("--offline", action="store_true", help="write files for `wandb sync`, without a network")
     add_methods(command)
-    add_places(command)
-    command.set_defaults(act=act)
 
 
 def act(options: argparse.Namespace) -> int:
+    """Sends every recorded round that W&B lacks.
+
+    It goes under the id that a sweep's agent gave the run, else under cell_key-seed: a second call sends nothing (one
+    with --offline writes all again). Without ITEMs: all runs of the results folder. With ITEMs: their runs and
+    committed copies.
+    """
     troubles: list[str] = []
     records = (
         _records_of_items(options)

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
@@ -34,28 +34,41 @@ def starting(*, fresh: bool = False) -> Iterator[Any]:
     """
     # The resource tracker would lift the block when it starts with the first process (Python 3.11, `ensure_running`).
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    # Another thread, which blocks nothing, may take the signal, and Python would raise it here, in the main thread.
-    handlers: dict[signal.Signals, Any] = {}
-    heard: list[int] = []
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            handlers[number] = signal.signal(number, lambda number, frame: heard.append(number)) or signal.SIG_DFL
     threads = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    os.environ.update(dict.fromkeys(threads, "1"))
+    heard: list[int] = []
     try:
-        yield multiprocessing.get_context("spawn" if fresh else _method())
+        # Another thread, which blocks nothing, may take the signal, and Python would raise it here, in the main thread.
+        with handled(lambda number, frame: heard.append(number), signal.SIGINT, signal.SIGTERM):
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+            os.environ.update(dict.fromkeys(threads, "1"))
+            try:
+                yield multiprocessing.get_context("spawn" if fresh else _method())
+            finally:
+                for name in threads:
+                    del os.environ[name]
+                os.environ.update({name: value for name, value in threads.items() if value is not None})
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
-        for name, value in threads.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
         if heard:
             signal.raise_signal(heard[0])
+
+
+@contextlib.contextmanager
+def handled(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[dict[signal.Signals, Any]]:
+    """Let the handler answer these signals; gives the handlers before. Signals reach the main thread alone: in another
+    one this does nothing."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if is_main}
+    try:
+        yield before
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier or signal.SIG_DFL)
+
+
+def sigterm_as_interrupt() -> contextlib.AbstractContextManager[object]:
+    """Let SIGTERM raise KeyboardInterrupt: its default action would end this process and leave its workers."""
+    return handled(signal.default_int_handler, signal.SIGTERM)
 
 
 def _method() -> str:

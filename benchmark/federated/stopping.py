@@ -8,13 +8,13 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from types import FrameType
 
 import pytorch_lightning as pl
 
 from benchmark.errors import Stopped
+from benchmark.federated.start import handled
 
 
 class Preempted(BaseException):
@@ -57,15 +57,11 @@ class StopOnSignal(pl.Callback):
         """
         global _received
         _received = None
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._ask)
+        numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
         try:
-            yield
+            with handled(self._ask, *numbers) as self._before:
+                yield
         finally:
-            for number, handler in self._before.items():
-                signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
             _received = None
 
     def _ask(self, number: int, frame: FrameType | None) -> None:

@@ -46,7 +46,7 @@ def small_item(profile: str) -> Item:
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    for module in (catalogue, report, reproduce):
+    for module in (catalogue, report):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": small_item})
         monkeypatch.setattr(module, "VARIANTS", {}, raising=False)
     return ["--results", str(tmp_path)]

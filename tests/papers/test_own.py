@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmark.cli import report, reproduce
+from benchmark.cli import report
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import from_json, to_json
@@ -33,9 +33,8 @@ def mine(tmp_path, monkeypatch):
     """A file of one's own; of the suite's items and committed records none, which a site would have pages of."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(copies, "COMMITTED", tmp_path / "nothing")
-    for module in (report, reproduce):
-        monkeypatch.setattr(module, "ITEMS", {})
-        monkeypatch.setattr(module, "VARIANTS", {})
+    for name in ("ITEMS", "VARIANTS"):
+        monkeypatch.setattr(report, name, {})
     (tmp_path / "mine.toml").write_text(FILE)
     return tmp_path / "mine.toml"
 

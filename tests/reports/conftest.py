@@ -13,14 +13,6 @@ from reports.site import build
 from tests.reports.fakes import lean, small, table2
 
 
-@pytest.fixture(scope="session", autouse=True)
-def no_studies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Sites without the checkout's own studies, where a test names none."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reports.site.STUDIES", tmp_path_factory.mktemp("studies"))
-        yield
-
-
 @pytest.fixture(scope="session")
 def laptop_table() -> tuple[Item, Records]:
     """The realistic item of tests/reports/fakes.py under profile laptop."""

@@ -25,9 +25,10 @@ def study(**changes: Any) -> str:
 
 def test_a_study_has_a_sentence_and_its_file_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     content = study(title=HOSTILE)
-    (tmp_path / "toy.json").write_text(content)
-    (tmp_path / "half.json").write_text("{")
-    page = build([], tmp_path / "site", studies=tmp_path)
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies/toy.json").write_text(content)
+    (tmp_path / "studies/half.json").write_text("{")
+    page = build([], tmp_path / "site", results=tmp_path)
     said = (
         "2 complete, 1 pruned trials on 100 labels of digits. The best has +2.00 points over the default, over 3 common"
     )

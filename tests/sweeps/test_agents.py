@@ -1,20 +1,23 @@
 """W&B's own agent and client under `fssl agent`, `fssl run --wandb` and `wandb-rebuild`, against `wandb_server`."""
 
 import json
+import os
 import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
-from signal import SIGTERM
+from argparse import Namespace
+from signal import SIGINT, SIGTERM
 
 import pytest
 import yaml
 
 from benchmark.cli import agent
-from benchmark.cli.agent import Missing, _devices_seen, _exit_code
+from benchmark.cli.agent import _devices_seen, _exit_code, _run_agents
 from benchmark.cli.main import main
-from benchmark.errors import Diverged, RunningElsewhere, Stopped
+from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.files import read_json
 from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
@@ -127,7 +130,7 @@ def test_the_exit_code_is_that_of_the_records(tiny, tmp_path):
         return _exit_code(plan_of_runs(runs, tmp_path), tmp_path, stopped)
 
     run(tiny, tmp_path)
-    with pytest.raises(Missing, match="1 runs are missing"):
+    with pytest.raises(FsslError, match="1 runs are missing"):
         code()
     with pytest.raises(Stopped, match="1 runs are left"):
         code(stopped=True)
@@ -137,6 +140,23 @@ def test_the_exit_code_is_that_of_the_records(tiny, tmp_path):
     assert code() == 0
     (folder / "result.json").write_text(json.dumps({**read_json(folder / "result.json"), "status": "diverged"}))
     assert code() == Diverged.exit_code
+
+
+def test_signals_are_passed_on_to_the_agents_each_time(tmp_path, monkeypatch):
+    """The process in place of W&B's agent ends at the second one."""
+    blocked = "import pathlib, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
+    waiting = "for name in 'ab': pathlib.Path(name).touch(); signal.sigwait({signal.SIGTERM})"
+    words, start = [sys.executable, "-c", blocked + waiting], subprocess.Popen
+    monkeypatch.setattr("benchmark.cli.agent.subprocess.Popen", lambda *_, **__: start(words, cwd=tmp_path))
+
+    def interrupt() -> None:
+        for name, number in (("a", SIGTERM), ("b", SIGINT)):
+            while not (tmp_path / name).exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt).start()
+    assert _run_agents(Namespace(results=tmp_path, offline=False, count=None, sweep="a/b/c", devices=None))
 
 
 @pytest.fixture(scope="module")
