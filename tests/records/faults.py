@@ -151,7 +151,7 @@ def _in_an_evaluation(strike: Callable[[], None], number: int) -> None:
             yield images_NCHW
 
     wrap(FederatedModule, "training_step", in_round)
-    wrap(evaluate, "_chunks", watched)
+    wrap(evaluate, "chunks", watched)
 
 
 def _at_publishing(strike: Callable[[], None], number: int) -> None:
