@@ -89,7 +89,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     """A call of `owner.name` is one of `around`, which has the original as its first argument."""
     original = getattr(owner, name)
-    setattr(owner, name, lambda *arguments: around(original, *arguments))
+    setattr(owner, name, lambda *arguments, **options: around(original, *arguments, **options))
 
 
 def _around_a_save(strike: Callable[[], None], number: int, *, after: bool) -> None:
@@ -106,7 +106,10 @@ def _around_a_save(strike: Callable[[], None], number: int, *, after: bool) -> N
 def _in_a_save(strike: Callable[[], None], number: int) -> None:
     """When half of the file is on the disk."""
 
-    def halved(save: Any, content: Any, file: Any) -> None:
+    def halved(save: Any, content: Any, file: Any, **options: Any) -> None:
+        if isinstance(file, str):  # a message of the pool
+            save(content, file, **options)
+            return
         save(content, buffer := io.BytesIO())
         data = buffer.getvalue()
         file.write(data[: len(data) // 2])
