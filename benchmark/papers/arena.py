@@ -21,9 +21,8 @@ from benchmark.methods.catalogue import method_class, read_method
 from benchmark.optim.sgd import SGD
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Cell, Choice, Item
-from benchmark.papers.scale import changed, read_data, with_fields
+from benchmark.papers.scale import changed, read_data, values_of, with_fields
 from benchmark.papers.table import SELECTIONS
-from benchmark.papers.values import values_of
 
 FILE = values_of("arena")
 UNTUNED = "untuned"
