@@ -33,10 +33,6 @@ class Setting:
     partition: Literal["Batch-IID", "Batch-NonIID", "Streaming-NonIID"] | None = None
     alpha: float | None = None
 
-    @property
-    def at_clients(self) -> bool:
-        return self.labels == "Labels at Client"
-
 
 @cache
 def experiment(setting: Setting) -> Experiment:
@@ -78,7 +74,7 @@ def scale(setting: Setting, profile: str) -> Scale:
     stand_in = stand_ins("fedswitch")[profile]["streaming" if streaming else "batch"]
     data, size, each = dict(stand_in.data), stand_in.batch_size, stand_in.own["labels_a_class"]
     labels = data["N_s"]
-    if setting.at_clients:
+    if setting.labels == "Labels at Client":
         del data["N_s"]
         data["labels_per_client"] = each
         labels, size = CLASSES * each * (stand_in.K or 1), stand_in.own["batch_size_at_clients"]

@@ -82,12 +82,17 @@ def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
     federation = {name: size for name, size in sizes.items() if size is not None}
     if scale.T is not None:
         federation["epochs"] = None  # local steps replace epochs
+    method: dict[str, Any] = dict(scale.method)
+    if scale.batch_size is not None:
+        method |= {"batch_size": scale.batch_size, "server_batch_size": scale.server_batch_size or scale.batch_size}
+    if scale.warm_start_rounds is not None:
+        method["warm_start_rounds"] = scale.warm_start_rounds
     return replace(
         experiment,
         data=replace(experiment.data, **scale.data),
         partition=replace(experiment.partition, **scale.partition),
         model=scale.model or experiment.model,
-        method=_method(experiment.method, scale),
+        method=with_fields(experiment.method, method),
         federation=replace(experiment.federation, **federation),
         optimizer=scale.optimizer or experiment.optimizer,
         evaluation=scale.evaluation or experiment.evaluation,
@@ -106,15 +111,6 @@ def with_fields(method: Any, wanted: Mapping[str, Any]) -> Any:
     """The method with these values, for those of the fields that it has."""
     has = {f.name for f in fields(method)}
     return replace(method, **{name: value for name, value in wanted.items() if name in has})
-
-
-def _method(method: Any, scale: Scale) -> Any:
-    wanted: dict[str, Any] = dict(scale.method)
-    if scale.batch_size is not None:
-        wanted |= {"batch_size": scale.batch_size, "server_batch_size": scale.server_batch_size or scale.batch_size}
-    if scale.warm_start_rounds is not None:
-        wanted["warm_start_rounds"] = scale.warm_start_rounds
-    return with_fields(method, wanted)
 
 
 def tenth(experiment: Experiment) -> Experiment:
