@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.models.norms import mean_statistics, set_statistics
-from benchmark.models.tensors import tensors_of
+from benchmark.models.classifier import tensors_of
+from benchmark.models.norms import mean_statistics
 
 Otherwise = TypeVar("Otherwise", bound=fl.Weights | None)
 
@@ -293,4 +293,5 @@ def with_static_statistics(
         world.job(holder, StatisticsUpdate(part=part, pooled=pooled), {"student": weights}) for holder, part in asked
     ]
     shares = [(answer["statistics"], answer["count"]) for _, answer in sent(world.fit(jobs))]
-    return set_statistics(weights, mean_statistics(shares, pooled=pooled))
+    statistics = mean_statistics(shares, pooled=pooled)
+    return {**weights, **{name: value.to(weights[name]) for name, value in statistics.items()}}
