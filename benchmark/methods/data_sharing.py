@@ -75,14 +75,11 @@ class DataSharing(fl.Method):
     def _give_shares(self, given: fl.Tree, cohort: list[int], world: fl.World) -> fl.Tree:
         """Positions in G by client. Drawn for each client that has none yet."""
         shared = world.labelled[fl.SERVER]
-        drawn = {
-            str(client): torch.from_numpy(
-                world.generator("shared", client).permutation(shared)[: self.given(shared)].copy()
-            ).sort()[0]
-            for client in cohort
-            if str(client) not in given
-        }
-        return {**given, **drawn}
+        for client in cohort:
+            if str(client) not in given:
+                drawn = world.generator("shared", client).permutation(shared)[: self.given(shared)]
+                given = {**given, str(client): torch.from_numpy(drawn.copy()).sort()[0]}
+        return given
 
     def _job(self, student: fl.Weights, given: fl.Tree, client: int, world: fl.World) -> fl.Job:
         shared_N = tuple(given[str(client)].tolist())

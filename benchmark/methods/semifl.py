@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
@@ -122,18 +121,15 @@ class ClientUpdate(shared.StudentUpdate):
         labels_N, _, kept_N = pseudo_labels(reader.predict(received["student"], "unlabelled", "weak"), method.threshold)
         local = shared.with_own_labels(self.begin(received, private, reader), labels_N, kept_N, stream="fix")
         if local.trainable:
-            others_N, count = self._others(kept_N), len(local.selected["fix"].positions_N)
+            # D- is drawn from the unsure images (Eq. 4), or from all (modules.py:259-262, data.py:310-322).
+            all_sure, by_paper = bool(kept_N.all()), method.mix_source == "paper"
+            others_N = (~kept_N).nonzero().flatten() if by_paper and not all_sure else torch.arange(len(kept_N))
+            count = len(local.selected["fix"].positions_N)
             drawn_N = others_N[torch.randint(len(others_N), (count,), generator=reader.draw)]
-            skipped = method.mix_source == "paper" and method.nothing_below == "skip_mix" and bool(kept_N.all())
+            skipped = by_paper and method.nothing_below == "skip_mix" and all_sure
             mix_labels_N = torch.full_like(drawn_N, NO_LABEL) if skipped else labels_N[drawn_N]
             local.selected["mix"] = fl.Selected(positions_N=drawn_N, labels_N=mix_labels_N)
         return local
-
-    def _others(self, kept_N: Tensor) -> Tensor:
-        """What D- is drawn from: the unsure images (Eq. 4), or all (modules.py:259-262, data.py:310-322)."""
-        if self.method.mix_source == "released_code" or bool(kept_N.all()):
-            return torch.arange(len(kept_N))
-        return (~kept_N).nonzero().flatten()
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         """Eqs. 5 to 8; one lambda a batch, not max(lambda, 1 - lambda) (utils.py:115-185)."""
