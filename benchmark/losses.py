@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
+from benchmark.models.classifier import tensors_of
 from benchmark.models.norms import has_batch_statistics
-from benchmark.models.tensors import tensors_of
 
 
 def supervised_loss(logits_ND: Tensor, labels_N: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -9,8 +9,8 @@ from typing import Any
 from benchmark.data.folder import public_name
 from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.columns import WORDS as PRINTED
 from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.papers.table import WORDS as PRINTED
 from benchmark.verdicts.judge import DECIDED, Estimate, Judged, share_text
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import contrast

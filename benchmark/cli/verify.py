@@ -15,7 +15,7 @@ from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import all_records
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.verify import Retrained, check_records, retrain, why_not_here
-from benchmark.verdicts.checks import decided_cells, notes_of_rules, troubles_of_claims
+from benchmark.verdicts.checks import decided_cells, troubles_of_claims
 from sweeps.plan import plan
 
 Filed: TypeAlias = tuple[RunRecord, Path]  # a record, and its folder or file
@@ -77,20 +77,18 @@ def act(options: argparse.Namespace) -> int:
         raise DataError(f"{options.results}: has no record to verify; name a folder of results: --results PATH")
     faults, absent = check_records(records)
     troubles += [*faults, *troubles_of_claims(records)]
-    notes = notes_of_rules(records)
     retrained = train_again(_to_retrain(records, chosen, options), options)
     troubles += troubles_of(retrained)
     if options.json:
         summary = {
             "records": len(records),
             "troubles": troubles,
-            "notes": notes,
             "absent": sorted(absent),
             "retrained": {str(path): vars(outcome) for path, outcome in retrained.items()},
         }
         print(json.dumps(summary))
     else:
-        for line in (*troubles, *(f"note: {note}" for note in notes)):
+        for line in troubles:
             print(line)
         if absent:
             print(f"not computed again, as these files are not here: {', '.join(sorted(absent))}", file=sys.stderr)

@@ -81,11 +81,8 @@ class DataSet:
     note: str = ""  # what a page that shows a number on this set has to say
 
     def __post_init__(self) -> None:
-        parts = {
-            "training": (self.train_images_NCHW, self.train_labels_N),
-            "test": (self.test_images_NCHW, self.test_labels_N),
-        }
-        for part, (images_NCHW, labels_N) in parts.items():
+        training, test = (self.train_images_NCHW, self.train_labels_N), (self.test_images_NCHW, self.test_labels_N)
+        for part, (images_NCHW, labels_N) in {"training": training, "test": test}.items():
             if images_NCHW.dtype != torch.uint8 or images_NCHW.shape[1:] != self.image_shape or not len(images_NCHW):
                 raise DataError(
                     f"{self.name}: {part} images are {images_NCHW.dtype} {tuple(images_NCHW.shape)}, "

@@ -25,22 +25,8 @@ from benchmark.data import image_ops as ops
 from benchmark.data.image_ops import to_device
 from benchmark.errors import ConfigError
 
-
-class Family(IntEnum):
-    """Operations that are run in one pass, whatever their parameters."""
-
-    KEEP = 0
-    LOOKUP = 1
-    AUTOCONTRAST = 2
-    EQUALIZE = 3
-    CONTRAST = 4
-    COLOR = 5
-    SHARPNESS = 6
-    AFFINE = 7
-    BILINEAR = 8
-    BOX = 9
-
-
+# Operations that are run in one pass, whatever their parameters.
+Family = IntEnum("Family", "KEEP LOOKUP AUTOCONTRAST EQUALIZE CONTRAST COLOR SHARPNESS AFFINE BILINEAR BOX", start=0)
 # Images of a family (n, C, H, W), their parameters (n, ...) -> images.
 _APPLY: Mapping[int, Callable[[Tensor, Tensor], Tensor]] = {
     Family.LOOKUP: lambda images, table: ops.look_up(images, table[:, None].expand(-1, images.shape[1], -1)),

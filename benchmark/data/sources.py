@@ -120,13 +120,9 @@ def _kept(folder: Any) -> tuple[np.ndarray, list[int]]:
     return cached(stamp, decode), folder.targets
 
 
-READERS: Mapping[str, Callable[..., Raw]] = {  # (folder, whether to download, arguments) -> the set
-    "cifar": cifar,
-    "mnist": mnist,
-    "emnist": emnist,
-    "svhn": svhn,
-    "stl10": stl10,
-    "class_folders": class_folders,
+# By name: (folder, whether to download, arguments) -> the set.
+READERS: Mapping[str, Callable[..., Raw]] = {
+    reader.__name__: reader for reader in (cifar, mnist, emnist, svhn, stl10, class_folders)
 }
 _READ_ERRORS = (OSError, RuntimeError, ValueError, TypeError, EOFError, AssertionError, KeyError)
 

@@ -13,8 +13,7 @@ from benchmark.config import nearest
 from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, as_released, load
 from benchmark.data.fedmatch import arrivals, pooled
-from benchmark.data.labelling import LabelAssignment, assign_labels
-from benchmark.data.split import Split, share_unlabelled, split
+from benchmark.data.split import LabelAssignment, Split, assign_labels, share_unlabelled, split
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import memory_format

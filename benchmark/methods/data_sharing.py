@@ -25,8 +25,7 @@ from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import loss_of_kept, pseudo_labels
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import labelled_loss, mean_of, predict_weak, trained_at_server
-from benchmark.methods.static_norm import with_static_statistics
+from benchmark.methods.shared import labelled_loss, mean_of, predict_weak, trained_at_server, with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +75,11 @@ class DataSharing(fl.Method):
     def _give_shares(self, given: fl.Tree, cohort: list[int], world: fl.World) -> fl.Tree:
         """Positions in G by client. Drawn for each client that has none yet."""
         shared = world.labelled[fl.SERVER]
-        drawn = {
-            str(client): torch.from_numpy(
-                world.generator("shared", client).permutation(shared)[: self.given(shared)].copy()
-            ).sort()[0]
-            for client in cohort
-            if str(client) not in given
-        }
-        return {**given, **drawn}
+        for client in cohort:
+            if str(client) not in given:
+                drawn = world.generator("shared", client).permutation(shared)[: self.given(shared)]
+                given = {**given, str(client): torch.from_numpy(drawn.copy()).sort()[0]}
+        return given
 
     def _job(self, student: fl.Weights, given: fl.Tree, client: int, world: fl.World) -> fl.Job:
         shared_N = tuple(given[str(client)].tolist())

@@ -25,7 +25,7 @@ Legend: row c of relation_DD is a distribution, or zeros where the class has no 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -89,10 +89,12 @@ class FedIRM(FedConsist):
             else:
                 average.add(outcome.sends["student"], weight[outcome.key.client])
         relation = mean_relation(relations) if relations else state.server.get("relation")
-        others = [self._matches(jobs[client], relation, world) for client in cohort if not world.labelled[client]]
+        known, others = {} if relation is None else {"relation": relation}, []
+        for job in (jobs[client] for client in cohort if not world.labelled[client]):
+            update = replace(cast(RelationMatching, job.update), relation_DD=relation, ramp=self.ramp(world))
+            others.append(replace(job, update=update, receives={**job.receives, **known}))
         for outcome in world.fit(others):
             average.add(outcome.sends["student"], weight[outcome.key.client])
-        known = {} if relation is None else {"relation": relation}
         server = {**state.server, "student": average.value(), **known}
         return fl.State(server=server), share_of_labelled(world, share)
 
@@ -114,12 +116,6 @@ class FedIRM(FedConsist):
     def _update(self, world: fl.World, client: int, again: bool) -> LabelledUpdate:
         update = LabelledAndKept if world.labelled[client] else RelationMatching
         return update(method=self, again=again)
-
-    def _matches(self, job: fl.Job, relation: Tensor | None, world: fl.World) -> fl.Job:
-        received = {} if relation is None else {"relation": relation}
-        assert isinstance(job.update, RelationMatching)
-        update = replace(job.update, relation_DD=relation, ramp=self.ramp(world))
-        return replace(job, update=update, receives={**job.receives, **received})
 
 
 def relation_matrix(logits_ND: Tensor, labels_N: Tensor, kept_N: Tensor, temperature: float) -> Tensor:

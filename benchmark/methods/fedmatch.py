@@ -45,7 +45,7 @@ from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, sum_over_weights, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean, sent
-from benchmark.models.tensors import tensors_of
+from benchmark.models.classifier import tensors_of
 
 Sets = dict[str, fl.Weights]  # "sigma" and "psi"
 
@@ -101,7 +101,9 @@ class FedMatch(fl.Method):
         warm = world.round <= self.warm_start_rounds
         current: Sets = {"sigma": state.server["sigma"], "psi": state.server["psi"]}
         if not at_clients:
-            current = {**current, "sigma": self._server_sigma(current, world)}
+            data = {"labelled": fl.Stream.whole("labelled", self.server_batch_size, "plain")}
+            update = ServerSigmaUpdate(method=self)  # psi is only read
+            current = {**current, **world.fit_one(fl.SERVER, update, {**current}, data, begins=current)}
         ends: dict[int, Sets] = {}
         helped = 0
         if at_clients or not warm:
@@ -113,11 +115,6 @@ class FedMatch(fl.Method):
         outputs = {**state.server["outputs"], **self._outputs(ends, world)}
         server = {**current, "known": known, "outputs": outputs}
         return fl.State(server=server), {"helpers/clients": float(helped)}
-
-    def _server_sigma(self, current: Sets, world: fl.World) -> fl.Weights:
-        """sigma after the server's pass over its labels; psi is only read."""
-        data = {"labelled": fl.Stream.whole("labelled", self.server_batch_size, "plain")}
-        return world.fit_one(fl.SERVER, ServerSigmaUpdate(method=self), {**current}, data, begins=current)["sigma"]
 
     def _clients(
         self, state: fl.State, current: Sets, world: fl.World, update: "ClientUpdate"

@@ -150,9 +150,8 @@ class ProxyUpdate(ClientUpdate):
         loss, aux = self.loss_of(logits, frozen, batch)
         classes_D = torch.arange(head.out_features, device=head.weight.device)
         if "labelled" in batch:
-            self.notes["counts_D"] = self.notes["counts_D"] + (batch["labelled"].known_N[:, None] == classes_D).sum(
-                dim=0
-            )
+            known_ND = batch["labelled"].known_N[:, None] == classes_D
+            self.notes["counts_D"] = self.notes["counts_D"] + known_ND.sum(dim=0)
         if "unlabelled" not in batch:
             return loss, aux
         best_MD = aux["labels_N"][:, None] == classes_D

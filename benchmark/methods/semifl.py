@@ -20,13 +20,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import StudentUpdate, fit_each, mean_of, momentum_step, trained_at_server, with_own_labels
-from benchmark.methods.static_norm import with_static_statistics
+from benchmark.methods import shared
 
 NO_LABEL = -1
 
@@ -92,12 +90,12 @@ class SemiFL(fl.Method):
 
     def _server_update(self, weights: fl.Weights, world: fl.World, draw: int) -> fl.Weights:
         """ServerUpdate of Algorithm 1, then "Update the sBN statistics"."""
-        trained = trained_at_server(weights, world, self.server_batch_size, draw, self.server_epochs_each)
+        trained = shared.trained_at_server(weights, world, self.server_batch_size, draw, self.server_epochs_each)
         return self._measure_statistics(trained, world)
 
     def _measure_statistics(self, weights: fl.Weights, world: fl.World) -> fl.Weights:
         asked = {"server": (), "server_and_clients": range(world.K), "server_and_cohort": world.cohort()}
-        return with_static_statistics(weights, world, asked[self.statistics], pooled=self.moments == "pooled")
+        return shared.with_static_statistics(weights, world, asked[self.statistics], pooled=self.moments == "pooled")
 
     def _clients(
         self, weights: fl.Weights, velocity: fl.Weights | None, world: fl.World
@@ -107,12 +105,12 @@ class SemiFL(fl.Method):
         data = {"fix": fl.Stream.whole("unlabelled", self.batch_size, "weak", "strong")}
         if self.mix_weight:
             data["mix"] = fl.Stream.whole("unlabelled", self.batch_size)
-        mean = mean_of(fit_each(world, world.cohort(), update, {"student": weights}, data), otherwise=None)
-        return momentum_step(weights, mean, velocity, self.server_momentum)
+        outcomes = shared.fit_each(world, world.cohort(), update, {"student": weights}, data)
+        return shared.momentum_step(weights, shared.mean_of(outcomes, None), velocity, self.server_momentum)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(StudentUpdate):
+class ClientUpdate(shared.StudentUpdate):
     """ClientUpdate of Algorithm 1."""
 
     method: SemiFL
@@ -121,20 +119,17 @@ class ClientUpdate(StudentUpdate):
         """Eqs. 2 to 4: labels once, the sets D+ and D-. A client without D+ has nothing to train."""
         method = self.method
         labels_N, _, kept_N = pseudo_labels(reader.predict(received["student"], "unlabelled", "weak"), method.threshold)
-        local = with_own_labels(self.begin(received, private, reader), labels_N, kept_N, stream="fix")
+        local = shared.with_own_labels(self.begin(received, private, reader), labels_N, kept_N, stream="fix")
         if local.trainable:
-            others_N, count = self._others(kept_N), len(local.selected["fix"].positions_N)
+            # D- is drawn from the unsure images (Eq. 4), or from all (modules.py:259-262, data.py:310-322).
+            all_sure, by_paper = bool(kept_N.all()), method.mix_source == "paper"
+            others_N = (~kept_N).nonzero().flatten() if by_paper and not all_sure else torch.arange(len(kept_N))
+            count = len(local.selected["fix"].positions_N)
             drawn_N = others_N[torch.randint(len(others_N), (count,), generator=reader.draw)]
-            skipped = method.mix_source == "paper" and method.nothing_below == "skip_mix" and bool(kept_N.all())
+            skipped = by_paper and method.nothing_below == "skip_mix" and all_sure
             mix_labels_N = torch.full_like(drawn_N, NO_LABEL) if skipped else labels_N[drawn_N]
             local.selected["mix"] = fl.Selected(positions_N=drawn_N, labels_N=mix_labels_N)
         return local
-
-    def _others(self, kept_N: Tensor) -> Tensor:
-        """What D- is drawn from: the unsure images (Eq. 4), or all (modules.py:259-262, data.py:310-322)."""
-        if self.method.mix_source == "released_code" or bool(kept_N.all()):
-            return torch.arange(len(kept_N))
-        return (~kept_N).nonzero().flatten()
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         """Eqs. 5 to 8; one lambda a batch, not max(lambda, 1 - lambda) (utils.py:115-185)."""

@@ -72,15 +72,6 @@ class Grouping(Checked):
         return tuple(C // self.S + (group < C % self.S) for group in range(self.S))
 
 
-def with_server(clients: shared.RunningMean, server: fl.Weights, server_weight: float | None) -> fl.Weights:
-    """The server's weights and the clients' mean in one. `clients.total` is the number of clients.
-
-    With `server_weight` None the server counts as one more client: 1 / (|clients| + 1), as in Eqs. 7 and 8.
-    """
-    share = 1.0 / (clients.total + 1.0) if server_weight is None else server_weight
-    return shared.mean([server, clients.value()], [share, 1.0 - share])
-
-
 @dataclass(frozen=True, kw_only=True)
 class CRL(Checked):
     """Objective Eq. 4, consistency regularization. The strong view has to give the weak view's confident label."""
@@ -309,10 +300,17 @@ class SSFL(fl.Method):
         return state.server["average"] if last is None else state.server["groups"][str(last)]
 
     def _group_mean(self, clients: shared.RunningMean, server: fl.Weights | None, before: fl.Weights) -> fl.Weights:
-        """Eq. 7. Without a server's weights the clients' mean, or `before` where none sent anything."""
+        """Eqs. 7 and 8: without a `server_weight` the server counts as one more client, 1 / (|G_i| + 1).
+
+        Without a server's weights the clients' mean, or `before` where none sent anything.
+        """
         if server is None:
             return clients.value() if clients.total else before
-        group_mean = with_server(clients, server, self.averaging.server_weight) if clients.total else server
+        if not clients.total:
+            return server
+        weight = self.averaging.server_weight
+        share = 1.0 / (clients.total + 1.0) if weight is None else weight
+        group_mean = shared.mean([server, clients.value()], [share, 1.0 - share])
         return self._keep_server_statistics(group_mean, server)
 
     def _keep_server_statistics(self, weights: fl.Weights, server: fl.Weights | None) -> fl.Weights:

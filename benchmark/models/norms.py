@@ -106,11 +106,6 @@ def _mean_of(running_var: str) -> str:
     return running_var.removesuffix("var") + "mean"
 
 
-def set_statistics(weights: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`weights` with these statistics, in their dtype and on their device. The other tensors are shared."""
-    return {**weights, **{name: value.to(weights[name]) for name, value in statistics.items()}}
-
-
 def group_norm(num_groups: int) -> Norm:
     """Group norm with learned scale and shift (SSFL: 32 groups). Released: resnet_gn.py:72-103."""
 

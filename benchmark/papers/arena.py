@@ -21,9 +21,8 @@ from benchmark.methods.catalogue import method_class, read_method
 from benchmark.optim.sgd import SGD
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Cell, Choice, Item
-from benchmark.papers.scale import changed, read_data, with_fields
+from benchmark.papers.scale import changed, read_data, values_of, with_fields
 from benchmark.papers.table import SELECTIONS
-from benchmark.papers.values import values_of
 
 FILE = values_of("arena")
 UNTUNED = "untuned"
@@ -105,7 +104,7 @@ class Environment:
         return tuple(e for e in ENTRIES if AT_CLIENTS in e.method.needs and (e.setting == AT_CLIENTS or not e.bound))
 
     def experiment(self, entry: Entry, *, lr: float | None = None, second: float | None = None) -> Experiment:
-        """The entry in this environment, untuned where no value is given; `second` is a value of `settings`."""
+        """The entry in this environment, untuned where no value is given."""
         method = entry.method
         if entry.beta_from:
             method = replace(method, beta=BETAS[entry.beta_from](method.beta, self.base))
@@ -118,16 +117,17 @@ class Environment:
         )
         return experiment if second is None else changed(experiment, {f"method.{entry.second}": second})
 
-    def settings(self, entry: Entry) -> dict[str, tuple[float, float | None]]:
-        """The six settings of the equal budget, by name: (learning rate, second hyperparameter)."""
+    def settings(self, entry: Entry) -> dict[str, Experiment]:
+        """The six settings of the equal budget, by name."""
         if entry.second is None:
             low, middle, high = self.learning_rates
             rates = (low / 4, low / 2, low, middle, high, 2 * high)
-            return {f"lr {lr:g}": (lr, None) for lr in rates}
+            return {f"lr {lr:g}": self.experiment(entry, lr=lr) for lr in rates}
         beta = BETAS[entry.beta_from] if entry.beta_from and entry.second == "beta" else None
         values = [beta(value, self.base) if beta else value for value in entry.values]
         symbol = FILE["symbols"][entry.second]
-        return {f"lr {lr:g}, {symbol} {v:.4g}": (lr, v) for lr in self.learning_rates for v in values}
+        tried = [(lr, v) for lr in self.learning_rates for v in values]
+        return {f"lr {lr:g}, {symbol} {v:.4g}": self.experiment(entry, lr=lr, second=v) for lr, v in tried}
 
 
 def by_images(beta: float, environment: Experiment) -> float:
@@ -199,8 +199,7 @@ def _cell(entry: Entry, column: str, value: str | float, experiment: Experiment)
 
 def choice(entry: Entry, environment: Environment) -> Choice:
     """The entry's cell to come, with its trials."""
-    settings = environment.settings(entry)
-    finals = {name: environment.experiment(entry, lr=lr, second=second) for name, (lr, second) in settings.items()}
+    finals = environment.settings(entry)
     return Choice(
         label=f"{entry.name}/tuned",
         setting={"method": entry.name, "hyperparameters": "tuned"},

@@ -17,11 +17,9 @@ from benchmark.experiment import Experiment
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.ssfl import SSFL
 from benchmark.papers.bounds import ALONE, ALONE_NOTE, bound, labels_alone, lacking
-from benchmark.papers.columns import clients_of
 from benchmark.papers.item import Cell
-from benchmark.papers.scale import REDUCED, Scale
-from benchmark.papers.table import Paper, items
-from benchmark.papers.values import experiment_of, stand_ins
+from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
+from benchmark.papers.table import Paper, clients_of, items
 
 CLASSES = 10
 
@@ -34,10 +32,6 @@ class Setting:
     labels: Literal["Labels at Client", "Labels at Server"] = "Labels at Server"  # Figure 4; assumed for Figures 2, 3
     partition: Literal["Batch-IID", "Batch-NonIID", "Streaming-NonIID"] | None = None
     alpha: float | None = None
-
-    @property
-    def at_clients(self) -> bool:
-        return self.labels == "Labels at Client"
 
 
 @cache
@@ -80,7 +74,7 @@ def scale(setting: Setting, profile: str) -> Scale:
     stand_in = stand_ins("fedswitch")[profile]["streaming" if streaming else "batch"]
     data, size, each = dict(stand_in.data), stand_in.batch_size, stand_in.own["labels_a_class"]
     labels = data["N_s"]
-    if setting.at_clients:
+    if setting.labels == "Labels at Client":
         del data["N_s"]
         data["labels_per_client"] = each
         labels, size = CLASSES * each * (stand_in.K or 1), stand_in.own["batch_size_at_clients"]

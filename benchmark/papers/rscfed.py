@@ -17,9 +17,8 @@ from benchmark.methods.rscfed import RSCFed
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.bounds import ALONE, bound, lacking
 from benchmark.papers.item import Cell
-from benchmark.papers.scale import Scale, changed
+from benchmark.papers.scale import Scale, changed, experiment_of, stand_ins
 from benchmark.papers.table import Paper, Variant, items
-from benchmark.papers.values import experiment_of, stand_ins
 
 # For training, section 4.1; of ISIC 2018's 10,015 images 80 %, as released.
 IMAGES = {"svhn": 73_257, "cifar100": 50_000, "isic2018": 8_012}

@@ -14,11 +14,9 @@ from benchmark.data.split import mean_total_variation
 from benchmark.experiment import Experiment
 from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.supervised_fl import SupervisedFL
-from benchmark.papers.columns import clients_of
 from benchmark.papers.item import Item
-from benchmark.papers.scale import REDUCED, Scale
-from benchmark.papers.table import Paper, item
-from benchmark.papers.values import experiment_of, stand_ins
+from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
+from benchmark.papers.table import Paper, clients_of, item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +56,14 @@ def scale(setting: Setting, profile: str) -> Scale:
     return replace(stand_in, data={**stand_in.data, **labels}, optimizer=optimizer, batch_size=None, method=sizes)
 
 
-def at_targets(built: Item) -> Item:
-    """The item with the stand-in's accuracies where the paper counts rounds to an accuracy."""
-    targets = next(iter(stand_ins("sage")[built.profile].values())).own["targets"]
+def item_of(name: str, profile: str) -> Item:
+    """The item. FedAvg on labels is the row that others are held against.
+
+    Where the paper counts rounds to an accuracy, a stand-in has an accuracy of its own.
+    """
+    built = item(PAPER, name, profile)
+    cells = (replace(cell, role="bound") if cell.setting["method"] == "FedAvg" else cell for cell in built.cells)
+    targets = next(iter(stand_ins("sage")[profile].values())).own["targets"] if profile in REDUCED else {}
 
     def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {targets.get(metric, metric): value for metric, value in metrics.items()}
@@ -68,18 +71,10 @@ def at_targets(built: Item) -> Item:
     return replace(
         built,
         metrics=tuple(renamed(dict.fromkeys(built.metrics))),
-        cells=tuple(replace(cell, published=renamed(cell.published)) for cell in built.cells),
+        cells=tuple(replace(cell, published=renamed(cell.published)) for cell in cells),
         shown=tuple(replace(shown, published=renamed(shown.published)) for shown in built.shown),
         claims=tuple(replace(claim, metric=targets.get(claim.metric, claim.metric)) for claim in built.claims),
     )
-
-
-def item_of(name: str, profile: str) -> Item:
-    """The item. FedAvg on labels is the row that others are held against."""
-    built = item(PAPER, name, profile)
-    cells = (replace(cell, role="bound") if cell.setting["method"] == "FedAvg" else cell for cell in built.cells)
-    built = replace(built, cells=tuple(cells))
-    return at_targets(built) if profile in REDUCED else built
 
 
 PAPER = Paper(

@@ -1,4 +1,4 @@
-"""Profiles: how far an experiment is scaled down.
+"""What PAPER.toml of this folder has: the experiment of a printed line, and how far a profile scales it down.
 
 `paper` is the experiment as published, and `gpu` the same with a tenth of the rounds. `demo` and `laptop` need a
 stand-in, which is a `Scale` in the paper's TOML file: other data, a small network, fewer clients and rounds. A `Scale`
@@ -6,11 +6,15 @@ names the fields that change, of any experiment with any method. All else stays 
 pooled tests, local epochs and the method's own switches.
 """
 
+import tomllib
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from benchmark.config import merge, nearest
+from benchmark.config import from_plain, merge, nearest
 from benchmark.data.augment import Augmentation, Gentle, RandAugment, Weak
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment, from_json, to_json
@@ -78,12 +82,17 @@ def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
     federation = {name: size for name, size in sizes.items() if size is not None}
     if scale.T is not None:
         federation["epochs"] = None  # local steps replace epochs
+    method: dict[str, Any] = dict(scale.method)
+    if scale.batch_size is not None:
+        method |= {"batch_size": scale.batch_size, "server_batch_size": scale.server_batch_size or scale.batch_size}
+    if scale.warm_start_rounds is not None:
+        method["warm_start_rounds"] = scale.warm_start_rounds
     return replace(
         experiment,
         data=replace(experiment.data, **scale.data),
         partition=replace(experiment.partition, **scale.partition),
         model=scale.model or experiment.model,
-        method=_method(experiment.method, scale),
+        method=with_fields(experiment.method, method),
         federation=replace(experiment.federation, **federation),
         optimizer=scale.optimizer or experiment.optimizer,
         evaluation=scale.evaluation or experiment.evaluation,
@@ -102,15 +111,6 @@ def with_fields(method: Any, wanted: Mapping[str, Any]) -> Any:
     """The method with these values, for those of the fields that it has."""
     has = {f.name for f in fields(method)}
     return replace(method, **{name: value for name, value in wanted.items() if name in has})
-
-
-def _method(method: Any, scale: Scale) -> Any:
-    wanted: dict[str, Any] = dict(scale.method)
-    if scale.batch_size is not None:
-        wanted |= {"batch_size": scale.batch_size, "server_batch_size": scale.server_batch_size or scale.batch_size}
-    if scale.warm_start_rounds is not None:
-        wanted["warm_start_rounds"] = scale.warm_start_rounds
-    return with_fields(method, wanted)
 
 
 def tenth(experiment: Experiment) -> Experiment:
@@ -138,3 +138,61 @@ def profile_of(profile: str, available: Iterable[str]) -> str:
     known = [name for name in PROFILES if name in set(available)]
     below = [name for name in known if PROFILES.index(name) <= PROFILES.index(profile)]
     return below[-1] if below else known[0]
+
+
+# PAPER.toml.
+
+
+@cache
+def values_of(paper: str) -> Mapping[str, Any]:
+    """The file's tables. Raises ConfigError."""
+    return alike(tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text()), f"{paper}.toml")
+
+
+def alike(tables: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The tables, where one that is `like` another beside it has that one's values, except its own.
+
+    Raises ConfigError that begins with `where` and the table's name.
+    """
+    whole = {}
+    for name, own in tables.items():
+        if isinstance(own, dict):
+            like = own.get("like", name)
+            if like not in tables:
+                raise ConfigError(f"{where}.{name}.like: {like!r} is unknown; {nearest(like, tables)}")
+            own = {key: value for key, value in {**tables[like], **own}.items() if key != "like"}
+            own = alike(own, f"{where}.{name}")
+        whole[name] = own
+    return whole
+
+
+def experiment_of(paper: str, line: Mapping[str, Any], fields: Mapping[str, Any] | None = None) -> Experiment:
+    """The experiment of a printed line, by [experiment] and [keys] of PAPER.toml.
+
+    A key of [keys] is a field, by its dotted name, or has a table of fields for each of its values. Keys come in the
+    file's order, then `fields`; each overrides what came before. Raises ConfigError for a value without a table.
+    """
+    file = values_of(paper)
+    plain: dict[str, Any] = deepcopy(file["experiment"])
+    for key, sets in file["keys"].items():
+        value = line.get(key)
+        if value is None:
+            continue
+        if isinstance(sets, str):
+            merge(plain, {sets: value})
+        elif str(value) in sets:
+            merge(plain, deepcopy(sets[str(value)]))
+        else:
+            raise ConfigError(f"{key}: {value!r} is not in a table of {paper}; {nearest(str(value), sets)}")
+    merge(plain, dict(fields or {}))
+    return from_json(plain)
+
+
+@cache
+def stand_ins(paper: str) -> Mapping[str, Mapping[str, Scale]]:
+    """A paper's stand-ins by profile and name. Raises ConfigError."""
+    tables = {profile: values_of(paper)[profile] for profile in REDUCED}
+    return {
+        profile: {name: from_plain(Scale, table, f"{paper}.toml: {profile}.{name}") for name, table in of.items()}
+        for profile, of in tables.items()
+    }

@@ -19,9 +19,8 @@ from benchmark.optim.sgd import SGD, Cosine
 from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
-from benchmark.papers.scale import REDUCED, Scale
+from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
 from benchmark.papers.table import Paper, items
-from benchmark.papers.values import experiment_of, stand_ins
 
 
 @dataclass(frozen=True, kw_only=True)

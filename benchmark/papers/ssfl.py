@@ -17,11 +17,9 @@ from benchmark.methods.central import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import FedAvg, Grouping
 from benchmark.optim.sgd import Cosine
-from benchmark.papers.columns import Factor
 from benchmark.papers.item import Cell
-from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale
-from benchmark.papers.table import AS_PRINTED, Paper, Rule, Variant, items
-from benchmark.papers.values import experiment_of, stand_ins
+from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale, experiment_of, stand_ins
+from benchmark.papers.table import AS_PRINTED, Factor, Paper, Rule, Variant, items
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1

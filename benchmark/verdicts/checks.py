@@ -3,7 +3,7 @@
 records/verify.py checks the records themselves.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from benchmark.records.record import Records, RunRecord
 from benchmark.verdicts.families import families_in, families_of, first_seed_of
 from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import counted
-from benchmark.verdicts.rule import version_in_words
 
 
 def troubles_of_claims(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
@@ -31,21 +30,6 @@ def troubles_of_claims(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
             if family != first:
                 troubles.append(f"{path}: manifest.json: other claims of {name} than {other} was begun under")
     return troubles
-
-
-def notes_of_rules(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
-    """Hundreds of seeds whose confirming runs began under several versions of the rule."""
-    versions: dict[tuple[str, int], dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
-    for record, path in records:
-        if record.seed in CONFIRMING:
-            for name in families_in(record.manifest):
-                versions[name, first_seed_of(record.seed)][version_in_words(record.manifest)].append(path)
-    return [
-        f"claims of {name}, seeds from {first}: runs were begun at several versions of the rule: "
-        + ", ".join(f"{version} ({len(paths)}, such as {paths[0]})" for version, paths in sorted(by_version.items()))
-        for (name, first), by_version in sorted(versions.items())
-        if len(by_version) > 1
-    ]
 
 
 def decided_cells(item: Item, records: Records) -> set[str]:

@@ -26,8 +26,8 @@ from typing import Literal, TypeAlias
 
 from scipy.special import betaincinv
 
-from benchmark.papers.columns import COMPUTED
 from benchmark.papers.item import CONFIRMING, Claim, Family, Item
+from benchmark.papers.table import COMPUTED
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, evidence
 from benchmark.verdicts.families import owner
 from benchmark.verdicts.looks import errors, smallest_look

@@ -34,14 +34,10 @@ def errors(error: float, looks: tuple[int, ...] = LOOKS) -> tuple[float, ...]:
         inside = np.linspace(-bound, bound, NODES)
         weights = np.full(NODES, inside[1] - inside[0])
         weights[[0, -1]] /= 2
-        density = weights * (_normal(inside[:, None], start, sigma) @ density)
+        z = (inside[:, None] - start) / sigma  # of a normal distribution
+        density = weights * (np.exp(-(z**2) / 2) / (math.sqrt(2 * math.pi) * sigma) @ density)
         start, spent, before = inside, spent + to_spend, time
     return tuple(at_looks)
-
-
-def _normal(place: Values, mean: Values, sigma: float) -> Values:
-    """The density of the normal distribution."""
-    return np.exp(-(((place - mean) / sigma) ** 2) / 2) / (math.sqrt(2 * math.pi) * sigma)
 
 
 def _bound(start: Values, density: Values, sigma: float, to_spend: float) -> float:

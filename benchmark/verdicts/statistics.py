@@ -18,15 +18,9 @@ LEVEL = 0.95
 INTERVAL_SEEDS = 5  # below them a t interval says little: its half width at three seeds is 2.5 standard deviations
 NO_SPREAD = 1e-12  # below this, relative to the mean, a standard deviation is only rounding
 FRACTIONS = (  # metrics whose differences are percentage points
-    "test/accuracy",
-    "test/auroc",
-    "test/precision",
-    "test/recall",
-    "pseudo/kept",
-    "pseudo/accuracy",
-    "pseudo/class_balance",
-    "aggregation/labelled_share",
-    "aggregation/labelled_weight",
+    *("test/accuracy", "test/auroc", "test/precision", "test/recall"),
+    *("pseudo/kept", "pseudo/accuracy", "pseudo/class_balance"),
+    *("aggregation/labelled_share", "aggregation/labelled_weight"),
 )
 
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmark.data.labelling import assign_labels
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
-from benchmark.data.split import Split, split
+from benchmark.data.split import Split, assign_labels, split
 from benchmark.errors import ConfigError
 
 SETTINGS = ("server", "everywhere", "every_client", "some_clients", "share", "one_more_client")

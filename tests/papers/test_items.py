@@ -14,9 +14,9 @@ import pytest
 from benchmark.experiment import Experiment, from_json, from_record
 from benchmark.methods.rscfed import RSCFed
 from benchmark.papers.catalogue import ITEMS, OURS, VARIANTS, items, profiles
-from benchmark.papers.columns import FACTORS
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES
+from benchmark.papers.table import FACTORS
 from benchmark.records.copies import read_copy
 from benchmark.verdicts.metrics import DERIVED
 from tests.conftest import ROOT

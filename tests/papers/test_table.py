@@ -14,9 +14,8 @@ from benchmark.papers import published
 from benchmark.papers.catalogue import ITEMS, WITH_SWITCHES, items
 from benchmark.papers.item import Printed
 from benchmark.papers.published import read_published
-from benchmark.papers.scale import DIGITS_AUGMENTATION, PROFILES, Scale, profile_of, tenth
+from benchmark.papers.scale import DIGITS_AUGMENTATION, PROFILES, Scale, alike, profile_of, tenth
 from benchmark.papers.table import Paper, item
-from benchmark.papers.values import alike
 
 FILE = """
 paper = "toy"
