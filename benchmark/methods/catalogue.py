@@ -32,7 +32,7 @@ METHODS: Mapping[str, type[Any]] = {
         "lg_fedavg": "lg_fedavg:LGFedAvg",
         "mean_teacher": "central:MeanTeacher",
         "mixmatch": "central:MixMatch",
-        "overlap_sgd": "easgd:OverlapSGD",
+        "overlap_sgd": "overlap_sgd:OverlapSGD",
         "pi_model": "central:PiModel",
         "proxyfl": "proxyfl:ProxyFL",
         "pseudo_labeling": "central:PseudoLabeling",
@@ -43,8 +43,8 @@ METHODS: Mapping[str, type[Any]] = {
         "server_only": "server_only:ServerOnly",
         "ssfl": "ssfl:SSFL",
         "supervised_fl": "supervised_fl:SupervisedFL",
-        "ts_client_ema": "fedprox_fixmatch:TSClientEMA",
-        "ts_server_ema": "fedprox_fixmatch:TSServerEMA",
+        "ts_client_ema": "ts_client_ema:TSClientEMA",
+        "ts_server_ema": "ts_server_ema:TSServerEMA",
         "uda": "central:UDA",
     }.items()
 }

@@ -25,7 +25,8 @@ from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import loss_of_kept, pseudo_labels
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import labelled_loss, mean_of, predict_weak, trained_at_server, with_static_statistics
+from benchmark.methods.shared import labelled_loss, mean_of, predict_weak, trained_at_server
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)

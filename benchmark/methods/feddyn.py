@@ -23,7 +23,8 @@ import torch
 from benchmark.config import Count, NotNegative
 from benchmark.losses import proximal_term, sum_over_weights
 from benchmark.methods import protocol as fl
-from benchmark.methods import shared
+from benchmark.methods.shared import RunningMean, is_statistic, labelled_loss, sent, trained_on_labels
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +43,12 @@ class FedDyn(fl.Method):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         theta, h = state.server["theta"], state.server["h"]
-        clients = shared.RunningMean()
-        for _, sends in shared.sent(shared.trained_on_labels(ClientUpdate(method=self), theta, world, self.batch_size)):
+        clients = RunningMean()
+        for _, sends in sent(trained_on_labels(ClientUpdate(method=self), theta, world, self.batch_size)):
             clients.add(sends["student"])
         if not clients.total:
             return state, {}
-        mean = shared.with_static_statistics(clients.value(), world, range(world.K))
+        mean = with_static_statistics(clients.value(), world, range(world.K))
         if not self.alpha:
             return fl.State(server={"theta": mean, "h": h, "student": mean}), {}
         h = moved(h, theta, mean, self.alpha * clients.total / world.K)
@@ -70,7 +71,7 @@ class ClientUpdate(fl.LocalUpdate):
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
         student, alpha = trainable["student"], self.method.alpha
-        loss = supervised = shared.labelled_loss(student, batch["labelled"])
+        loss = supervised = labelled_loss(student, batch["labelled"])
         if alpha:
             pull = proximal_term(student, frozen["anchor"], alpha, half=True)
             inner_product = sum_over_weights(lambda g, w: (g.detach() * w).sum(), frozen["gradient"], student)
@@ -91,5 +92,5 @@ def moved(old: fl.Weights | None, start: fl.Weights, end: fl.Weights, rate: floa
     return {
         name: (0.0 if old is None else old[name].double()) - rate * (end[name].double() - value.double())
         for name, value in start.items()
-        if not shared.is_statistic(name)
+        if not is_statistic(name)
     }

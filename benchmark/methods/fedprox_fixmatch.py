@@ -1,16 +1,15 @@
-"""FedProx-FixMatch and the two TS methods: clients train on confident pseudo-labels.
+"""FedProx-FixMatch: clients train on their own confident pseudo-labels.
 
-They are held near the weights that they received. Zhao, Ghosh, Bharadwaj, Ma. When does the student surpass the
-teacher? Federated Semi-supervised Learning with Teacher-Student EMA. arXiv:2301.10114 (no released code), sections 3.2,
-3.3 and 6.1, Algorithms 1 and 2, Eqs. 1, 4 and 5. FedProx: Li et al. 2020, Eq. 2. `fedswitch` has this file's local step
-and round, too.
+They are held near the weights that they received. The baseline of FedMatch (Jeong et al. 2021) as FedSwitch has it:
+Zhao, Ghosh, Bharadwaj, Ma. When does the student surpass the teacher? Federated Semi-supervised Learning with
+Teacher-Student EMA. arXiv:2301.10114 (no released code), sections 3.3 and 6.1, Algorithms 1 and 2 with T' empty, Eqs. 4
+and 5. FedProx: Li et al. 2020, Eq. 2. `ts_server_ema`, `ts_client_ema` and `fedswitch` have this file's local step and
+round.
 
 One local step takes a batch of each kind of images that the client has: L_s on labels, lambda_u L_u on confident
 pseudo-labels (the student labels the weak view and learns the strong one), and mu/2 ||S - S^s||^2 with the student S^s
 as received. Where a client has labels this is Algorithm 1; where none has, Algorithm 2, and the server trains on its
 labels after averaging students with equal weights (ServerUpdate).
-
-A teacher labels in evaluation mode; T_0 = S_0, and T = S until a warm start is over.
 
 Departures: reports/fedswitch/departures.md. Besides, for all four methods:
 1. A client without images of a kind leaves out that term: labelled clients of RSCFed's setting take L_s alone.
@@ -134,11 +133,7 @@ class ProximalFixMatch(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class FedProxFixMatch(ProximalFixMatch):
-    """FedProx-FixMatch: clients train on their own confident pseudo-labels.
-
-    The student labels throughout. The baseline of FedMatch (Jeong et al. 2021) as the paper has it, section 6.1:
-    Algorithms 1 and 2 with T' empty.
-    """
+    """Student labels throughout."""
 
     pseudo_label_mode: Literal["train", "eval"] = "train"  # the paper is silent; FixMatch's
 
@@ -166,56 +161,3 @@ class TeacherStudent(ProximalFixMatch):
         """Student and teacher, first the one that is evaluated."""
         first, second = ("student", "teacher") if self.evaluated == "student" else ("teacher", "student")
         return {first: state.server[first], second: state.server[second]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TSServerEMA(TeacherStudent):
-    """TS-Server EMA: a global teacher labels the clients' images.
-
-    It averages the global student over rounds (section 3.3, "Communication savings", Eq. 1). Clients receive student
-    and teacher and send the student alone: two models down, one up. The teacher does not move while they train; it
-    follows the new global student, after ServerUpdate where there is one (the last lines of Algorithm 2).
-    """
-
-    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
-        student, teacher = state.server["student"], state.server["teacher"]
-        update = ProximalFixMatchUpdate(method=self, labeller="teacher")
-        jobs = self.client_jobs(world, update, {"student": student, "teacher": teacher})
-        student = self.server_update(shared.mean_of(world.fit(jobs), otherwise=student), world)
-        teacher = shared.ema(teacher, student, self.ratio)
-        return fl.State(server={"student": student, "teacher": teacher}), {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TSClientEMA(TeacherStudent):
-    """TS-Client EMA: each client's teacher follows its student step by step.
-
-    Clients receive student and teacher, label with their teacher, move it by Eq. 1 after every local step, and send
-    both back: two models down, two up. The server takes the mean of the students and the mean of the teachers
-    (sections 3.2 and 3.3). Departures: entry 8, too. Where `server_teacher` is the mean alone, the teacher sees
-    ServerUpdate through the clients only.
-    """
-
-    # Default: both sentences of the paper; its Algorithms 1 and 2 end with Eq. 1, too.
-    server_teacher: Literal["mean_then_ema", "mean"] = "mean_then_ema"
-
-    def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
-        received = {name: state.server[name] for name in ("student", "teacher")}
-        update = TSClientUpdate(method=self, labeller="teacher", local_ratio=self.ratio)
-        means = {name: shared.RunningMean() for name in received}
-        for _, sends in shared.sent(world.fit(self.client_jobs(world, update, received))):
-            for name, mean in means.items():
-                mean.add(sends[name])
-        student, teacher = (mean.value() if mean.total else received[name] for name, mean in means.items())
-        student = self.server_update(student, world)
-        if self.server_teacher == "mean_then_ema":
-            teacher = shared.ema(teacher, student, self.ratio)
-        return fl.State(server={"student": student, "teacher": teacher}), {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TSClientUpdate(ProximalFixMatchUpdate):
-    """ClientUpdate with a local teacher that is sent back."""
-
-    def finish(self, local: fl.Local) -> fl.Tree:
-        return {**super().finish(local), "teacher": local.frozen["teacher"]}

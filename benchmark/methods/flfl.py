@@ -18,7 +18,7 @@ Departures: reports/semifl/departures.md, entries 22 to 24. Besides:
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from benchmark.config import Count, NotNegative, Share, ShareBelow1, Whole
 from benchmark.losses import divergence_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods import shared
+from benchmark.methods.static_norm import with_static_statistics
 
 ETA = 0.01  # of ASAM: a weight of 0 is perturbed, too (algorithm/sam.py)
 LEAST = 1e-12  # of a client's weight: where all are certain, they count alike
@@ -72,7 +73,7 @@ class FL2(fl.Method):
         """Lines 4 and 5."""
         keeps = self.momentum == "released_code"
         trained = shared.trained_at_server(student, world, self.server_batch_size, draw, keeps_momentum=keeps)
-        return shared.with_static_statistics(trained, world, range(world.K))
+        return with_static_statistics(trained, world, range(world.K))
 
     def _clients(
         self, student: fl.Weights, velocity: fl.Weights | None, world: fl.World
@@ -88,18 +89,23 @@ class FL2(fl.Method):
         return shared.momentum_step(student, mean, velocity, self.server_momentum)
 
 
-def adaptively_labelled(logits_ND: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Eqs. 7 to 10: labels_N, kept_N, sure_N and tau.
+class Labelled(NamedTuple):
+    """A client's pseudo-labels."""
 
-    Kept images are above the threshold of their class, and of those the sure ones above tau_f. Means of float32 are in
-    float64, so that the surest image cannot lie below the mean.
-    """
+    labels_N: Tensor
+    kept_N: Tensor  # bool: above the threshold of their class
+    sure_N: Tensor  # bool: of those the ones above tau_f
+    tau: float  # Eq. 7
+
+
+def adaptively_labelled(logits_ND: Tensor, threshold: float) -> Labelled:
+    """Eqs. 7 to 10. Means of float32 in float64, so that the surest image cannot lie below the mean."""
     probs_ND = torch.softmax(logits_ND, dim=-1).double()
     confidence_N, labels_N = probs_ND.max(dim=-1)
     tau, share_D = confidence_N.mean(), probs_ND.mean(dim=0)
     tau_D = share_D / share_D.max() * tau
     kept_N = confidence_N >= tau_D[labels_N]
-    return labels_N, kept_N, kept_N & (confidence_N >= threshold), float(tau)
+    return Labelled(labels_N, kept_N, kept_N & (confidence_N >= threshold), float(tau))
 
 
 def perturbed(network: nn.Module, loss: Tensor, rho: float) -> fl.Weights:
@@ -134,12 +140,12 @@ class ClientUpdate(shared.StudentUpdate):
         logits_ND = reader.predict(received["student"], "unlabelled", "weak")
         if not len(logits_ND):
             return None
-        labels_N, kept_N, sure_N, tau = adaptively_labelled(logits_ND, self.method.threshold)
-        local = shared.with_own_labels(self.begin(received, private, reader), labels_N, kept_N)
+        given = adaptively_labelled(logits_ND, self.method.threshold)
+        local = shared.with_own_labels(self.begin(received, private, reader), given.labels_N, given.kept_N)
         # A batch carries one number an image: its label, and D more where it is sure.
-        codes_N = (labels_N + logits_ND.shape[1] * sure_N)[kept_N]
+        codes_N = (given.labels_N + logits_ND.shape[1] * given.sure_N)[given.kept_N]
         local.selected["unlabelled"] = replace(local.selected["unlabelled"], labels_N=codes_N)
-        local.for_finish = {"tau": tau}  # line 24
+        local.for_finish = {"tau": given.tau}  # line 24
         return local
 
     def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:

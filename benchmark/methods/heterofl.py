@@ -32,7 +32,8 @@ from benchmark.config import Count
 from benchmark.errors import ConfigError
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods import shared
+from benchmark.methods.shared import ReadOnlyUpdate, StudentUpdate, fit_each, labelled_cohort, layer_of, sent
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +65,9 @@ class HeteroFL(fl.Method):
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student, classes = state.server["student"], dict(state.server["classes"])
-        cohort = shared.labelled_cohort(world)
+        cohort = labelled_cohort(world)
         unknown = [client for client in cohort if str(client) not in classes]
-        for outcome in shared.fit_each(world, unknown, ClassesUpdate(), {}, {}):
+        for outcome in fit_each(world, unknown, ClassesUpdate(), {}, {}):
             classes[str(outcome.key.client)] = outcome.sends["classes"]
         drawn = world.generator("widths").choice(self.widths, size=len(cohort))
         data = {"labelled": fl.Stream.whole("labelled", self.batch_size)}
@@ -80,13 +81,13 @@ class HeteroFL(fl.Method):
             )
             for client, width in zip(cohort, map(float, drawn), strict=True)
         ]
-        returned = ((sends["student"], classes[str(client)]) for client, sends in shared.sent(world.fit(jobs)))
-        student = shared.with_static_statistics(averaged(student, returned), world, range(world.K))
+        returned = ((sends["student"], classes[str(client)]) for client, sends in sent(world.fit(jobs)))
+        student = with_static_statistics(averaged(student, returned), world, range(world.K))
         return fl.State(server={"student": student, "classes": classes}), {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassesUpdate(shared.ReadOnlyUpdate):
+class ClassesUpdate(ReadOnlyUpdate):
     """Trains nothing: the classes of which the client has labels."""
 
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
@@ -96,7 +97,7 @@ class ClassesUpdate(shared.ReadOnlyUpdate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(shared.StudentUpdate):
+class ClientUpdate(StudentUpdate):
     """The client's lines of Algorithm 1."""
 
     width: float
@@ -131,10 +132,10 @@ def scaler(network: nn.Module, width: float) -> Iterator[None]:
 def leading_slices(weights: fl.Weights, width: float) -> fl.Weights:
     """The leading slices of the weights that a network of that width has. Of the first layer all inputs, of the last
     all outputs."""
-    first, last = shared.layer_of(next(iter(weights))), shared.layer_of(list(weights)[-1])
+    first, last = layer_of(next(iter(weights))), layer_of(list(weights)[-1])
     narrow = {}
     for name, value in weights.items():
-        whole = shared.layer_of(name) == last, shared.layer_of(name) == first  # outputs, inputs
+        whole = layer_of(name) == last, layer_of(name) == first  # outputs, inputs
         sizes = zip(value.shape, whole, strict=False)
         narrow[name] = value[tuple(slice(size if all_ else math.ceil(size * width)) for size, all_ in sizes)].clone()
     return narrow
@@ -143,13 +144,13 @@ def leading_slices(weights: fl.Weights, width: float) -> fl.Weights:
 def averaged(weights: fl.Weights, returned: Iterable[tuple[fl.Weights, Tensor]]) -> fl.Weights:
     """Each entry's mean over the clients that returned it, in float64. An entry that no client returned stays. A
     client returns narrower weights, and counts in the last layer for the classes (int64) that it has."""
-    last = shared.layer_of(list(weights)[-1])
+    last = layer_of(list(weights)[-1])
     sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
     counts = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
     for narrow, classes in returned:
         for name, value in narrow.items():
             rows = torch.arange(len(value), device=value.device)
-            if shared.layer_of(name) == last:
+            if layer_of(name) == last:
                 rows = rows[torch.isin(rows, classes)]
             here: tuple[Any, ...] = (rows, *(slice(size) for size in value.shape[1:]))
             sums[name][here] += value[rows]

@@ -24,7 +24,8 @@ import torch
 from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods import shared
+from benchmark.methods.shared import StudentUpdate, fit_each, mean_of, momentum_step, trained_at_server, with_own_labels
+from benchmark.methods.static_norm import with_static_statistics
 
 NO_LABEL = -1
 
@@ -90,12 +91,12 @@ class SemiFL(fl.Method):
 
     def _server_update(self, weights: fl.Weights, world: fl.World, draw: int) -> fl.Weights:
         """ServerUpdate of Algorithm 1, then "Update the sBN statistics"."""
-        trained = shared.trained_at_server(weights, world, self.server_batch_size, draw, self.server_epochs_each)
+        trained = trained_at_server(weights, world, self.server_batch_size, draw, self.server_epochs_each)
         return self._measure_statistics(trained, world)
 
     def _measure_statistics(self, weights: fl.Weights, world: fl.World) -> fl.Weights:
         asked = {"server": (), "server_and_clients": range(world.K), "server_and_cohort": world.cohort()}
-        return shared.with_static_statistics(weights, world, asked[self.statistics], pooled=self.moments == "pooled")
+        return with_static_statistics(weights, world, asked[self.statistics], pooled=self.moments == "pooled")
 
     def _clients(
         self, weights: fl.Weights, velocity: fl.Weights | None, world: fl.World
@@ -105,12 +106,12 @@ class SemiFL(fl.Method):
         data = {"fix": fl.Stream.whole("unlabelled", self.batch_size, "weak", "strong")}
         if self.mix_weight:
             data["mix"] = fl.Stream.whole("unlabelled", self.batch_size)
-        outcomes = shared.fit_each(world, world.cohort(), update, {"student": weights}, data)
-        return shared.momentum_step(weights, shared.mean_of(outcomes, None), velocity, self.server_momentum)
+        mean = mean_of(fit_each(world, world.cohort(), update, {"student": weights}, data), otherwise=None)
+        return momentum_step(weights, mean, velocity, self.server_momentum)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdate(shared.StudentUpdate):
+class ClientUpdate(StudentUpdate):
     """ClientUpdate of Algorithm 1."""
 
     method: SemiFL
@@ -119,7 +120,7 @@ class ClientUpdate(shared.StudentUpdate):
         """Eqs. 2 to 4: labels once, the sets D+ and D-. A client without D+ has nothing to train."""
         method = self.method
         labels_N, _, kept_N = pseudo_labels(reader.predict(received["student"], "unlabelled", "weak"), method.threshold)
-        local = shared.with_own_labels(self.begin(received, private, reader), labels_N, kept_N, stream="fix")
+        local = with_own_labels(self.begin(received, private, reader), labels_N, kept_N, stream="fix")
         if local.trainable:
             # D- is drawn from the unsure images (Eq. 4), or from all (modules.py:259-262, data.py:310-322).
             all_sure, by_paper = bool(kept_N.all()), method.mix_source == "paper"

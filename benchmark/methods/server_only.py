@@ -12,7 +12,8 @@ from typing import Literal
 from benchmark.config import Count, added
 from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import ServerUpdate, clients_with_labels, with_static_statistics
+from benchmark.methods.shared import ServerUpdate, clients_with_labels
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)

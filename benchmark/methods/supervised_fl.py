@@ -25,7 +25,8 @@ import torch
 from benchmark.config import Count, NotNegative, ShareBelow1, added
 from benchmark.losses import proximal_term
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import labelled_loss, mean_of, momentum_step, trained_on_labels, with_static_statistics
+from benchmark.methods.shared import labelled_loss, mean_of, momentum_step, trained_on_labels
+from benchmark.methods.static_norm import with_static_statistics
 
 
 @dataclass(frozen=True, kw_only=True)

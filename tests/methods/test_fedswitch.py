@@ -11,9 +11,11 @@ from scipy.stats import entropy
 
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import weights_of
-from benchmark.methods.fedprox_fixmatch import FedProxFixMatch, TSClientEMA, TSServerEMA
+from benchmark.methods.fedprox_fixmatch import FedProxFixMatch
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.protocol import Stream
+from benchmark.methods.ts_client_ema import TSClientEMA
+from benchmark.methods.ts_server_ema import TSServerEMA
 from tests.federated.helpers import agree, difference
 from tests.methods.plain_torch import PlainRounds, batches, compared, mean, partly_labelled, step
 from tests.methods.watch import tiny_with, watched

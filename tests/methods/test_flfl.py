@@ -20,7 +20,7 @@ def test_a_client_of_equal_images_keeps_all():
     """Each is at the mean exactly, whatever is rounded."""
     for count in (1, 3, 7, 1000):
         logits_ND = torch.tensor([[0.1, 0.7, 0.2]]).repeat(count, 1)
-        assert adaptively_labelled(logits_ND, threshold=0.95)[1].all()
+        assert adaptively_labelled(logits_ND, threshold=0.95).kept_N.all()
 
 
 # Labels come from images as they are; strong views are drawn. Weights move far within two rounds: rho is large.

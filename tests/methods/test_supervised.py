@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.methods.data_sharing import DataSharing, DataSharingUpdate
-from benchmark.methods.easgd import EASGD, MovingRate, OverlapSGD
+from benchmark.methods.easgd import EASGD, MovingRate
 from benchmark.methods.feddyn import FedDyn
 from benchmark.methods.lg_fedavg import LGFedAvg
+from benchmark.methods.overlap_sgd import OverlapSGD
 from benchmark.methods.protocol import CENTRAL, SERVER, Stream, Weights
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL

@@ -19,7 +19,7 @@ import benchmark
 from benchmark.data.datasets import load
 from benchmark.errors import DataError
 from benchmark.experiment import Evaluation, from_json
-from benchmark.methods.fedprox_fixmatch import TSServerEMA
+from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.models.build import build
 from benchmark.papers.catalogue import items
 from benchmark.records import provenance

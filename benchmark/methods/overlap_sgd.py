@@ -1,0 +1,46 @@
+"""Overlap-Local-SGD: clients are pulled towards an anchor one round old.
+
+Wang, Liang, Joshi. Overlap Local-SGD: An Algorithmic Approach to Hide Communication Delays in Distributed SGD. ICASSP
+2020, arXiv:2002.09539. Released code: JYWa/Overlap_Local_SGD, distoptim/OverlapLocalSGD.py, `average`. SSFL quotes it
+in Table 5 ("OverlapSGD").
+
+After the T local steps of a round, with the anchor z that the models of the round before gave:
+
+    x_i <- x_i - alpha (x_i - z)          v <- beta v + (mean_i x_i - z)          z <- z + v
+
+The mean is of the pulled models, and is taken while the clients already run their next T steps. beta = 0 is EASGD with
+the rates alpha and 1 - alpha.
+
+Departures: reports/ssfl/departures.md, entry 23, and the first three of `easgd`. Besides:
+1. v is in units of weights. The released code divides by the learning rate when it adds and multiplies by it when it
+   moves: the same at a constant rate.
+2. The anchor is evaluated, the pulled models' mean plus momentum. The released code tests each worker's own model.
+"""
+
+from dataclasses import dataclass
+
+from benchmark.config import Share, ShareBelow1
+from benchmark.methods import protocol as fl
+from benchmark.methods.easgd import ElasticMethod, ElasticUpdate
+from benchmark.methods.shared import mean_of, momentum_step, trained_on_labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapSGD(ElasticMethod):
+    """The anchor model, its pull and its momentum."""
+
+    alpha: Share = 0.6  # alpha   pullback (as launched: launch_baseline.sh)
+    beta: ShareBelow1 = 0.7  # beta    momentum of the anchor (as launched: gmf); 0: none
+
+    def init(self, setup: fl.Setup) -> fl.State:
+        return fl.State(server={"anchor": setup.initial_weights(), "velocity": None})
+
+    def models(self, state: fl.State) -> dict[str, fl.Weights]:
+        return {"anchor": state.server["anchor"]}
+
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
+        anchor, velocity = state.server["anchor"], state.server["velocity"]
+        update = ElasticUpdate(alpha=self.alpha, sends="pulled", keeps_momentum=self.momentum == "kept")
+        mean = mean_of(trained_on_labels(update, anchor, world, self.batch_size), otherwise=None)
+        anchor, velocity = momentum_step(anchor, mean, velocity, self.beta)
+        return fl.State(server={"anchor": anchor, "velocity": velocity}), {}
