@@ -14,25 +14,14 @@ from benchmark.experiment import published, to_json
 from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result, seeds_awaited
-from reports.figures import Picture, canvas, styled
-from reports.formatting import (
-    NONE,
-    axis_title,
-    is_fraction,
-    megabytes,
-    metric_name,
-    number,
-    shown,
-    slug,
-    thousands,
-)
+from reports.figures import Picture, canvas, looks, styled
+from reports.formatting import NONE, axis_title, is_fraction, megabytes, metric_name, number, shown, slug, thousands
 from reports.item_figures import DIVERSITY, curves, joins
 from reports.methods import exchange_table, kind_of, method_page
 from reports.paper_table import SELECTED_ON_TEST, method_of, setting_text
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, remarks, started
 from reports.reported import KEPT, KEPT_ACCURACY, Places, Reported
 from reports.results import costs_of, series_of
-from reports.style import looks
 from reports.tables import Entry, Table, csv_of, table_of
 
 PANELS = (  # the metric, the title of the y axis if not its own, and lines by name

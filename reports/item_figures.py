@@ -16,12 +16,11 @@ from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import summary
-from reports.figures import Picture, canvas, plot, styled, titled
+from reports.figures import GRID, INK, MUTED, PALETTE, Look, Picture, canvas, line_looks, plot, styled, titled
 from reports.formatting import WORDS, axis_title, is_fraction, metric_name, unit_text
 from reports.paper_table import method_of, setting_text
 from reports.reported import KEPT, Reported
 from reports.results import Series, measured, series_of
-from reports.style import GRID, INK, MUTED, PALETTE, Look, line_looks, series_looks
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
 MOST_LINES = 16  # in a panel; more say nothing
@@ -269,7 +268,7 @@ def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
         counts[title] = pd.DataFrame(split.counts(labels_N), columns=classes)
     if not counts:
         return None
-    looks = series_looks(name for frame in counts.values() for name in frame.columns)
+    looks = line_looks(name for frame in counts.values() for name in frame.columns)
     columns = min(3, len(counts))
     size: Any = {"width": BAR_PANEL, "height": 2.0, "gap": 0.6}
     figure, axes = canvas(-(-len(counts) // columns), columns, looks, **size, titles=True)

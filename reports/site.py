@@ -20,6 +20,7 @@ from benchmark.verdicts.results import Records
 from reports.arena import compared_table
 from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
 from reports.exports import item_files, shown_of
+from reports.figures import DARK, PALETTE
 from reports.findings import findings_page
 from reports.formatting import cell_page, slug
 from reports.methods import by_kind, method_page, method_values, methods_table
@@ -30,7 +31,6 @@ from reports.released import released_table
 from reports.rendering import TEMPLATES, article, departures, render
 from reports.reported import PAPERS, Places, Reported, connect
 from reports.ssfl_analysis import page as ssfl_analysis
-from reports.style import DARK, PALETTE
 from reports.submitted import bundles
 from reports.tables import csv_of
 from reports.tuning import studies_in

@@ -17,10 +17,9 @@ import pandas as pd
 
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg
-from reports.figures import Picture, canvas, plot, styled, titled
+from reports.figures import GRID, Picture, canvas, looks, plot, styled, titled
 from reports.formatting import NONE, count, percent, points
 from reports.reported import Reported
-from reports.style import GRID, looks
 from reports.tables import Entry, Table, table_of
 
 AVERAGING = ("FedAvg", "Control", "Grouping")  # how the server averages

@@ -12,11 +12,10 @@ import pytest
 from benchmark.papers.item import Drawing, Item
 from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.statistics import summary
-from reports.figures import Picture
+from reports.figures import DARK, LOOKS, PALETTE, Picture, looks
 from reports.item_figures import caption_of, item_picture
 from reports.reported import Reported
 from reports.results import curve_rows, series_of
-from reports.style import DARK, LOOKS, PALETTE, looks
 from tests.reports.fakes import accuracies, make_cell, make_record
 
 
