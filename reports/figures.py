@@ -43,6 +43,7 @@ DARK_COLOURS = {INK: "#e4e8eb", GRID: "#343d45", MUTED: "#a3aeb8", **dict(zip(PA
 UNDATED: Mapping[str, Any] = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
     "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
+    "png": {"Software": None},
 }
 RIGHT, BETWEEN_ROWS, BELOW = 0.18, 0.42, 0.52  # inches around panels
 LETTER = 0.07  # inches that a letter is wide
@@ -165,7 +166,7 @@ class Picture:
     @functools.cached_property
     def _body(self) -> str:
         """The SVG element, for the file and for the page."""
-        text = self._saved("svg", facecolor="none").decode()
+        text = self.saved("svg", facecolor="none").decode()
         text = text[text.index("<svg") :].replace("'DejaVu Sans'", "var(--sans)")
         # a hundredth of a point is finer than any screen: half of the bytes
         text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
@@ -173,10 +174,10 @@ class Picture:
 
     def pdf(self) -> bytes:
         """Letters stay letters, in fonts of the file's own."""
-        return self._saved("pdf")
+        return self.saved("pdf")
 
     @styled
-    def _saved(self, kind: str, **options: Any) -> bytes:
+    def saved(self, kind: str, **options: Any) -> bytes:
         """Without a date or a program's name."""
         file = io.BytesIO()
         self.figure.savefig(file, format=kind, metadata=UNDATED[kind], **options)

@@ -253,7 +253,7 @@ def _plot_against(
 
 
 def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
-    """Images of each class at each client, stacked. None where a data set is not on this machine."""
+    """A panel a cell, and one for its labelled images. None where a data set is not on this machine."""
     counts: dict[str, pd.DataFrame] = {}
     for cell in item.cells:
         try:
@@ -266,8 +266,12 @@ def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
         if split.labelled:
             counts[f"{title}, labelled"] = pd.DataFrame(split.counts(labels_N, split.labelled), columns=classes)
         counts[title] = pd.DataFrame(split.counts(labels_N), columns=classes)
-    if not counts:
-        return None
+    return class_counts(counts) if counts else None
+
+
+@styled
+def class_counts(counts: Mapping[str, pd.DataFrame]) -> Picture:
+    """Images of each class, stacked: a panel a frame, a bar a row, a colour a column."""
     looks = line_looks(name for frame in counts.values() for name in frame.columns)
     columns = min(3, len(counts))
     size: Any = {"width": BAR_PANEL, "height": 2.0, "gap": 0.6}
@@ -278,9 +282,10 @@ def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
         for name in frame:
             bar: Any = {"color": looks[name].hex, "linewidth": 0.8 * BAR_PANEL * 72 / len(frame)}
             ax.vlines(frame.index, tops[name] - frame[name], tops[name], **bar)
-        titled(ax, "Client", "Images", title, margins=(0.05, 0.05))
+        alone = len(frame) == 1  # the server
+        titled(ax, "" if alone else "Client", "Images", title, margins=(0.05, 0.05))
         ax.set_ylim(bottom=0)
-        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        ax.xaxis.set_major_locator(NullLocator() if alone else MaxNLocator(6, integer=True))
         ax.grid(visible=False)
     for ax in panels[len(counts) :]:
         ax.set_visible(False)
