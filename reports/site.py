@@ -4,13 +4,20 @@ A pure function of items and records: no clock, no machine, no random name, so t
 bytes. Pages open from a file. They load the site's style sheet and script, and nothing else: their policy forbids it.
 """
 
+import gc
 import json
+import os
 import posixpath
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import torch
 
 from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
@@ -24,14 +31,12 @@ from reports.figures import DARK, PALETTE
 from reports.findings import findings_page
 from reports.formatting import cell_page, slug
 from reports.methods import by_kind, method_page, method_values, methods_table
-from reports.pages import front_values, item_values, paper_values
-from reports.processes import run_all
+from reports.pages import bundles, front_values, item_values, paper_values
 from reports.provenance import made_from
 from reports.released import released_table
 from reports.rendering import TEMPLATES, article, departures, render
 from reports.reported import PAPERS, Places, Reported, connect
 from reports.ssfl_analysis import page as ssfl_analysis
-from reports.submitted import bundles
 from reports.tables import csv_of
 from reports.tuning import studies_in
 
@@ -40,6 +45,10 @@ WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything w
 ARENA = "arena"  # has a page as papers have
 LINK = re.compile(r'(<a\b[^>]*?) href="([^":?#]+)[^"]*"')  # to a page of the site
 Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
+FEWEST = 40  # tasks, below which further processes are not worth their start
+MOST = 8  # processes: each holds what it changes of the records
+
+_tasks: Sequence[Callable[[], object]] = ()  # those that forked processes share
 
 
 def build(
@@ -187,3 +196,29 @@ def _remove_what_is_gone(out: Path, site: Collection[str]) -> None:
         gone = (out / name).resolve()
         if gone.is_relative_to(out.resolve()) and gone.is_file():
             gone.unlink(missing_ok=True)
+
+
+def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each task returns, in order: drawing takes most of the time of a site. Raises what a task raises.
+
+    Processes are forked, so that they share the records of this one; where the system cannot fork safely, and for few
+    tasks, all is done here.
+    """
+    processes = min(MOST, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
+    if processes == 1 or len(tasks) < FEWEST:
+        return [task() for task in tasks]
+    global _tasks
+    _tasks = tasks
+    gc.freeze()  # what is here is not looked through for garbage again: a sixth of the time
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # OpenMP's are not there after a fork, and who counts on them waits for ever
+    try:
+        with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+            return list(pool.map(_run, range(len(tasks)), chunksize=4))
+    finally:
+        torch.set_num_threads(threads)
+        gc.unfreeze()
+
+
+def _run(number: int) -> Any:
+    return _tasks[number]()

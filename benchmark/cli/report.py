@@ -38,9 +38,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "--commit-reference", action="store_true", help="also write what git keeps: results/reference/"
     )
     instead.add_argument(
-        "--readme",
-        action="store_true",
-        help="no site: only README's table of claims, and reports/findings.md",
+        "--readme", action="store_true", help="no site: only README's table of claims, and reports/findings.md"
     )
     add_methods(command)
 
