@@ -90,9 +90,8 @@ def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
 
 def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
     """All that the records hold by round: a row a seed and round, a column a metric; compressed."""
-    rows = [{**line, "seed": run.seed} for run in runs for line in run.rounds]
-    for row in rows:
-        row.pop("cell_key", None)
+    lines = ({**line, "seed": run.seed} for run in runs for line in run.rounds)
+    rows = [{name: value for name, value in line.items() if name != "cell_key"} for line in lines]
     return gzip.compress(csv_of(rows, ("seed", "round")), compresslevel=4, mtime=0)
 
 

@@ -65,7 +65,7 @@ def item_files(reported: Reported, tables: Sequence[Table], claims: Table, pictu
     """
     files = files_of("table", tables) | (files_of("claims", [claims]) if claims.rows else {})
     if picture:
-        files |= {"figure.svg": picture.svg().encode(), "figure.pdf": picture.pdf()}
+        files |= {"figure.svg": picture.svg().encode(), "figure.pdf": picture.saved("pdf")}
     if reported.runs:
         metrics, results = drawn_metrics(reported), reported.results.values()
         rows = [row for result in results for row in curve_rows(result, metrics)]

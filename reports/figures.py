@@ -172,10 +172,6 @@ class Picture:
         text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
         return re.sub("|".join(VARIABLES), lambda colour: f"var({VARIABLES[colour[0]]})", text)
 
-    def pdf(self) -> bytes:
-        """Letters stay letters, in fonts of the file's own."""
-        return self.saved("pdf")
-
     @styled
     def saved(self, kind: str, **options: Any) -> bytes:
         """Without a date or a program's name."""

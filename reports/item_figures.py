@@ -1,6 +1,5 @@
 """An item's figure: which curves or points are in which panel, as its `Drawing` says; and its claims' intervals."""
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -28,7 +27,7 @@ MOST_PANELS = 6  # in a row
 PANEL_POINTS = 120
 BAR_PANEL = 3.2  # inches that a panel of bars is wide
 BUSY = 5  # lines in a panel, from which on bands are faint and single seeds left out
-LOG_SPAN = 100.0  # a diversity that spans two decades has a logarithmic axis
+LOG_SPAN = 100.0  # of a diversity, from which on a linear axis would hide most of it
 
 
 @styled
@@ -116,8 +115,11 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
             title: {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
             for title, cells in panels.items()
         }
-        if _spans_decades(metric, [one for lines in known.values() for one in lines.values()]):
+        seen = np.concatenate([one.runs.to_numpy().ravel() for lines in known.values() for one in lines.values()])
+        least, most = np.nanmin(seen, initial=np.inf), np.nanmax(seen, initial=0.0)
+        if metric.startswith("diversity/") and most > LOG_SPAN * least > 0:
             of_row[0].set_yscale("log")
+            of_row[0].yaxis.set_major_formatter("{x:g}")
         for ax, (title, cells) in zip(of_row, panels.items(), strict=True):
             for name, cell in cells.items() if metric in drawing.truth else ():  # the line's true value, dotted
                 true = series_of(results[cell.label], drawing.truth[metric], PANEL_POINTS)
@@ -126,10 +128,6 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
             of_panel: Any = {"title": title if of_row is axes[0] else "", "named": ax is axes[0][0]}
             curves(ax, metric, known[title], looks, joins=joins(cells.values()), **of_panel)
             ax.label_outer()  # titles of axes once a row and column
-    left, *others = figure.axes
-    for ax in others:  # a column without data has the first one's rounds
-        if not any(one.has_data() for one in ax.get_shared_x_axes().get_siblings(ax)):
-            ax.set_xlim(left.get_xlim())
     return Picture(figure=figure)
 
 
@@ -180,13 +178,6 @@ def _marked(look: Look, points: int, number: int) -> dict[str, Any]:
     """Five points of a line have a marker, elsewhere than on other lines; all of a short line."""
     step = max(1, points // 5) if points > 12 else 1
     return {"marker": look.points, "markevery": list(range((number * step) // 4 % step, points, step))}
-
-
-def _spans_decades(metric: str, every: Iterable[Series]) -> bool:
-    """Whether a diversity spans so much that a linear axis would hide most of it."""
-    values = [value for series in every for value in (series.runs.min().min(), series.runs.max().max())]
-    low, high = np.nanmin([*values, math.inf]), np.nanmax([*values, 0.0])
-    return metric.startswith("diversity/") and bool(low > 0 and high / low > LOG_SPAN)
 
 
 def joins(cells: Iterable[Cell]) -> int | None:

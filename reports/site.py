@@ -58,15 +58,14 @@ def build(
     only: Collection[tuple[str, str]] | None = None,
     troubles: Sequence[str] = (),
     results: Path | None = None,
-    written: Path = HERE,
 ) -> Path:
     """Writes the site of these items under `out` and returns its front page.
 
     `only`: names and profiles of the items whose pages are written; lists have the others, too, whose pages stay as
     they are. Without it all are written, and files that an earlier build wrote and this one did not are removed. An
     item whose cells are the same experiments under several profiles is shown once. `troubles`: what could not be read,
-    for the front page. `results`: whose studies and accepted bundles are shown. `written` has a handwritten
-    `<paper>/departures.md` for each paper, and `performance.md`. Raises CannotWrite.
+    for the front page. `results`: whose studies and accepted bundles are shown. Handwritten are
+    `<paper>/departures.md` of each paper, and `performance.md`. Raises CannotWrite.
     """
     every = _distinct(shown)
     mine = [reported for reported in every if only is None or (reported.item.name, reported.item.profile) in only]
@@ -86,7 +85,7 @@ def build(
     site |= _page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
     site |= _page("released.html", "released.html", parts=released_table(every))
     site |= _page("glossary.html", "glossary.html")
-    speed = written / "performance.md"
+    speed = HERE / "performance.md"
     site |= _page("performance.html", "performance.html", written=article(speed.read_text()) if speed.is_file() else "")
     site |= _page(
         "index.html",
@@ -99,7 +98,7 @@ def build(
     )
     cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
     tasks: list[Callable[[], Files]] = [
-        partial(_paper, name, [reported for reported in every if reported.paper == name], written)
+        partial(_paper, name, [reported for reported in every if reported.paper == name])
         for name in dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every)))
     ]
     tasks += [partial(_item, reported) for reported in mine]
@@ -155,7 +154,7 @@ def _cell(cell: Cell, places: Places) -> Files:
     return files
 
 
-def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
+def _paper(name: str, mine: Sequence[Reported]) -> Files:
     """Its page, its departures, and its own analysis."""
     folder, files = slug(name), Files()
     if analysis := ssfl_analysis(mine) if name == "ssfl" else None:
@@ -170,7 +169,7 @@ def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
     files |= _page(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)
     if name == OWN:  # a user's items depart from nothing
         return files
-    source = written / folder / "departures.md"
+    source = HERE / folder / "departures.md"
     text = departures(source.read_text(), mine) if source.is_file() else None
     short = values["about"]["short"] if values["about"] else name
     return files | _page(f"{folder}/departures.html", "departures.html", paper=name, short=short, article=text)
