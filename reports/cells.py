@@ -113,21 +113,17 @@ def cell_pictures(result: CellResult) -> list[Picture]:
 
 def _places_table(places: Places) -> Table:
     """A row an item that has the cell, with its label and setting there; the item's page compares it."""
-    rows = [
-        (
-            Entry(text=f"{reported.item.name}, {reported.item.profile}", href=reported.page),
-            Entry(text=result.cell.label, below=() if result.cell.role == "published" else (result.cell.role,)),
-            setting_text(result.cell.setting),
-            Entry(
-                text=", ".join(
-                    f"{metric_name(name)} {number.value:g}" for name, number in result.cell.published.items()
-                )
-                or NONE,
-                look="" if reported.item.profile == "paper" else "published",
-            ),
+    rows = []
+    for reported, result in places:
+        cell, item = result.cell, reported.item
+        printed = ", ".join(f"{metric_name(name)} {number.value:g}" for name, number in cell.published.items())
+        entries = (
+            Entry(text=f"{item.name}, {item.profile}", href=reported.page),
+            Entry(text=cell.label, below=() if cell.role == "published" else (cell.role,)),
+            setting_text(cell.setting),
+            Entry(text=printed or NONE, look="" if item.profile == "paper" else "published"),
         )
-        for reported, result in places
-    ]
+        rows.append(entries)
     heads = ("Table or figure", "Cell", "Setting", "Published")
     return table_of("places", "Tables and figures that have the cell", heads, rows, words=4)
 

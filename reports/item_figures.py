@@ -298,11 +298,21 @@ def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
 
 @styled
 def _intervals(rows: Sequence[Judged], x_title: str, scale: float) -> Picture:
-    """A row each, on one axis."""
+    """A row each, on one axis: least difference of interest, interval, seeds (of one contrast alone) and estimate."""
     room = 0.2 + 0.068 * max(len(one.claim.name) for one in rows)  # inches of the names
     figure, [[ax]] = canvas(1, 1, {}, width=5.2, height=0.24 * len(rows) + 0.1, left=room)
     for place, one in enumerate(rows):
-        _interval(ax, one, place, scale)
+        least, seen, seeds = one.claim.least, one.evidence, list[float]()
+        if seen is not None and len(seen.differences) == 1:
+            seeds = seen.differences_at((seen.confirming or seen.pilots)[: one.n], 0)
+        lines: tuple[tuple[Sequence[Any], dict[str, Any]], ...] = (
+            ((-least, least) if least else (), {"color": GRID, "linewidth": 14, "alpha": 0.6}),
+            (one.interval or (), {"color": PALETTE[0], "linewidth": 2.2, "alpha": 0.55}),
+            (seeds, {"color": PALETTE[0], "marker": "o", "markersize": 4, "alpha": 0.7, "linewidth": 0}),
+            ((one.estimate,), {"color": INK, "marker": "|", "markersize": 10, "markeredgewidth": 1.6}),
+        )
+        for xs, style in lines:
+            ax.plot(scale * np.array(xs), [place] * len(xs), solid_capstyle="butt", **style)
     titled(ax, x_title, margins=(0.05, 0.05))
     ax.axvline(0, color=INK, linewidth=0.8)
     ax.set_yticks(range(len(rows)), [one.claim.name for one in rows])
@@ -310,19 +320,3 @@ def _intervals(rows: Sequence[Judged], x_title: str, scale: float) -> Picture:
     ax.grid(visible=False, axis="y")
     ax.spines["left"].set_visible(False)
     return Picture(figure=figure)
-
-
-def _interval(ax: Axes, one: Judged, place: int, scale: float) -> None:
-    """Least difference of interest, interval, seeds (of a claim of one contrast) and estimate, at a height."""
-    least, seen, seeds = one.claim.least, one.evidence, list[float]()
-    if seen is not None and len(seen.differences) == 1:
-        seeds = seen.differences_at((seen.confirming or seen.pilots)[: one.n], 0)
-    assert one.estimate is not None
-    lines: tuple[tuple[Sequence[float], dict[str, Any]], ...] = (
-        ((-least, least) if least else (), {"color": GRID, "linewidth": 14, "alpha": 0.6}),
-        (one.interval or (), {"color": PALETTE[0], "linewidth": 2.2, "alpha": 0.55}),
-        (seeds, {"color": PALETTE[0], "marker": "o", "markersize": 4, "alpha": 0.7, "linewidth": 0}),
-        ((one.estimate,), {"color": INK, "marker": "|", "markersize": 10, "markeredgewidth": 1.6}),
-    )
-    for xs, style in lines:
-        ax.plot([scale * x for x in xs], [place] * len(xs), solid_capstyle="butt", **style)
