@@ -30,8 +30,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="train N finished runs again, chosen among those that this machine can train, and compare: bit by bit "
-        "where the machine is the same, "
-        "else (and committed copies) to six digits",
+        "where the machine is the same, else (and committed copies) to six digits",
     )
     command.add_argument(
         "--claims",
