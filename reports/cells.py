@@ -14,25 +14,14 @@ from benchmark.experiment import published, to_json
 from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result, seeds_awaited
-from reports.figures import Picture, canvas, styled
-from reports.formatting import (
-    NONE,
-    axis_title,
-    is_fraction,
-    megabytes,
-    metric_name,
-    number,
-    shown,
-    slug,
-    thousands,
-)
+from reports.figures import Picture, canvas, looks, styled
+from reports.formatting import NONE, axis_title, is_fraction, megabytes, metric_name, number, shown, slug, thousands
 from reports.item_figures import DIVERSITY, curves, joins
 from reports.methods import exchange_table, kind_of, method_page
 from reports.paper_table import SELECTED_ON_TEST, method_of, setting_text
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, remarks, started
 from reports.reported import KEPT, KEPT_ACCURACY, Places, Reported
 from reports.results import costs_of, series_of
-from reports.style import looks
 from reports.tables import Entry, Table, csv_of, table_of
 
 PANELS = (  # the metric, the title of the y axis if not its own, and lines by name
@@ -101,9 +90,8 @@ def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
 
 def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
     """All that the records hold by round: a row a seed and round, a column a metric; compressed."""
-    rows = [{**line, "seed": run.seed} for run in runs for line in run.rounds]
-    for row in rows:
-        row.pop("cell_key", None)
+    lines = ({**line, "seed": run.seed} for run in runs for line in run.rounds)
+    rows = [{name: value for name, value in line.items() if name != "cell_key"} for line in lines]
     return gzip.compress(csv_of(rows, ("seed", "round")), compresslevel=4, mtime=0)
 
 
@@ -125,21 +113,17 @@ def cell_pictures(result: CellResult) -> list[Picture]:
 
 def _places_table(places: Places) -> Table:
     """A row an item that has the cell, with its label and setting there; the item's page compares it."""
-    rows = [
-        (
-            Entry(text=f"{reported.item.name}, {reported.item.profile}", href=reported.page),
-            Entry(text=result.cell.label, below=() if result.cell.role == "published" else (result.cell.role,)),
-            setting_text(result.cell.setting),
-            Entry(
-                text=", ".join(
-                    f"{metric_name(name)} {number.value:g}" for name, number in result.cell.published.items()
-                )
-                or NONE,
-                look="" if reported.item.profile == "paper" else "published",
-            ),
+    rows = []
+    for reported, result in places:
+        cell, item = result.cell, reported.item
+        printed = ", ".join(f"{metric_name(name)} {number.value:g}" for name, number in cell.published.items())
+        entries = (
+            Entry(text=f"{item.name}, {item.profile}", href=reported.page),
+            Entry(text=cell.label, below=() if cell.role == "published" else (cell.role,)),
+            setting_text(cell.setting),
+            Entry(text=printed or NONE, look="" if item.profile == "paper" else "published"),
         )
-        for reported, result in places
-    ]
+        rows.append(entries)
     heads = ("Table or figure", "Cell", "Setting", "Published")
     return table_of("places", "Tables and figures that have the cell", heads, rows, words=4)
 

@@ -52,15 +52,10 @@ def _numbers(reported: Reported, cell: Cell, metric: str) -> dict[str, Any]:
     return {"published": None if published is None else float(published), **ours}
 
 
-def tables_of(reported: Reported) -> list[Table]:
-    """The item's own tables."""
-    return arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
-
-
 def shown_of(reported: Reported) -> dict[str, Any]:
     """What the item's page shows and `item_files` writes."""
-    claims = claims_table(rows_of(reported))
-    return {"tables": tables_of(reported), "claims": claims, "picture": item_picture(reported)}
+    tables = arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
+    return {"tables": tables, "claims": claims_table(rows_of(reported)), "picture": item_picture(reported)}
 
 
 def item_files(reported: Reported, tables: Sequence[Table], claims: Table, picture: Picture | None) -> dict[str, bytes]:
@@ -70,7 +65,7 @@ def item_files(reported: Reported, tables: Sequence[Table], claims: Table, pictu
     """
     files = files_of("table", tables) | (files_of("claims", [claims]) if claims.rows else {})
     if picture:
-        files |= {"figure.svg": picture.svg().encode(), "figure.pdf": picture.pdf()}
+        files |= {"figure.svg": picture.svg().encode(), "figure.pdf": picture.saved("pdf")}
     if reported.runs:
         metrics, results = drawn_metrics(reported), reported.results.values()
         rows = [row for result in results for row in curve_rows(result, metrics)]

@@ -1,15 +1,19 @@
-"""Pictures by matplotlib, as SVG and PDF.
+"""Pictures by matplotlib, as SVG and PDF, and the look of each method: one on every page and in every figure.
 
 The SVG takes its colours from CSS variables, so that one file serves light and dark pages. The page's script reads
 values off the lines that have a name (`plot`). The same records always give the same bytes.
+The colours were chosen for their distance under normal vision, deuteranopia and protanopia; dashes and markers tell
+methods apart in print without colour.
 """
 
 import functools
+import hashlib
 import io
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +25,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.style import DARK, GRID, INK, MUTED, PALETTE, Look
-
+PALETTE = (
+    "#0072b2", "#d55e00", "#222222", "#44aa99", "#1b1b6f", "#a50f15",
+    "#56b4e9", "#01665e", "#8a8f98", "#117733", "#aa4499", "#c9a800",
+)  # fmt: skip
+DARK = (
+    "#4fa8e0", "#f08a3c", "#ffffff", "#33c296", "#7b68ee", "#f2777c",
+    "#8fd0f5", "#c3229a", "#a8b4bd", "#a6d854", "#c77dff", "#f7f7a0",
+)  # fmt: skip
+INK, GRID, MUTED = "#1f2933", "#c3ccd5", "#5c6670"  # text, rules and remarks: light; pages have dark ones
+DASHES = ((), (6.0, 2.5), (2.0, 2.0), (7.0, 2.0, 2.0, 2.0))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SHEET = Path(__file__).parent / "templates" / "fssl.mplstyle"
 STYLE = matplotlib.rc_params_from_file(SHEET, use_default_template=False)
 VARIABLES = {INK: "--ink", GRID: "--grid", MUTED: "--muted", **{c: f"--series-{i}" for i, c in enumerate(PALETTE)}}
@@ -30,10 +43,74 @@ DARK_COLOURS = {INK: "#e4e8eb", GRID: "#343d45", MUTED: "#a3aeb8", **dict(zip(PA
 UNDATED: Mapping[str, Any] = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
     "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
+    "png": {"Software": None},
 }
 RIGHT, BETWEEN_ROWS, BELOW = 0.18, 0.42, 0.52  # inches around panels
 LETTER = 0.07  # inches that a letter is wide
 styled = matplotlib.rc_context(STYLE)  # around whatever draws
+
+
+@dataclass(frozen=True)
+class Look:
+    """Places in PALETTE, DASHES and MARKERS."""
+
+    colour: int
+    dash: int = 0
+    marker: int = 0
+
+    @property
+    def hex(self) -> str:
+        return PALETTE[self.colour]
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """For matplotlib."""
+        dash = DASHES[self.dash]
+        return {"color": self.hex, "linestyle": (0, dash) if dash else "-"}
+
+    @property
+    def points(self) -> str:
+        """The marker's name for matplotlib."""
+        return MARKERS[self.marker]
+
+
+LOOKS: Mapping[str, Look] = {
+    name: Look(*places) for name, places in tomllib.loads((Path(__file__).parent / "looks.toml").read_text()).items()
+}
+FREE = tuple(
+    look
+    for dash in range(len(DASHES))
+    for colour in (10, 9, 8)
+    for marker in range(len(MARKERS))
+    if (look := Look(colour, dash, marker)) not in LOOKS.values()
+)
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """A look for each name, no two with the same line. Known names have the same one on every page.
+
+    A name that is not in looks.toml gets the one that a hash of the name gives, or the next free one where a figure has
+    it already.
+    """
+    names = list(dict.fromkeys(names))
+    chosen = {name: LOOKS[name] for name in names if name in LOOKS}
+    for name in names:
+        if name not in chosen:
+            start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % len(FREE)
+            lines = {(look.colour, look.dash) for look in chosen.values()}
+            order = [*FREE[start:], *FREE[:start]]
+            chosen[name] = next((look for look in order if (look.colour, look.dash) not in lines), order[0])
+    return {name: chosen[name] for name in names}
+
+
+def line_looks(names: Iterable[str], methods: Iterable[str] = ()) -> dict[str, Look]:
+    """The methods' own looks where every line is a method; else (data sets, settings, seeds) looks by place."""
+    names = list(dict.fromkeys(names))
+    if set(names) <= set(methods):
+        return looks(names)
+    return {
+        name: Look(i % len(PALETTE), i // len(PALETTE) % len(DASHES), i % len(MARKERS)) for i, name in enumerate(names)
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,18 +166,14 @@ class Picture:
     @functools.cached_property
     def _body(self) -> str:
         """The SVG element, for the file and for the page."""
-        text = self._saved("svg", facecolor="none").decode()
+        text = self.saved("svg", facecolor="none").decode()
         text = text[text.index("<svg") :].replace("'DejaVu Sans'", "var(--sans)")
         # a hundredth of a point is finer than any screen: half of the bytes
         text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
         return re.sub("|".join(VARIABLES), lambda colour: f"var({VARIABLES[colour[0]]})", text)
 
-    def pdf(self) -> bytes:
-        """Letters stay letters, in fonts of the file's own."""
-        return self._saved("pdf")
-
     @styled
-    def _saved(self, kind: str, **options: Any) -> bytes:
+    def saved(self, kind: str, **options: Any) -> bytes:
         """Without a date or a program's name."""
         file = io.BytesIO()
         self.figure.savefig(file, format=kind, metadata=UNDATED[kind], **options)

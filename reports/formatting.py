@@ -73,15 +73,12 @@ def amount(claim: Claim, value: float | None) -> str:
 
 
 points = partial(difference, "test/accuracy")  # 0.0136 -> "+1.36"
+thousands = "{:,.0f}".format
 
 
 def difference_interval(metric: str, interval: tuple[float, float] | None) -> str:
     """ "[-0.03, +0.60]", with the digits of the difference; empty without one."""
     return "" if interval is None else "[" + ", ".join(difference(metric, edge) for edge in interval) + "]"
-
-
-def thousands(value: float) -> str:
-    return f"{value:,.0f}"
 
 
 def megabytes(value: float) -> str:

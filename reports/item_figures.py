@@ -1,6 +1,5 @@
 """An item's figure: which curves or points are in which panel, as its `Drawing` says; and its claims' intervals."""
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,12 +15,11 @@ from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import summary
-from reports.figures import Picture, canvas, plot, styled, titled
+from reports.figures import GRID, INK, MUTED, PALETTE, Look, Picture, canvas, line_looks, plot, styled, titled
 from reports.formatting import WORDS, axis_title, is_fraction, metric_name, unit_text
 from reports.paper_table import method_of, setting_text
 from reports.reported import KEPT, Reported
 from reports.results import Series, measured, series_of
-from reports.style import GRID, INK, MUTED, PALETTE, Look, line_looks, series_looks
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
 MOST_LINES = 16  # in a panel; more say nothing
@@ -29,7 +27,7 @@ MOST_PANELS = 6  # in a row
 PANEL_POINTS = 120
 BAR_PANEL = 3.2  # inches that a panel of bars is wide
 BUSY = 5  # lines in a panel, from which on bands are faint and single seeds left out
-LOG_SPAN = 100.0  # a diversity that spans two decades has a logarithmic axis
+LOG_SPAN = 100.0  # of a diversity, from which on a linear axis would hide most of it
 
 
 @styled
@@ -117,8 +115,11 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
             title: {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
             for title, cells in panels.items()
         }
-        if _spans_decades(metric, [one for lines in known.values() for one in lines.values()]):
+        seen = np.concatenate([one.runs.to_numpy().ravel() for lines in known.values() for one in lines.values()])
+        least, most = np.nanmin(seen, initial=np.inf), np.nanmax(seen, initial=0.0)
+        if metric.startswith("diversity/") and most > LOG_SPAN * least > 0:
             of_row[0].set_yscale("log")
+            of_row[0].yaxis.set_major_formatter("{x:g}")
         for ax, (title, cells) in zip(of_row, panels.items(), strict=True):
             for name, cell in cells.items() if metric in drawing.truth else ():  # the line's true value, dotted
                 true = series_of(results[cell.label], drawing.truth[metric], PANEL_POINTS)
@@ -127,10 +128,6 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
             of_panel: Any = {"title": title if of_row is axes[0] else "", "named": ax is axes[0][0]}
             curves(ax, metric, known[title], looks, joins=joins(cells.values()), **of_panel)
             ax.label_outer()  # titles of axes once a row and column
-    left, *others = figure.axes
-    for ax in others:  # a column without data has the first one's rounds
-        if not any(one.has_data() for one in ax.get_shared_x_axes().get_siblings(ax)):
-            ax.set_xlim(left.get_xlim())
     return Picture(figure=figure)
 
 
@@ -181,13 +178,6 @@ def _marked(look: Look, points: int, number: int) -> dict[str, Any]:
     """Five points of a line have a marker, elsewhere than on other lines; all of a short line."""
     step = max(1, points // 5) if points > 12 else 1
     return {"marker": look.points, "markevery": list(range((number * step) // 4 % step, points, step))}
-
-
-def _spans_decades(metric: str, every: Iterable[Series]) -> bool:
-    """Whether a diversity spans so much that a linear axis would hide most of it."""
-    values = [value for series in every for value in (series.runs.min().min(), series.runs.max().max())]
-    low, high = np.nanmin([*values, math.inf]), np.nanmax([*values, 0.0])
-    return metric.startswith("diversity/") and bool(low > 0 and high / low > LOG_SPAN)
 
 
 def joins(cells: Iterable[Cell]) -> int | None:
@@ -254,7 +244,7 @@ def _plot_against(
 
 
 def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
-    """Images of each class at each client, stacked. None where a data set is not on this machine."""
+    """A panel a cell, and one for its labelled images. None where a data set is not on this machine."""
     counts: dict[str, pd.DataFrame] = {}
     for cell in item.cells:
         try:
@@ -267,9 +257,13 @@ def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
         if split.labelled:
             counts[f"{title}, labelled"] = pd.DataFrame(split.counts(labels_N, split.labelled), columns=classes)
         counts[title] = pd.DataFrame(split.counts(labels_N), columns=classes)
-    if not counts:
-        return None
-    looks = series_looks(name for frame in counts.values() for name in frame.columns)
+    return class_counts(counts) if counts else None
+
+
+@styled
+def class_counts(counts: Mapping[str, pd.DataFrame]) -> Picture:
+    """Images of each class, stacked: a panel a frame, a bar a row, a colour a column."""
+    looks = line_looks(name for frame in counts.values() for name in frame.columns)
     columns = min(3, len(counts))
     size: Any = {"width": BAR_PANEL, "height": 2.0, "gap": 0.6}
     figure, axes = canvas(-(-len(counts) // columns), columns, looks, **size, titles=True)
@@ -279,9 +273,10 @@ def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
         for name in frame:
             bar: Any = {"color": looks[name].hex, "linewidth": 0.8 * BAR_PANEL * 72 / len(frame)}
             ax.vlines(frame.index, tops[name] - frame[name], tops[name], **bar)
-        titled(ax, "Client", "Images", title, margins=(0.05, 0.05))
+        alone = len(frame) == 1  # the server
+        titled(ax, "" if alone else "Client", "Images", title, margins=(0.05, 0.05))
         ax.set_ylim(bottom=0)
-        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        ax.xaxis.set_major_locator(NullLocator() if alone else MaxNLocator(6, integer=True))
         ax.grid(visible=False)
     for ax in panels[len(counts) :]:
         ax.set_visible(False)
@@ -303,11 +298,21 @@ def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
 
 @styled
 def _intervals(rows: Sequence[Judged], x_title: str, scale: float) -> Picture:
-    """A row each, on one axis."""
+    """A row each, on one axis: least difference of interest, interval, seeds (of one contrast alone) and estimate."""
     room = 0.2 + 0.068 * max(len(one.claim.name) for one in rows)  # inches of the names
     figure, [[ax]] = canvas(1, 1, {}, width=5.2, height=0.24 * len(rows) + 0.1, left=room)
     for place, one in enumerate(rows):
-        _interval(ax, one, place, scale)
+        least, seen, seeds = one.claim.least, one.evidence, list[float]()
+        if seen is not None and len(seen.differences) == 1:
+            seeds = seen.differences_at((seen.confirming or seen.pilots)[: one.n], 0)
+        lines: tuple[tuple[Sequence[Any], dict[str, Any]], ...] = (
+            ((-least, least) if least else (), {"color": GRID, "linewidth": 14, "alpha": 0.6}),
+            (one.interval or (), {"color": PALETTE[0], "linewidth": 2.2, "alpha": 0.55}),
+            (seeds, {"color": PALETTE[0], "marker": "o", "markersize": 4, "alpha": 0.7, "linewidth": 0}),
+            ((one.estimate,), {"color": INK, "marker": "|", "markersize": 10, "markeredgewidth": 1.6}),
+        )
+        for xs, style in lines:
+            ax.plot(scale * np.array(xs), [place] * len(xs), solid_capstyle="butt", **style)
     titled(ax, x_title, margins=(0.05, 0.05))
     ax.axvline(0, color=INK, linewidth=0.8)
     ax.set_yticks(range(len(rows)), [one.claim.name for one in rows])
@@ -315,19 +320,3 @@ def _intervals(rows: Sequence[Judged], x_title: str, scale: float) -> Picture:
     ax.grid(visible=False, axis="y")
     ax.spines["left"].set_visible(False)
     return Picture(figure=figure)
-
-
-def _interval(ax: Axes, one: Judged, place: int, scale: float) -> None:
-    """Least difference of interest, interval, seeds (of a claim of one contrast) and estimate, at a height."""
-    least, seen, seeds = one.claim.least, one.evidence, list[float]()
-    if seen is not None and len(seen.differences) == 1:
-        seeds = seen.differences_at((seen.confirming or seen.pilots)[: one.n], 0)
-    assert one.estimate is not None
-    lines: tuple[tuple[Sequence[float], dict[str, Any]], ...] = (
-        ((-least, least) if least else (), {"color": GRID, "linewidth": 14, "alpha": 0.6}),
-        (one.interval or (), {"color": PALETTE[0], "linewidth": 2.2, "alpha": 0.55}),
-        (seeds, {"color": PALETTE[0], "marker": "o", "markersize": 4, "alpha": 0.7, "linewidth": 0}),
-        ((one.estimate,), {"color": INK, "marker": "|", "markersize": 10, "markeredgewidth": 1.6}),
-    )
-    for xs, style in lines:
-        ax.plot([scale * x for x in xs], [place] * len(xs), solid_capstyle="butt", **style)

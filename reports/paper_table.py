@@ -12,16 +12,7 @@ from typing import Any
 from benchmark.papers.item import Cell, Item, Shown
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import Summary
-from reports.formatting import (
-    WORDS,
-    axis_title,
-    cell_address,
-    is_fraction,
-    number,
-    points,
-    shown,
-    unit_of,
-)
+from reports.formatting import WORDS, axis_title, cell_address, is_fraction, number, points, shown, unit_of
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.tables import Column, Entry, Row, Table, table_of
 

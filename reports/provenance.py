@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, TypeAlias
 
 from benchmark.papers.item import CONFIRMING, Claim
@@ -48,13 +49,9 @@ def facts(entries: Mapping[int, Mapping[str, str]]) -> list[Fact]:
 
 def seeds_text(seeds: Iterable[int]) -> str:
     """ "seed 3"; "seeds 0 to 2, 100 to 131"."""
-    spans: list[list[int]] = []
-    for seed in sorted(seeds):
-        if spans and spans[-1][-1] == seed - 1:
-            spans[-1] = [spans[-1][0], seed]
-        else:
-            spans.append([seed])
-    text = ", ".join(" to ".join(map(str, span)) for span in spans)
+    consecutive = groupby(enumerate(sorted(seeds)), key=lambda pair: pair[1] - pair[0])
+    spans = [[seed for _, seed in span] for _, span in consecutive]
+    text = ", ".join(f"{span[0]} to {span[-1]}" if span[1:] else f"{span[0]}" for span in spans)
     return f"seed {text}" if text.isdigit() else f"seeds {text}"
 
 

@@ -6,7 +6,7 @@ cells of that item, our default and the other way.
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from reports.paper_table import LABELS, mean_entry
 from reports.reported import Reported
 
 TEMPLATES = Path(__file__).parent / "templates"
+CITATION = Path(__file__).parents[1] / "CITATION.cff"  # only in a checkout
 MARKS = formatting.WORDS["verdicts"]
 FILTERS = (formatting.sentence, formatting.slug, formatting.plain_quote, formatting.markdown, share_text)
 PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")  # what is not Markdown is text
@@ -44,7 +45,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {
-        "suite": _citation(),
+        "suite": {"version": __version__, **(yaml.safe_load(CITATION.read_text()) if CITATION.is_file() else {})},
         "labels": LABELS,
         "marks": MARKS,
         "count": formatting.count,
@@ -58,12 +59,6 @@ def _environment() -> Environment:
         **{function.__name__: function for function in FILTERS},
     }
     return environment
-
-
-def _citation() -> Mapping[str, Any]:
-    """What CITATION.cff says; without a checkout, nothing."""
-    path = Path(__file__).parents[1] / "CITATION.cff"
-    return {"version": __version__, **(yaml.safe_load(path.read_text()) if path.is_file() else {})}
 
 
 def css_class(text: str) -> str:

@@ -16,8 +16,6 @@ from reports.formatting import item_page
 # What the site says of a paper before any run.
 PAPERS: Mapping[str, Mapping[str, str]] = tomllib.loads((Path(__file__).parent / "papers.toml").read_text())
 KEPT, KEPT_ACCURACY = "pseudo/kept", "pseudo/accuracy"
-
-
 OTHER_DATA = "not comparable with published accuracy"  # in the note of a data set's files (datasets.toml)
 
 

@@ -78,10 +78,7 @@ def band_of(finished: pd.DataFrame) -> pd.DataFrame:
     """Mean over the columns, with its 95 % t interval.
 
     Rows with fewer than MEAN_SEEDS values are left out; with fewer than INTERVAL_SEEDS the interval has no width."""
-    counts = finished.count(axis=1)
-    rows = finished[counts >= MEAN_SEEDS] if len(finished.columns) else finished
-    if rows.empty:
-        return pd.DataFrame(columns=["mean", "low", "high", "n"])
+    rows = finished[finished.count(axis=1) >= MEAN_SEEDS]
     n = rows.count(axis=1)
     mean = rows.mean(axis=1)
     half = rows.std(axis=1, ddof=1) * n.map(lambda number: t_factor(int(number)) if number >= INTERVAL_SEEDS else 0.0)

@@ -4,13 +4,20 @@ A pure function of items and records: no clock, no machine, no random name, so t
 bytes. Pages open from a file. They load the site's style sheet and script, and nothing else: their policy forbids it.
 """
 
+import gc
 import json
+import os
 import posixpath
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import torch
 
 from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
@@ -20,18 +27,16 @@ from benchmark.verdicts.results import Records
 from reports.arena import compared_table
 from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
 from reports.exports import item_files, shown_of
+from reports.figures import DARK, PALETTE
 from reports.findings import findings_page
 from reports.formatting import cell_page, slug
 from reports.methods import by_kind, method_page, method_values, methods_table
-from reports.pages import front_values, item_values, paper_values
-from reports.processes import run_all
+from reports.pages import bundles, front_values, item_values, paper_values
 from reports.provenance import made_from
 from reports.released import released_table
 from reports.rendering import TEMPLATES, article, departures, render
 from reports.reported import PAPERS, Places, Reported, connect
 from reports.ssfl_analysis import page as ssfl_analysis
-from reports.style import DARK, PALETTE
-from reports.submitted import bundles
 from reports.tables import csv_of
 from reports.tuning import studies_in
 
@@ -40,6 +45,10 @@ WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything w
 ARENA = "arena"  # has a page as papers have
 LINK = re.compile(r'(<a\b[^>]*?) href="([^":?#]+)[^"]*"')  # to a page of the site
 Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
+FEWEST = 40  # tasks, below which further processes are not worth their start
+MOST = 8  # processes: each holds what it changes of the records
+
+_tasks: Sequence[Callable[[], object]] = ()  # those that forked processes share
 
 
 def build(
@@ -49,15 +58,14 @@ def build(
     only: Collection[tuple[str, str]] | None = None,
     troubles: Sequence[str] = (),
     results: Path | None = None,
-    written: Path = HERE,
 ) -> Path:
     """Writes the site of these items under `out` and returns its front page.
 
     `only`: names and profiles of the items whose pages are written; lists have the others, too, whose pages stay as
     they are. Without it all are written, and files that an earlier build wrote and this one did not are removed. An
     item whose cells are the same experiments under several profiles is shown once. `troubles`: what could not be read,
-    for the front page. `results`: whose studies and accepted bundles are shown. `written` has a handwritten
-    `<paper>/departures.md` for each paper, and `performance.md`. Raises CannotWrite.
+    for the front page. `results`: whose studies and accepted bundles are shown. Handwritten are
+    `<paper>/departures.md` of each paper, and `performance.md`. Raises CannotWrite.
     """
     every = _distinct(shown)
     mine = [reported for reported in every if only is None or (reported.item.name, reported.item.profile) in only]
@@ -77,7 +85,7 @@ def build(
     site |= _page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
     site |= _page("released.html", "released.html", parts=released_table(every))
     site |= _page("glossary.html", "glossary.html")
-    speed = written / "performance.md"
+    speed = HERE / "performance.md"
     site |= _page("performance.html", "performance.html", written=article(speed.read_text()) if speed.is_file() else "")
     site |= _page(
         "index.html",
@@ -90,7 +98,7 @@ def build(
     )
     cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
     tasks: list[Callable[[], Files]] = [
-        partial(_paper, name, [reported for reported in every if reported.paper == name], written)
+        partial(_paper, name, [reported for reported in every if reported.paper == name])
         for name in dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every)))
     ]
     tasks += [partial(_item, reported) for reported in mine]
@@ -146,7 +154,7 @@ def _cell(cell: Cell, places: Places) -> Files:
     return files
 
 
-def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
+def _paper(name: str, mine: Sequence[Reported]) -> Files:
     """Its page, its departures, and its own analysis."""
     folder, files = slug(name), Files()
     if analysis := ssfl_analysis(mine) if name == "ssfl" else None:
@@ -161,7 +169,7 @@ def _paper(name: str, mine: Sequence[Reported], written: Path) -> Files:
     files |= _page(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)
     if name == OWN:  # a user's items depart from nothing
         return files
-    source = written / folder / "departures.md"
+    source = HERE / folder / "departures.md"
     text = departures(source.read_text(), mine) if source.is_file() else None
     short = values["about"]["short"] if values["about"] else name
     return files | _page(f"{folder}/departures.html", "departures.html", paper=name, short=short, article=text)
@@ -187,3 +195,29 @@ def _remove_what_is_gone(out: Path, site: Collection[str]) -> None:
         gone = (out / name).resolve()
         if gone.is_relative_to(out.resolve()) and gone.is_file():
             gone.unlink(missing_ok=True)
+
+
+def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each task returns, in order: drawing takes most of the time of a site. Raises what a task raises.
+
+    Processes are forked, so that they share the records of this one; where the system cannot fork safely, and for few
+    tasks, all is done here.
+    """
+    processes = min(MOST, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
+    if processes == 1 or len(tasks) < FEWEST:
+        return [task() for task in tasks]
+    global _tasks
+    _tasks = tasks
+    gc.freeze()  # what is here is not looked through for garbage again: a sixth of the time
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # OpenMP's are not there after a fork, and who counts on them waits for ever
+    try:
+        with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+            return list(pool.map(_run, range(len(tasks)), chunksize=4))
+    finally:
+        torch.set_num_threads(threads)
+        gc.unfreeze()
+
+
+def _run(number: int) -> Any:
+    return _tasks[number]()

@@ -17,14 +17,14 @@ import pandas as pd
 
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg
-from reports.figures import Picture, canvas, plot, styled, titled
+from reports.figures import GRID, Picture, canvas, looks, plot, styled, titled
 from reports.formatting import NONE, count, percent, points
 from reports.reported import Reported
-from reports.style import GRID, looks
-from reports.tables import Entry, Table, table_of
+from reports.tables import Entry, table_of
 
 AVERAGING = ("FedAvg", "Control", "Grouping")  # how the server averages
 UPDATES = "diversity/delta/l2/squared/clients"
+CELL_HEADS = ("Cell", "Averaging", "Server's weight", "Accuracy (%)", "Diversity of updates", "Runs", "")
 OF_CELL = ["cell", "averaging", "setting", "data", "labelled", "collapsed", "server_weight"]
 TEXTS = tomllib.loads((Path(__file__).parent / "ssfl" / "analysis.toml").read_text())
 MEASURES, GAINS, WAYS, SENTENCES = (TEXTS[name] for name in ("measures", "parts", "ways", "sentences"))
@@ -185,10 +185,15 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
         (gain["cell"], *(Entry(text=points(gain[name]), below=(f"n={gain['n']}",), sort=gain[name]) for name in GAINS))
         for gain in gains.to_dict("records")
     ]
+    data, listed = cells_of(runs).drop(columns="labelled").to_dict("records"), []
+    for cell in data:
+        diversity = NONE if math.isnan(cell[UPDATES]) else f"{cell[UPDATES]:.3f}"
+        numbers = (f"{cell['server_weight']:.3f}", percent(cell["accuracy"]), diversity, cell["n"])
+        listed.append((cell["cell"], cell["averaging"], *numbers, "collapsed" if cell["collapsed"] else ""))
     tables = [
         table_of("correlations", TEXTS["correlations"], ("Measure", "Cells", "Settings", *WAYS.values()), correlated),
         table_of("gains", TEXTS["gains"], ("Setting", *GAINS.values()), gained),
-        _cells_table(cells_of(runs)),
+        table_of("cells", TEXTS["cells"], CELL_HEADS, listed, words=2, data=data),
     ]
     picture = _scatter(cells.dropna(subset=UPDATES), known["plain"], gains)
     return {
@@ -197,16 +202,6 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
         "pictures": [(picture, TEXTS["scatter"])] if picture else [],
         "tables": [table for table in tables if table.rows],
     }
-
-
-def _cells_table(cells: pd.DataFrame) -> Table:
-    heads = ("Cell", "Averaging", "Server's weight", "Accuracy (%)", "Diversity of updates", "Runs", "")
-    data, rows = cells.drop(columns="labelled").to_dict("records"), []
-    for cell in data:
-        diversity = NONE if math.isnan(cell[UPDATES]) else f"{cell[UPDATES]:.3f}"
-        numbers = (f"{cell['server_weight']:.3f}", percent(cell["accuracy"]), diversity, cell["n"])
-        rows.append((cell["cell"], cell["averaging"], *numbers, "collapsed" if cell["collapsed"] else ""))
-    return table_of("cells", TEXTS["cells"], heads, rows, words=2, data=data)
 
 
 @styled

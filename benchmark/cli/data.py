@@ -2,22 +2,23 @@
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from matplotlib import colormaps, rc_context
-from matplotlib.figure import Figure
+from pandas import DataFrame
 from rich.console import Console
 from rich.table import Table
 
 from benchmark.cli.run import resolve
 from benchmark.data.split import Split, mean_total_variation
 from benchmark.data.tables import IntArray
-from benchmark.errors import CannotWrite, ConfigError
+from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare
+from benchmark.files import write_atomically
 from benchmark.papers.catalogue import cell_named
+from reports.item_figures import class_counts
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -43,7 +44,7 @@ def act(options: argparse.Namespace) -> None:
     labels_N = data.train_labels_N.numpy()
     description = describe(divided, labels_N)
     if options.plot:
-        plot(divided, labels_N, data.classes, options.plot)
+        plot(description, data.classes, options.plot)
     if options.json:
         print(json.dumps(description))
         return
@@ -76,31 +77,17 @@ def describe(split: Split, labels_N: IntArray) -> dict[str, Any]:
     return described
 
 
-def plot(split: Split, labels_N: IntArray, classes: tuple[str, ...], path: Path) -> None:
-    """Write an SVG, PDF or PNG with stacked bars of class counts. One bar for the server and one for each client; the
-    same split gives the same bytes. Raises ConfigError for another suffix, CannotWrite where no file can be written."""
-    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": None}
-    if path.suffix not in undated:
+def plot(described: Mapping[str, Any], classes: Sequence[str], path: Path) -> None:
+    """Draw it as SVG, PDF or PNG: a panel for the server, whose labels are few, and one for the clients.
+
+    The same split gives the same bytes. Raises ConfigError for another suffix, CannotWrite where no file can be.
+    """
+    if path.suffix not in (".svg", ".pdf", ".png"):
         raise ConfigError(f"plot {path}: suffix {path.suffix!r} must be .svg, .pdf or .png")
-    counts_Kd, nominal = split.counts(labels_N), split.partition.R_nominal
-    colours = colormaps["turbo"](np.linspace(0, 1, len(classes)))
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    # Two scales: the server's few labels would be invisible next to the clients' images, or the other way round.
-    server_axes, client_axes = figure.subplots(1, 2, width_ratios=[1, 10])
-    for axes, held_Hd in ((server_axes, split.counts(labels_N, [split.server_N])), (client_axes, counts_Kd)):
-        # Steps of one area a class: hundreds of clients by dozens of classes are drawn in a second.
-        edges_H = np.arange(len(held_Hd) + 1) - 0.5
-        axes.stackplot(edges_H, np.vstack([held_Hd, held_Hd[-1:]]).T, step="post", colors=colours)
-        axes.margins(x=0)
-    server_axes.set(xticks=[], xlabel="server", ylabel="labelled images")
-    client_axes.set(xlabel="client", ylabel="images")
-    title = f"K = {len(counts_Kd)}, realised R = {mean_total_variation(counts_Kd):.3f}"
-    client_axes.set_title(title if nominal is None else f"{title} (nominal {nominal:g})")
-    place: Any = {"loc": "outside right upper", "reverse": True, "ncols": 1 + len(classes) // 25}
-    figure.legend(client_axes.collections, classes, title="class", fontsize="small", **place)
-    try:
-        # Without a fixed salt and date, matplotlib writes other bytes each time.
-        with rc_context({"svg.hashsalt": "fssl", "svg.fonttype": "none"}):
-            figure.savefig(path, dpi=120, metadata=undated[path.suffix])
-    except OSError as error:
-        raise CannotWrite(f"plot {path} cannot be written ({error.strerror}): name a folder that exists") from error
+    nominal = "" if described["R_nominal"] is None else f" (nominal {described['R_nominal']:g})"
+    title = f"{described['K']} clients, realised R = {described['R_realised']:.3f}{nominal}"
+    held = {"server, labelled": [described["server_counts"]], title: described["counts"]}
+    if "labelled_counts" in described:
+        held["clients, labelled"] = described["labelled_counts"]
+    picture = class_counts({name: DataFrame(counts, columns=list(classes)) for name, counts in held.items()})
+    write_atomically(path, picture.saved(path.suffix[1:], dpi=200))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from benchmark.cli.main import number
-from benchmark.cli.progress import Display, LaunchProgress
+from benchmark.cli.progress import Display, watching
 from benchmark.cli.scope import add_devices
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
@@ -19,8 +19,6 @@ from benchmark.federated.start import CPU, usable_cores
 from sweeps.launcher import Workers, launch
 from sweeps.plan import Plan
 from sweeps.processes import LocalWorkers
-
-SHOWN = 3  # items of a launch that are named
 
 
 def add_launch(command: argparse.ArgumentParser) -> None:
@@ -63,19 +61,15 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     console = Console(stderr=True)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     names = [f"{item.name} ({item.profile})" for item in planned.items] or ["sweep"]
-    title = ", ".join(names) if len(names) <= SHOWN else f"{len(names)} items"
+    title = ", ".join(names) if len(names) < 4 else f"{len(names)} items"
     done = len(planned.runs) - len(planned.missing)
     later = f", {len(planned.waiting)} more when the trials among them are done" if planned.waiting else ""
     started = time.monotonic()
     with workers_for(options, runs) as workers:
         size = min(workers.size, len(runs))
         console.print(f"{title}: {len(runs)} runs to train, {done} done, {size} side by side{later}")
-        if len(names) > SHOWN:
-            words = f"{' '.join(options.items)} --profile {options.profile}"
-            console.print(f"`fssl plan {words}` says how long they take; Ctrl-C loses nothing", soft_wrap=True)
         with Display(console) as display:
-            progress = LaunchProgress(display, runs, options.results, labels)
-            end = launch(workers, runs, options.results, watch=progress.watch)
+            end = launch(workers, runs, options.results, watch=watching(display, runs, options.results, labels))
     others = len(end.finished) - end.trained
     elsewhere = f", {others} by others" if others else ""
     console.print(f"trained {end.trained} runs{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")

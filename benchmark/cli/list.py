@@ -53,7 +53,10 @@ def act(options: argparse.Namespace) -> None:
             for kind, method in METHODS.items()
         ],
         "data": data_sets,
-        "networks": lambda: [{"network": name, "what": _summary(network)} for name, network in NETWORKS.items()],
+        "networks": lambda: [
+            {"network": name, "what": " ".join((network.__doc__ or "").split("\n\n")[0].split())}
+            for name, network in NETWORKS.items()
+        ],
     }
     chosen = {kind: lists[kind]() for kind in KINDS if options.kind in (None, kind)}
     if options.json:
@@ -104,11 +107,6 @@ def data_sets() -> list[Row]:
             }
         )
     return rows
-
-
-def _summary(documented: object) -> str:
-    """The first paragraph of its documentation."""
-    return " ".join((documented.__doc__ or "").split("\n\n")[0].split())
 
 
 def show(kind: str, rows: list[Row]) -> None:

@@ -120,22 +120,13 @@ def parser(verb: str | None = None) -> Parser:
             command.set_defaults(act=getattr(imported, "act", None))  # `add` names another where a module has two
             imported.add(name, command)
             command.description = command.get_default("act").__doc__
-            if name != "sweep":  # it reads no folder
-                add_places(command)
+            if name != "sweep":  # it reads no folder; in `--results=~/x` no shell has replaced the `~`
+                folder = os.environ.get("FSSL_RESULTS") or str(DEFAULT_RESULTS)
+                says = "folder of records (default: $FSSL_RESULTS, then results/)"
+                command.add_argument("--results", type=expanded, default=folder, help=says)
+                says = "folder of data sets (default: $FSSL_DATA, then the cache)"
+                command.add_argument("--data-root", type=expanded, help=says)
     return top
-
-
-def add_places(command: argparse.ArgumentParser) -> None:
-    """Where data and results are: the same for every command that needs them."""
-    command.add_argument(
-        "--results",
-        type=expanded,  # in `--results=~/x` no shell has replaced the `~`
-        default=os.environ.get("FSSL_RESULTS") or str(DEFAULT_RESULTS),
-        help="folder of records (default: $FSSL_RESULTS, then results/)",
-    )
-    command.add_argument(
-        "--data-root", type=expanded, default=None, help="folder of data sets (default: $FSSL_DATA, then the cache)"
-    )
 
 
 def add_site(command: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from benchmark.experiment import Experiment
 from benchmark.records.record import run_folder
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS, Launch
-from sweeps.status import RunStatus, status_of, summary
+from sweeps.status import FINISHED, RunStatus, status_of, summary
 
 SECONDS_BETWEEN_LINES = 15.0  # at least, and a tenth of the time so far
 
@@ -57,26 +57,20 @@ def view(runs: Sequence[RunStatus]) -> RenderableType:
     return Group(line, table) if table.row_count else line
 
 
-class LaunchProgress:
-    """Shows a launch: the states of its runs, read again where they may have changed."""
+def watching(
+    display: Display, runs: Sequence[Experiment], results: Path, names: Mapping[str, str]
+) -> Callable[[Launch], None]:
+    """Shows a launch; its runs are read again where they may have changed. `names`: of the cells, by cell_key."""
+    statuses: dict[Experiment, RunStatus] = {}
 
-    def __init__(self, display: Display, runs: Sequence[Experiment], results: Path, names: Mapping[str, str]) -> None:
-        """`names`: what to call a cell's runs, by cell_key."""
-        self._display, self._runs, self._results, self._names = display, runs, results, names
-        self._statuses: dict[Experiment, RunStatus] = {}
-        self._running: set[Experiment] = set()  # in the last look
-        self._finished = 0
+    def look_again(launched: Launch) -> Sequence[RunStatus]:
+        over = {run for run, seen in statuses.items() if seen.state in FINISHED}
+        begun = {run for run, seen in statuses.items() if seen.state == "running"}
+        for run in begun.union(launched.running, launched.finished) - over if statuses else runs:
+            statuses[run] = look(run_folder(results, run), run, names.get(run.cell_key, run.cell_key))
+        return list(statuses.values())
 
-    def watch(self, launched: Launch) -> None:
-        self._display.show(lambda: self._look_at_all(launched))
-
-    def _look_at_all(self, launched: Launch) -> Sequence[RunStatus]:
-        changed = {*self._running, *launched.running, *launched.finished[self._finished :]}
-        for run in changed if self._statuses else self._runs:
-            name = self._names.get(run.cell_key, run.cell_key)
-            self._statuses[run] = look(run_folder(self._results, run), run, name)
-        self._running, self._finished = launched.running, len(launched.finished)
-        return list(self._statuses.values())
+    return lambda launched: display.show(lambda: look_again(launched))
 
 
 def look(folder: Path, run: Experiment, name: str) -> RunStatus:

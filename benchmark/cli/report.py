@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -38,9 +38,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "--commit-reference", action="store_true", help="also write what git keeps: results/reference/"
     )
     instead.add_argument(
-        "--readme",
-        action="store_true",
-        help="no site: only README's table of claims, and reports/findings.md",
+        "--readme", action="store_true", help="no site: only README's table of claims, and reports/findings.md"
     )
     add_methods(command)
 
@@ -114,11 +112,10 @@ def _commit_reference(options: argparse.Namespace) -> None:
 
 
 def on_disk(
-    names: Iterable[str], profiles: Iterable[str], results: Path, read: Callable[..., Records] = read_records
+    names: Collection[str], profiles: Iterable[str], results: Path, read: Callable[..., Records] = read_records
 ) -> Sequence[tuple[Item, Records]]:
     """The items that have any record, in any of the profiles. Committed copies count, but never for the demo."""
     recorded = []
-    names = list(names)
     for profile in profiles:
         check_profile(profile)
         for item in items([name for name in names if name not in VARIANTS or profile in profiles_of(name)], profile):

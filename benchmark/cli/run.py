@@ -1,26 +1,33 @@
 """`fssl run`: one experiment from a file and `--a.b=c`, with its record as result."""
 
 import argparse
+import inspect
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rich.console import Console
 
 from benchmark.cli.main import Parser
 from benchmark.cli.scope import add_devices
-from benchmark.config import merge
+from benchmark.config import kind_of, merge
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, to_json
 from benchmark.papers.catalogue import cell_named
 from benchmark.papers.own import DEFAULT
 from benchmark.plain import check_once, dotted_names, read_table
 from sweeps.factors import experiment_of, with_fields
+
+WIDTH = 100  # columns
+_FIELD = re.compile(r"    (\w+): [^#]*?(?:#\s*(.*))?$")
 
 
 def add(verb: str, command: Parser) -> None:
@@ -50,14 +57,40 @@ def add(verb: str, command: Parser) -> None:
         help="mirror the run in W&B: auto (under an agent only), online, offline or off (default: $FSSL_WANDB or auto)",
     )
     command.set_defaults(fields_of=Experiment)
-    command.more = _fields
-
-
-def _fields() -> str:
-    from benchmark.cli.fields import lines_of
-
     head = "fields of an experiment and their defaults (of another method: --print-config):"
-    return "\n".join([head, *lines_of(DEFAULT)])
+    command.more = lambda: "\n".join([head, *lines_of(DEFAULT)])
+
+
+def comments(cls: type) -> dict[str, str]:
+    """Field -> the comment at the end of its line, or above it."""
+    texts: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(cls).splitlines():
+        if line.startswith("    # "):
+            above.append(line[6:].strip())
+            continue
+        if match := _FIELD.match(line):
+            texts.setdefault(match[1], " ".join((match[2] or " ".join(above)).split()))
+        above = []
+    return texts
+
+
+def lines_of(value: Any, path: str = "") -> Iterator[str]:
+    """A line for each field: the value's own first, then its groups'. `path`: where a group lies in the experiment."""
+    texts, hints = comments(type(value)), get_type_hints(type(value))
+    inner = [f.name for f in fields(value) if is_dataclass(getattr(value, f.name))]
+    for f in fields(value):
+        if f.name not in inner:
+            current = getattr(value, f.name)
+            shown = json.dumps(current) if current is None or isinstance(current, bool) else current
+            choices = f"one of {', '.join(get_args(hints[f.name]))}. " if get_origin(hints[f.name]) is Literal else ""
+            line = f"--{path}{f.name}={shown}  {choices}{texts.get(f.name, '')}".rstrip()
+            yield textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
+    for name in inner:
+        group = getattr(value, name)
+        summary = " ".join((inspect.getdoc(type(group)) or "").split("\n\n")[0].split())
+        yield "\n" + textwrap.fill(f"{path}{name} ({kind_of(type(group))}): {summary}", WIDTH)
+        yield from lines_of(group, f"{path}{name}.")
 
 
 def act(options: argparse.Namespace) -> int:

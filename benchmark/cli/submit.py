@@ -67,12 +67,8 @@ def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, str], Records]:
     return f"{item.title} ({item.name}, {item.profile})", labels, restricted(planned.records, planned.shown)
 
 
-def verify_bundles(options: argparse.Namespace) -> int:
-    """Each is accepted or refused, in one line with the reason."""
-    return max([_verify(Path(name), options) for name in options.items])
-
-
-def _verify(path: Path, options: argparse.Namespace) -> int:
+def verify_bundle(path: Path, options: argparse.Namespace) -> int:
+    """It is accepted or refused, in one line with the reason."""
     outcomes: Mapping[Path, Retrained] = {}
     bundle, believed = None, list[str]()
     try:

@@ -15,7 +15,7 @@ from benchmark.data.datasets import load
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.start import usable_cores
-from benchmark.files import write_atomically
+from benchmark.files import write_json
 from benchmark.papers.catalogue import cell_named
 from reports.tuning import best_text, counts_text
 from sweeps.storage import checked_place, shown
@@ -71,7 +71,7 @@ def act(options: argparse.Namespace) -> None:
     worker = Worker(study=study, storage=storage, results=options.results.absolute())
     summary = summary_of(study, tune(worker, jobs=jobs))
     path = options.results / "studies" / f"{study.slug}.json"
-    write_atomically(path, compact(summary))
+    write_json(path, summary)
     if options.json:
         print(json.dumps({**summary, "file": str(path)}))
     else:
@@ -94,13 +94,6 @@ def _study(options: argparse.Namespace) -> Study:
     cell = ["--cell", options.cell, "--profile", options.profile] if options.cell else []
     typed = shlex.join([*cell, *options.rest, *(word for span in options.search for word in ("--search", span))])
     return study_of_words(options.search, resolve(None, options.rest, start=start), typed=typed, **given)
-
-
-def compact(summary: Mapping[str, Any]) -> bytes:
-    """One line a trial, so that git shows what changed."""
-    trials = ",\n".join("  " + json.dumps(trial, sort_keys=True, allow_nan=False) for trial in summary["trials"])
-    rest = json.dumps({**summary, "trials": None}, indent=1, sort_keys=True, allow_nan=False)
-    return (rest.replace('"trials": null', f'"trials": [\n{trials}\n ]') + "\n").encode()
 
 
 def _text(value: object) -> str:

@@ -30,8 +30,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="train N finished runs again, chosen among those that this machine can train, and compare: bit by bit "
-        "where the machine is the same, "
-        "else (and committed copies) to six digits",
+        "where the machine is the same, else (and committed copies) to six digits",
     )
     command.add_argument(
         "--claims",
@@ -65,9 +64,9 @@ def act(options: argparse.Namespace) -> int:
     if bundles and (len(bundles) < len(options.items) or options.claims):
         raise ConfigError(f"{bundles[0]}: is a bundle; verify bundles without ITEMs and --claims")
     if bundles:
-        from benchmark.cli.submit import verify_bundles
+        from benchmark.cli.submit import verify_bundle
 
-        return verify_bundles(options)
+        return max([verify_bundle(Path(name), options) for name in bundles])
     if options.trust or options.accept:
         raise ConfigError("--trust and --accept are of a bundle: `fssl verify bundle.zip`")
     chosen = items(options.items, options.profile)
@@ -123,8 +122,6 @@ def _to_retrain(records: Sequence[Filed], named: Sequence[Item], options: argpar
 
 def train_again(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Path, Retrained]:
     """Each outcome is printed at once, since training takes time."""
-    if not chosen:
-        return {}
     outcomes = {}
     for record, path in chosen:
         outcomes[path] = retrain(record)

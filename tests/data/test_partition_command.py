@@ -41,12 +41,14 @@ def test_a_description_by_hand():
 
 def test_a_picture_has_no_clock_and_goes_where_it_can(tmp_path):
     shared = split(LABELS_N, 2, 4, 2, ClassSkew(R=0.6), 0)
-    for name in ("a.pdf", "b.pdf"):
-        plot(shared, LABELS_N, ("cat", "dog"), tmp_path / name)
-    assert (tmp_path / "a.pdf").read_bytes() == (tmp_path / "b.pdf").read_bytes()
-    for name, error, words in (("a.jpg", ConfigError, r"'\.jpg'"), ("absent/a.svg", CannotWrite, "No such file")):
+    described = describe(shared, LABELS_N)
+    for name in ("a.pdf", "b.pdf", "a.png", "b.png"):
+        plot(described, ("cat", "dog"), tmp_path / name)
+    for kind in ("pdf", "png"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+    for name, error, words in (("a.jpg", ConfigError, r"'\.jpg'"), ("a.pdf/a.svg", CannotWrite, "File exists")):
         with pytest.raises(error, match=words):
-            plot(shared, LABELS_N, ("cat", "dog"), tmp_path / name)
+            plot(described, ("cat", "dog"), tmp_path / name)
 
 
 def test_a_cell_s_partition(capsys):

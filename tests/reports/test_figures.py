@@ -12,11 +12,10 @@ import pytest
 from benchmark.papers.item import Drawing, Item
 from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.statistics import summary
-from reports.figures import Picture
-from reports.item_figures import caption_of, item_picture
+from reports.figures import DARK, LOOKS, PALETTE, Picture, looks
+from reports.item_figures import DIVERSITY, caption_of, item_picture
 from reports.reported import Reported
 from reports.results import curve_rows, series_of
-from reports.style import DARK, LOOKS, PALETTE, looks
 from tests.reports.fakes import accuracies, make_cell, make_record
 
 
@@ -49,7 +48,7 @@ def test_svg_follows_the_page_and_the_reader(drawn: Picture) -> None:
     data = page.split('<script type="application/json" id="fig-data">')[1].split("</script>")[0]
     assert len(json.loads(data)) == len(drawn.data)
     assert "prefers-color-scheme:dark" in file and DARK[0] in file and "<script" not in file
-    assert file == drawn.svg() and drawn.pdf() == drawn.pdf() and drawn.pdf().startswith(b"%PDF")
+    assert file == drawn.svg() and drawn.saved("pdf") == drawn.saved("pdf") and drawn.saved("pdf").startswith(b"%PDF")
 
 
 def test_names_and_data_cannot_leave_their_place() -> None:
@@ -100,6 +99,15 @@ def rounds(*values: float | None) -> list[dict[str, float]]:
     return [
         {"round": t, **({} if value is None else {"test/accuracy": value})} for t, value in enumerate(values, start=1)
     ]
+
+
+def test_a_diversity_over_two_decades_has_a_logarithmic_axis_of_plain_numbers() -> None:
+    cell = make_cell("A", {"method": "A"}, 1)
+    rounds = [{"round": n, "test/accuracy": 0.5, DIVERSITY: value} for n, value in enumerate((0.1, 1.0, 300.0), 1)]
+    item = Item(name="toy/tab1", title="T", profile="demo", cells=(cell,))
+    picture = item_picture(Reported(item, {cell.cell_key: {0: make_record(cell, 0, rounds=rounds)}}))
+    assert picture is not None and picture.figure.axes[1].get_yscale() == "log"
+    assert ">100<" in picture.svg() and "mathdefault" not in picture.svg()
 
 
 def test_a_band_is_the_t_interval_of_each_round() -> None:

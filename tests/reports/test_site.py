@@ -7,6 +7,8 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from benchmark.experiment import from_json
 from benchmark.papers.item import Item
 from reports.formatting import cell_page, item_page
@@ -190,7 +192,7 @@ def test_what_is_built_again_and_what_stays(tmp_path: Path) -> None:
     assert not first.exists() and (tmp_path / "mine.txt").exists()
 
 
-def test_departures_show_what_was_measured(tmp_path: Path) -> None:
+def test_departures_show_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """.93 .94 .95 against .90 .90 .90: +4.00 points, std .01, +-2.48. A seed that one of the two alone has run is in
     neither mean, or the difference would contradict them."""
     cells = tuple(
@@ -205,7 +207,8 @@ def test_departures_show_what_was_measured(tmp_path: Path) -> None:
     text = "# T\n\n 1. Momentum is kept. <b>x</b>\n    (toy/departures: momentum)\n 2. Other (toy/departures: other)\n"
     text += "\n| a | b |\n| --- | --- |\n| 1 | [l](javascript:x) |\n"
     (tmp_path / "written/toy/departures.md").write_text(text)
-    build([(item, records)], tmp_path / "site", written=tmp_path / "written")
+    monkeypatch.setattr("reports.site.HERE", tmp_path / "written")
+    build([(item, records)], tmp_path / "site")
     page = tmp_path / "site/toy/departures.html"
     said = words(page)
     assert "reset | kept; profile laptop: 90.00 ±0.00 | 94.00 ±1.00, difference +4.00 points, n=3" in said

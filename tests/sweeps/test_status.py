@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from benchmark.cli.main import main
-from benchmark.cli.progress import Display, LaunchProgress
+from benchmark.cli.progress import Display, watching
 from benchmark.errors import Diverged
 from benchmark.experiment import to_json
 from benchmark.records.claim import claimed
@@ -114,13 +114,13 @@ def test_plain_lines_in_a_pipe_follow_the_runs_of_a_launch(tiny, tmp_path, monke
     text, runs = io.StringIO(), [tiny, replace(tiny, seed=1)]
     launched = Launch(runs, tmp_path)
     with Display(Console(file=text, width=200)) as display:
-        progress = LaunchProgress(display, runs, tmp_path, {tiny.cell_key: "FedAvg"})
+        watch = watching(display, runs, tmp_path, {tiny.cell_key: "FedAvg"})
         launched.at_work.add(tiny)
         with claimed(run_folder(tmp_path, tiny)):
-            progress.watch(launched)
+            watch(launched)
         run(tiny, tmp_path)
         launched.at_work.clear()
         launched.finished.append(tiny)
-        progress.watch(launched)
+        watch(launched)
     lines = ["2 runs: 1 running, 1 missing; 0/6 rounds", "2 runs: 1 done, 1 missing; 3/6 rounds"]
     assert text.getvalue().splitlines() == lines
