@@ -56,9 +56,7 @@ def sums_of(rounds: Sequence[Round]) -> dict[str, Any]:
 
 def _last(rounds: Sequence[Round]) -> dict[str, float]:
     """The latest value of every metric."""
-    last: dict[str, float] = {}
-    for line in rounds:
-        last.update(line)
+    last = {name: value for line in rounds for name, value in line.items()}
     return {name: last[name] for name in sorted(last) if name not in NO_METRICS and not name.startswith("time/")}
 
 
