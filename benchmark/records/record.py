@@ -91,6 +91,11 @@ class RunRecord:
         return {"mean": fmean(values), "median": median(values)} if values else {}
 
 
+def metrics_in(line: Round) -> dict[str, Any]:
+    """What a round measured, without its clocks."""
+    return {name: line[name] for name in sorted(line) if name not in NO_METRICS and not name.startswith("time/")}
+
+
 def measurements(evaluation: Evaluation) -> dict[str, int]:
     """How often a run measures what costs time and moves no other number."""
     return {"every": evaluation.every, "gradient_diversity_every": evaluation.gradient_diversity_every}
@@ -157,14 +162,6 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     """`result.json` of a run; None where it is not finished. Raises DataError."""
     result = read_json(folder / RESULT)
     return result if result is None else dict(check(result, schema.RESULT, f"{folder / RESULT}"))
-
-
-def run_if_whole(folder: Path) -> RunRecord | None:
-    """None also for one that is damaged or cannot be read, which `fssl verify` reports."""
-    try:
-        return read_run(folder)
-    except (DataError, OSError):
-        return None
 
 
 def json_lines(content: bytes, path: Path) -> tuple[dict[str, Any], ...]:
