@@ -81,6 +81,12 @@ def _method() -> str:
     return "forkserver"
 
 
+def load_ahead() -> None:
+    """Start the server now, for processes that are needed in a while: it loads while this process does other work."""
+    with starting():
+        pass
+
+
 def hear(at_end: signal.Signals) -> None:
     """In a process that was started so: SIGTERM ends it, and Ctrl-C, which the terminal sends to all, is left to its
     parent. Once its parent has ended it gets `at_end`, whatever its main thread is at."""

@@ -66,7 +66,7 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def is_held(folder: Path, patience: float = PATIENCE) -> bool:
-    return read(folder) is not None and not why_dead(folder, patience)
+    return _older_version(folder, patience) or (read(folder) is not None and not why_dead(folder, patience))
 
 
 def refuse_if_held(folder: Path, patience: float) -> None:
@@ -76,17 +76,13 @@ def refuse_if_held(folder: Path, patience: float) -> None:
 
 
 def why_dead(folder: Path, patience: float = PATIENCE) -> str | None:
-    """Why the run's holder counts as dead; None where it does not, or there is none.
-
-    A heartbeat that far in the future was set before a clock was put back, and counts as little as an old one.
-    """
+    """Why the run's holder counts as dead; None where it does not, or there is none."""
     content = read(folder)
     if content is None:
         return None
     if is_gone(content):
         return "its process is gone"
-    beat = _touched(folder / NAME)
-    return SILENT if beat is None or abs(_now(folder) - beat) >= patience else None
+    return None if _beats(folder / NAME, patience) else SILENT
 
 
 @contextlib.contextmanager
@@ -121,11 +117,8 @@ def _take(folder: Path, patience: float, watched: float) -> Claim:
     """`watched`: seconds in which a live holder beats. Raises RunningElsewhere, ClaimLost, OSError."""
     refuse_if_held(folder, patience)
     why = why_dead(folder, patience)
-    if why == SILENT:
-        beat = _touched(folder / NAME)
-        time.sleep(watched)
-        if _touched(folder / NAME) != beat:
-            raise RunningElsewhere(f"{folder}: {AT_IT}")
+    if why == SILENT and _is_touched(folder / NAME, watched):
+        raise RunningElsewhere(f"{folder}: {AT_IT}")
     claim = Claim(folder, secrets.token_hex(8), why)
     content = json.dumps({"token": claim.token, **this_process()}).encode()
     if why is not None:
@@ -144,14 +137,41 @@ def _take(folder: Path, patience: float, watched: float) -> Claim:
     return claim
 
 
-def _now(folder: Path) -> float:
-    """By the clock of the folder's file system, where it can be written to: those of machines may differ."""
+def _older_version(folder: Path, patience: float) -> bool:
+    """Whether a process of version 0.1.0 is at the run. Its numbered files under `leases` beat as a claim does."""
+    with contextlib.suppress(OSError):
+        for path in (folder / "leases").glob("[0-9]*"):
+            if b'"process"' in path.read_bytes() and _beats(path, patience):
+                return True
+    return False
+
+
+def _beats(path: Path, patience: float) -> bool:
+    """Whether the file was touched less than `patience` seconds ago.
+
+    Ages are taken against a file touched now on the same file system, so that clocks of machines may differ. A time
+    that far in the future was set before a clock was put back, and counts as little as an old one.
+    """
+    beat = _touched(path)
+    if beat is None:
+        return False
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".now.", suffix=TEMPORARY) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".now.", suffix=TEMPORARY) as file:
             os.utime(file.name)
-            return os.fstat(file.fileno()).st_mtime
+            now = os.fstat(file.fileno()).st_mtime
     except OSError:  # nothing can be written here, and so nothing be taken over
-        return time.time()
+        now = time.time()
+    return abs(now - beat) < patience
+
+
+def _is_touched(path: Path, seconds: float) -> bool:
+    """Whether another process touches the file within so many seconds."""
+    first, until = _touched(path), time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(min(0.2, seconds))
+        if _touched(path) != first:
+            return True
+    return False
 
 
 def _touched(path: Path) -> float | None:

@@ -4,8 +4,10 @@ import io
 import json
 import math
 import os
+import shutil
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ SECONDS_BETWEEN_SAVES = 2.0
 MOST_OF_A_RUN = 0.05  # that saving may take: where a save takes longer than a tenth of a second, they are further apart
 ATTEMPT_ENTRIES = ("code", "packages", "hardware")  # of the manifest; they may change when a run goes on
 COMPUTED_FROM = ("data", "sources")  # of the manifest: a run that goes on has those that it began with
-UNFINISHED_FILES = (state.NAME, PROGRESS)  # which a finished run needs no longer
+OLD_FILES = ("checkpoints", "leases", "attempts", "exchange.json")  # of an unfinished run of an older version
+UNFINISHED_FILES = (state.NAME, PROGRESS, "checkpoints")  # which a finished run needs no longer
 
 
 class Recorder(pl.Callback):
@@ -64,7 +67,9 @@ class Recorder(pl.Callback):
         self._claim.check()
         remove_temporaries(self.folder)
         if self._state is None:
-            (self.folder / ROUNDS).unlink(missing_ok=True)  # of rounds whose state is gone
+            if any((self.folder / name).exists() for name in OLD_FILES):
+                print(f"fssl: {self.folder}: an older version began this run; it starts from round 1", file=sys.stderr)
+            remove(self.folder, (ROUNDS, *OLD_FILES))  # rounds whose state is gone
         write_json(self.folder / "experiment.json", to_json(self.experiment))
         previous = read_manifest(self.folder)
         fixed = list(COMPUTED_FROM) if self._state is not None and previous else []
@@ -149,7 +154,7 @@ class Recorder(pl.Callback):
         result["digest"] = run_digest(self.folder, result)
         self._claim.check()
         published: dict[str, Any] = json.loads(put_once(self.folder / RESULT, json_bytes(result)))
-        remove_unfinished(self.folder)
+        remove(self.folder, UNFINISHED_FILES)
         return published
 
     def _write_progress(self) -> None:
@@ -167,7 +172,10 @@ def _export(folder: Path, name: str, weights: Mapping[str, Tensor]) -> None:
     write_atomically(folder / "weights" / f"{name}.pt", buffer.getbuffer())
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what a finished run needs no longer. Raises OSError."""
-    for name in UNFINISHED_FILES:
-        (folder / name).unlink(missing_ok=True)
+def remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove these files and folders. Raises OSError."""
+    for path in (folder / name for name in names):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

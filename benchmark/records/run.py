@@ -17,13 +17,14 @@ from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule, fit
+from benchmark.federated.start import load_ahead
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
 from benchmark.records.identity import read_manifest, seed_folder, sources, why_apart
 from benchmark.records.processes import CpuClock
 from benchmark.records.provenance import manifest
 from benchmark.records.record import measurements, read_result, run_name
-from benchmark.records.recorder import Recorder, remove_unfinished
+from benchmark.records.recorder import UNFINISHED_FILES, Recorder, remove
 from benchmark.records.state import RunState
 
 GOES_ON = "the same command goes on from there"
@@ -65,7 +66,8 @@ def run(
     try:
         with stop.listening():
             keep_freed_memory()
-            engine.devices_of(experiment)  # raises ConfigError where they do not suit it
+            if engine.processes(experiment) > 1:  # raises ConfigError where the devices do not suit the experiment
+                load_ahead()  # while data are prepared
             environment = prepare(experiment)
             with claimed(folder, patience=patience) as claim:
                 if seed_folder(runs, here) != folder:
@@ -93,7 +95,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     result = read_result(folder)
     if result is not None:
         with contextlib.suppress(OSError):
-            remove_unfinished(folder)
+            remove(folder, UNFINISHED_FILES)
     return result
 
 

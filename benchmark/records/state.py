@@ -22,7 +22,7 @@ from benchmark.files import replacing
 from benchmark.methods.protocol import State
 
 NAME = "state.pt"
-FORMAT = 3  # raised when the content changes its meaning
+FORMAT = 3  # raised when the content changes its meaning; 1 and 2 were the files under `checkpoints`
 
 
 @dataclass(frozen=True, kw_only=True)

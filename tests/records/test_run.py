@@ -25,7 +25,7 @@ from benchmark.cli.main import main
 from benchmark.errors import CannotWrite, RunningElsewhere, Stopped
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.federated.engines import EngineOptions
-from benchmark.federated.start import starting, usable_cores
+from benchmark.federated.start import load_ahead, usable_cores
 from benchmark.federated.stopping import Preempted, StopOnSignal, check, received
 from benchmark.files import replacing, write_atomically
 from benchmark.papers.catalogue import items
@@ -75,18 +75,24 @@ def test_a_run_that_goes_on_keeps_what_it_was_begun_under(tiny, tmp_path):
     assert {name: new[name] for name in later} == later
 
 
-def test_what_a_killed_process_left_is_gone(tmp_path, unbroken):
-    """Rounds without a state, half a file, and what was not yet removed when the result was there."""
+def test_an_unfinished_run_of_an_older_version_begins_anew_once(tmp_path, unbroken, capsys):
+    """With its lease silent; all that it left is gone after it."""
     folder = run_folder(tmp_path, EXPERIMENT)
-    folder.mkdir(parents=True)
+    for name in ("checkpoints/round-000001-000001-0123456789abcdef.pt", "leases/000001", "attempts/1.jsonl"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("x")
     (folder / "rounds.jsonl").write_text('{"round": 1, "old": 1}\n{"round": 2, "ha')
     (folder / ".result.json.abcd1234.tmp").write_text("half")
     with pytest.raises(Stopped):
         run(EXPERIMENT, tmp_path, callbacks=[Interrupt(1)])
+    assert "an older version began this run; it starts from round 1" in capsys.readouterr().err
     names = {path.name for path in folder.iterdir()}
     assert names == {"experiment.json", "manifest.json", "progress.jsonl", "state.pt"}
     run(EXPERIMENT, tmp_path)
-    for name in ("state.pt", "progress.jsonl"):
+    assert capsys.readouterr().err == ""
+    # What such a process left that was killed just after it had published goes, too.
+    for name in ("checkpoints/round-000003-000001-0123456789abcdef.pt", "state.pt", "progress.jsonl"):
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("x")
     assert run(EXPERIMENT, tmp_path)["status"] == "done"
     assert differences(tmp_path, unbroken, EXPERIMENT) == []
@@ -347,8 +353,7 @@ def test_a_child_counts_while_it_lives_as_after_its_end():
 @pytest.mark.skipif(usable_cores() < 2, reason="one core: the pool has one worker")
 def test_a_record_holds_the_cpu_seconds_of_its_workers(tiny, tmp_path):
     """This process aggregates and evaluates; the local steps, 16 times as many as usual, are the workers'."""
-    with starting():  # the run's cost does not include the start of the server that forks its processes
-        pass
+    load_ahead()  # the run's cost does not include the start of the server that forks its processes
     longer = replace(tiny, federation=replace(tiny.federation, T=16 * tiny.federation.T))
     before = time.process_time()
     result = run(longer, tmp_path, engine=EngineOptions(engine="pool"))
