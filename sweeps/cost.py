@@ -1,10 +1,11 @@
 """Plans what a run costs: local steps, FLOPs, bytes, and seconds on this machine's cores or CUDA devices.
 
-Rounds of a warm start cost the same, and so do those after it; where these differ, a sample of them is counted
-(`sweeps.counting`). The seconds of a finished run of the cell on this machine take precedence over planned ones.
+It is the one model of cost: `fssl plan` prints it, and progress and the time left go by it. Rounds of a warm start cost
+the same, and so do those after it; where these differ, a sample of them is counted (`sweeps.counting`). The seconds of
+a finished run of the cell on this machine take precedence over planned ones.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -20,6 +21,7 @@ from benchmark.records.collect import read_records
 from benchmark.records.provenance import hardware
 from benchmark.records.record import RunRecord
 from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, CountingEngine
+from sweeps.status import RunStatus
 
 MILD = 1e-3  # a learning rate with which nothing diverges
 RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, saves, weights on disk, as measured
@@ -27,15 +29,48 @@ SAMPLED, ALIKE = 8, 3  # rounds played where they differ, and where the first of
 ENGINE = "pool"  # what launchers train with, in one process
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunCost:
+    """A run's cost by rounds: those of a warm start, those after it, and the last one."""
+
+    rounds: int
+    warm_rounds: int
+    warm: Cost  # of one round
+    later: Cost
+    last: Cost
+
+    def of_first(self, rounds: int) -> Cost:
+        """What this many rounds from the first on cost."""
+        if rounds == self.rounds:
+            return self.of_first(rounds - 1) + self.last
+        warm = min(rounds, self.warm_rounds)
+        return self.warm * warm + self.later * (rounds - warm)
+
+    @property
+    def whole(self) -> Cost:
+        """All rounds, and what is around them."""
+        return self.of_first(self.rounds) + Cost(seconds=RUN_SECONDS)
+
+
 def cost_of(run: Experiment, results: Path, device: str = CPU) -> Cost:
     """What the whole run costs, from its first round to its last, without the start of its process.
 
     Raises ConfigError where the run itself would.
     """
-    planned = count(run, device)
+    whole = count(run, device).whole
     records = read_records(results, [run.cell_key], with_reference=False, troubles=[])[run.cell_key].values()
     finished = [record.result["cpu_seconds"] for record in records if device == CPU and _was_timed_here(record)]
-    return replace(planned, seconds=fmean(finished)) if finished else planned
+    return replace(whole, seconds=fmean(finished)) if finished else whole
+
+
+def weighed(status: RunStatus, run: Experiment) -> RunStatus:
+    """The run's status with planned CPU seconds as its work; without work where it cannot be counted."""
+    try:
+        cost = count(run)
+    except Exception:  # whatever a user's own method raises: the run's own process tells of it
+        return replace(status, work=0.0, share_done=0.0)
+    whole = cost.of_first(status.rounds).seconds
+    return replace(status, work=whole, share_done=cost.of_first(status.round).seconds / whole)
 
 
 def _was_timed_here(record: RunRecord) -> bool:
@@ -45,8 +80,8 @@ def _was_timed_here(record: RunRecord) -> bool:
     return timed and here and engine.get("name") == ENGINE and "device" not in engine
 
 
-def count(run: Experiment, device: str = CPU) -> Cost:
-    """What the run costs, whatever its seed and partition. FLOPs of evaluations are not in it.
+def count(run: Experiment, device: str = CPU) -> RunCost:
+    """What each round of the run costs, whatever its seed and partition. FLOPs of evaluations are not in it.
 
     Raises ConfigError where the run itself would.
     """
@@ -55,7 +90,7 @@ def count(run: Experiment, device: str = CPU) -> Cost:
 
 
 @cache
-def _count(run: Experiment, device: str) -> Cost:
+def _count(run: Experiment, device: str) -> RunCost:
     rounds, warm_rounds = run.federation.rounds, getattr(run.method, "warm_start_rounds", 0)
     keep_freed_memory()
     threads = torch.get_num_threads()
@@ -68,8 +103,8 @@ def _count(run: Experiment, device: str) -> Cost:
         last = later if later and BY_REPORTS in later.notes else engine.play(rounds)
     finally:
         torch.set_num_threads(threads)
-    first = min(warm_rounds, rounds - 1)
-    return warm * first + (later or last) * (rounds - 1 - first) + last + Cost(seconds=RUN_SECONDS)
+    before_last = min(warm_rounds, rounds - 1)
+    return RunCost(rounds=rounds, warm_rounds=before_last, warm=warm, later=later or last, last=last)
 
 
 def _typical(engine: CountingEngine, first: int, last: int) -> Cost:

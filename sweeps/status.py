@@ -40,7 +40,13 @@ class RunStatus:
     attempt: int = 0  # how many processes have been at it
     accuracy: float | None = None  # of the last test, a fraction
     seconds_per_round: float | None = None  # None: no round is recorded
+    work: float = 0.0  # its planned CPU seconds; its rounds where no time left is asked for
+    share_done: float = 0.0  # of its work
     trouble: str | None = None  # what is wrong with a damaged or a dead one
+
+    @property
+    def work_left(self) -> float:
+        return 0.0 if self.state in FINISHED else self.work * (1 - self.share_done)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +71,31 @@ class Summary:
 def status_of(folder: Path, *, name: str, rounds: int, record: RunRecord | None = None) -> RunStatus:
     """The run in `folder`, which need not exist (`record.run_folder`); `rounds` as its experiment has them.
 
-    `record`: where it was read before; it may be a committed copy.
+    `record`: where it was read before; it may be a committed copy. All rounds count as equal work: `cost.weighed`.
     """
-    key, seed = folder.parent.name, int(_seed_named(folder))
-    status = RunStatus(cell_key=key, seed=seed, name=name, state="missing", rounds=rounds)
+    key, seed, work = folder.parent.name, int(_seed_named(folder)), float(rounds)
+    status = RunStatus(cell_key=key, seed=seed, name=name, state="missing", rounds=rounds, work=work)
     try:
         record = record or read_run(folder)
         if record is None or not record.result:
             status = _unfinished(status, () if record is None else record.rounds, folder)
         else:
-            result, done = record.result, record.result["rounds"]
-            pace = result["wall_seconds"] / done if done else None
-            accuracy = record.last("test/accuracy")
-            status = replace(status, state=result["status"], round=done, accuracy=accuracy, seconds_per_round=pace)
+            status = _finished(status, record)
     except (FsslError, OSError) as error:
         return replace(status, state="damaged", trouble=trouble_with(folder, error))
-    return replace(status, attempt=0 if record is None else len(record.manifest.get("attempts", ())))
+    attempt = 0 if record is None else len(record.manifest.get("attempts", ()))
+    return replace(status, attempt=attempt, share_done=status.round / rounds if rounds else 0.0)
+
+
+def _finished(status: RunStatus, record: RunRecord) -> RunStatus:
+    result, rounds = record.result, record.result["rounds"]
+    return replace(
+        status,
+        state=result["status"],
+        round=rounds,
+        accuracy=record.last("test/accuracy"),
+        seconds_per_round=result["wall_seconds"] / rounds if rounds else None,
+    )
 
 
 def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunStatus:
@@ -142,13 +157,12 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
 
 
 def summary(runs: Sequence[RunStatus]) -> Summary:
-    """Counts, and the time left at the mean pace of all rounds so far."""
+    """Counts, and the time left at the mean pace so far."""
     counts = {state: sum(run.state == state for run in runs) for state in get_args(State)}
-    timed = [(run.round, run.round * run.seconds_per_round) for run in runs if run.seconds_per_round]
-    rounds, seconds = sum(number for number, _ in timed), sum(time for _, time in timed)
+    timed = [(run.seconds_per_round * run.round, run.share_done * run.work) for run in runs if run.seconds_per_round]
+    seconds, worked = sum(seconds for seconds, _ in timed), sum(work for _, work in timed)
     left = None
-    if rounds and counts["running"]:
-        to_do = sum(run.rounds - run.round for run in runs if run.state not in FINISHED)
-        left = seconds / rounds * to_do / counts["running"]
+    if worked and counts["running"]:
+        left = seconds / worked * sum(run.work_left for run in runs) / counts["running"]
     done = sum(run.rounds if run.state == "done" else run.round for run in runs)
     return Summary(counts=counts, rounds_done=done, rounds=sum(run.rounds for run in runs), seconds_left=left)

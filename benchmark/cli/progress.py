@@ -73,7 +73,14 @@ class LaunchProgress:
     def _look_at_all(self, launched: Launch) -> Sequence[RunStatus]:
         changed = {*self._running, *launched.running, *launched.finished[self._finished :]}
         for run in changed if self._statuses else self._runs:
-            folder, name = run_folder(self._results, run), self._names.get(run.cell_key, run.cell_key)
-            self._statuses[run] = status_of(folder, name=name, rounds=run.federation.rounds)
+            name = self._names.get(run.cell_key, run.cell_key)
+            self._statuses[run] = look(run_folder(self._results, run), run, name)
         self._running, self._finished = launched.running, len(launched.finished)
         return list(self._statuses.values())
+
+
+def look(folder: Path, run: Experiment, name: str) -> RunStatus:
+    """The run's status, its work in planned seconds. `name`: what to call its cell."""
+    from sweeps.cost import weighed  # loads what trains, once the runs are at work
+
+    return weighed(status_of(folder, name=name, rounds=run.federation.rounds), run)

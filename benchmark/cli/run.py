@@ -113,16 +113,15 @@ def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder:
 def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     from pytorch_lightning.callbacks import LambdaCallback
 
-    from benchmark.cli.progress import Display
+    from benchmark.cli.progress import Display, look
     from benchmark.federated.devices import devices_named
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run
     from benchmark.records.wandb_mirror import mirrored, mode_asked
     from benchmark.verdicts.families import begun_under
-    from sweeps.status import status_of
 
     def watch(*_: object) -> None:
-        display.show(lambda: [status_of(folder, name="training", rounds=experiment.federation.rounds)])
+        display.show(lambda: [look(folder, experiment, "training")])
 
     console = Console(stderr=True, quiet=options.json)
     devices = devices_named(options.devices)

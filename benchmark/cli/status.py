@@ -63,4 +63,8 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
         finished = known.finished(run)
         name, rounds = names.get(run.cell_key, "trial" if known.items else run.cell_key), run.federation.rounds
         statuses.append(where_apart(status_of(folder, name=name, rounds=rounds, record=finished), folder, to_json(run)))
+    if any(status.state == "running" for status in statuses):
+        from sweeps.cost import weighed  # loads what trains: only where there is a time left
+
+        statuses = list(map(weighed, statuses, known.runs))
     return statuses

@@ -35,7 +35,7 @@ def main() -> None:
             recorded = fmean(record.result["cpu_seconds"] for record in records) / 3600
             run = from_record(records[0].experiment)
             try:
-                estimate = count(run).seconds / 3600
+                estimate = count(run).whole.seconds / 3600
             except FsslError as error:
                 print(f"{folder.name}  cannot be counted: {error}")
                 continue

@@ -15,6 +15,7 @@ from benchmark.experiment import to_json
 from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
+from sweeps.cost import count, weighed
 from sweeps.launcher import Launch
 from sweeps.status import RunStatus, on_disk, status_of, summary
 
@@ -42,25 +43,45 @@ def test_each_state_a_run_can_be_in(tiny, tmp_path):
     assert on_disk(tmp_path, profile="paper") == [] and len(on_disk(tmp_path, profile=tiny.profile)) == 2
 
 
-def status(state, *, round, pace=None):
-    return RunStatus(cell_key="a", seed=0, name="a", state=state, round=round, rounds=10, seconds_per_round=pace)
+def status(state, *, round, share_done=0.0, pace=None):
+    run = RunStatus(cell_key="a", seed=0, name="a", state=state, round=round, rounds=10, seconds_per_round=pace)
+    return replace(run, work=10.0, share_done=share_done)
 
 
-def test_the_time_left_is_that_of_the_rounds_left_shared_by_those_at_work():
-    """14 rounds took 4 x 2 + 10 x 4 = 48 s. Left are 6 + 10 + 10 to the one running process: 26 x 48 / 14 = 89 s. A
-    diverged run has nothing left."""
+def test_the_time_left_is_the_work_left_shared_by_those_at_work():
+    """14 rounds took 4 x 2 + 10 x 4 = 48 s: 1 of work in a warm start's, and 10. Left are 9 + 10 + 10 to the one
+    running process: 29 x 48 / 11 = 127 s, where rounds alone would say 89. A diverged run has nothing left."""
     runs = [
-        status("running", round=4, pace=2.0),
-        status("done", round=10, pace=4.0),
+        status("running", round=4, share_done=0.1, pace=2.0),
+        status("done", round=10, share_done=1.0, pace=4.0),
         status("missing", round=0),
         status("missing", round=0),
         status("diverged", round=3),
     ]
     total = summary(runs)
-    assert total.seconds_left == pytest.approx(26 * 48 / 14)
+    assert total.seconds_left == pytest.approx(29 * 48 / 11)
     assert (total.rounds_done, total.rounds) == (4 + 10 + 3, 50)
-    assert total.line() == "5 runs: 1 done, 1 diverged, 1 running, 2 missing; 17/50 rounds, about 89 s left"
+    assert total.line() == "5 runs: 1 done, 1 diverged, 1 running, 2 missing; 17/50 rounds, about 2.1 min left"
     assert summary(runs[1:]).seconds_left is None  # no run is trained
+
+
+def test_the_share_of_a_run_on_its_way_goes_by_its_planned_seconds(tiny, tmp_path):
+    """Two of three rounds are recorded, the first of which was a warm start's: its seconds are a server's alone. A run
+    that cannot be counted has no share and no time left."""
+    warm = replace(tiny, method=replace(tiny.method, warm_start_rounds=1))
+    run(tiny, tmp_path)
+    folder = run_folder(tmp_path, tiny)
+    (folder / "result.json").unlink()
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (folder / "progress.jsonl").write_text("".join(lines[:2]))
+    status = status_of(folder, name="", rounds=3)
+    assert status.share_done == pytest.approx(2 / 3)
+    seconds = [count(warm).of_first(rounds).seconds for rounds in range(4)]
+    assert seconds[0] == 0 and seconds[1] < seconds[2] - seconds[1] == pytest.approx(seconds[3] - seconds[2])
+    planned = weighed(status, warm)
+    assert planned.work == seconds[3] and planned.share_done == pytest.approx(seconds[2] / seconds[3])
+    refused = weighed(status, replace(tiny, federation=replace(tiny.federation, K=5000)))
+    assert (refused.work, refused.share_done) == (0.0, 0.0)
 
 
 def test_the_command_from_another_shell(tiny, tmp_path, capsys):
