@@ -37,6 +37,10 @@ class EngineOptions:
     devices: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.engine == "ray":
+            raise ConfigError(
+                "--engine: 'ray' is withdrawn; choose pool on one machine, or share runs among many with --launcher ray"
+            )
         if self.engine not in ENGINES:
             raise ConfigError(f"--engine: unknown engine {self.engine!r}; choose {', '.join(ENGINES)}")
         for name, count in (("workers", self.workers), ("threads", self.threads)):
