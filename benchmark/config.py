@@ -226,12 +226,12 @@ def _canonical(hint: Any, value: Any) -> Any:
 
 @_cached
 def _intervals(cls: Any) -> dict[str, Interval]:
-    intervals: dict[str, Interval] = {}
-    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
-        for part in (hint, *typing.get_args(hint)):  # the type itself, or a part of `Share | None`
-            for rule in getattr(part, "__metadata__", ()):
-                intervals[name] = rule
-    return intervals
+    return {
+        name: rule
+        for name, hint in typing.get_type_hints(cls, include_extras=True).items()
+        for part in (hint, *typing.get_args(hint))  # the type itself, or a part of `Share | None`
+        for rule in getattr(part, "__metadata__", ())
+    }
 
 
 def to_plain(value: Any, *, hashed: bool = False) -> Any:

@@ -17,8 +17,9 @@ from benchmark.experiment import Experiment
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.start import CPU
 from benchmark.optim.sgd import Constant
+from benchmark.records.collect import read_records
 from benchmark.records.provenance import hardware
-from benchmark.records.record import RunRecord, run_folder, run_if_whole
+from benchmark.records.record import RunRecord
 from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, CountingEngine
 from sweeps.status import RunStatus
 
@@ -57,9 +58,8 @@ def cost_of(run: Experiment, results: Path, device: str = CPU) -> Cost:
     Raises ConfigError where the run itself would.
     """
     whole = count(run, device).whole
-    folders = run_folder(results, run).parent.glob("seed=*") if device == CPU else ()  # they have CPU seconds alone
-    records = [record for record in map(run_if_whole, folders) if record is not None]
-    finished = [record.result["cpu_seconds"] for record in records if _was_timed_here(record)]
+    records = read_records(results, [run.cell_key], with_reference=False, troubles=[])[run.cell_key].values()
+    finished = [record.result["cpu_seconds"] for record in records if device == CPU and _was_timed_here(record)]
     return replace(whole, seconds=fmean(finished)) if finished else whole
 
 

@@ -10,7 +10,7 @@ Legend: N images, D classes.
 """
 
 import time
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
@@ -145,7 +145,7 @@ class CountingEngine:
         method, evaluation = self._environment.experiment.method, self._environment.experiment.evaluation
         self._cost = Cost()
         world = replace(
-            self._environment.world(number, lambda jobs: self.fit(jobs, number, self._kept)),
+            self._environment.world(number, lambda jobs: self._fit(jobs, number)),
             generator=lambda *names: numpy_stream(0, "round", number, *names),  # the same for every seed
         )
         self._state, _ = play_round(method, replace(self._state, clients=self._kept), world)
@@ -155,16 +155,16 @@ class CountingEngine:
         notes = (BY_REPORTS,) if getattr(method, "sends_by_reports", False) else ()
         return self._cost + Cost(seconds=seconds + ROUND_SECONDS, notes=notes)
 
-    def fit(self, jobs: Sequence[Job], number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
+    def _fit(self, jobs: Sequence[Job], number: int) -> Iterator[Outcome]:
         for job in jobs:
             initial = network_of(self._environment, job.network)[0]
-            private = kept.get(keeper_of(job))
+            private = self._kept.get(keeper_of(job))
             job = replace(job, receives=whole(job.receives, initial))
             outcome, cost = self._counted(job, number, private and whole(private, initial))
             at_client = job.key.client >= 0
             self._cost += replace(cost, bytes_down=tree_bytes(job.receives)) if at_client else replace(cost, bytes_up=0)
             if outcome.private is not None:
-                kept[keeper_of(job)] = outcome.private
+                self._kept[keeper_of(job)] = outcome.private
             yield outcome
 
     def _counted(self, job: Job, number: int, private: Tree | None) -> tuple[Outcome, Cost]:

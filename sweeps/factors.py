@@ -94,7 +94,8 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
         return with_fields(to_json(cell_named(str(name), profile)), values)
     if {"R", "alpha"} <= values.keys():
         raise ConfigError("R and alpha: images are divided by one rule; give one of the two")
-    plain = to_json(_environment(values, profile))
+    item, method = ENVIRONMENTS[values.get("data", "digits")], METHODS[values.get("method", "crl")]
+    plain = to_json(cell_named(f"{item}:{method}/{UNTUNED}", profile))
     if "R" in values and plain["partition"]["kind"] != "class_skew":
         plain["partition"] = {"kind": "class_skew"}
     if "alpha" in values:
@@ -117,8 +118,3 @@ def with_fields(plain: dict[str, Any], values: Mapping[str, Any], given: Iterabl
         merge(plain, {name: scalar(values[name]) if isinstance(values[name], str) else values[name]})
     follow(plain, {*values, *given})
     return from_json(plain)
-
-
-def _environment(values: Mapping[str, Any], profile: str) -> Experiment:
-    item = ENVIRONMENTS[values.get("data", "digits")]
-    return cell_named(f"{item}:{METHODS[values.get('method', 'crl')]}/{UNTUNED}", profile)

@@ -1,13 +1,13 @@
 """Grids of factors: lists of values, and every combination of them as an experiment."""
 
 import csv
-import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any, TypeAlias
 
+from benchmark.config import scalar
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
@@ -28,7 +28,8 @@ def grid_of_words(words: str) -> dict[str, list[Any]]:
     grid: dict[str, list[Any]] = {}
     for word in re.findall(r'(?:[^\s"]|"[^"]*")+', words):
         name, equals, text = word.partition("=")
-        values = [_value(part) for part in next(csv.reader([text]), []) if part]
+        texts = filter(None, next(csv.reader([text]), []))
+        values = [value if isinstance(value := scalar(part), int | float) else part for part in texts]
         if not equals or not values:
             raise ConfigError(f"--grid: {word!r} has no values; write {name}=VALUE,VALUE")
         if name in grid:
@@ -69,12 +70,3 @@ def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:
             named = " ".join(f"{name}={value}" for name, value in factors.items())
             raise ConfigError(f"{named}: {error}") from None
     return list(runs)
-
-
-def _value(text: str) -> Any:
-    """The number that the text is, else the text."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, int | float) else text

@@ -70,18 +70,24 @@ def launch(
     Ctrl-C and SIGTERM stop all runs at their last finished round and raise Stopped.
     """
     state = Launch(runs, results)
-    with _stopped_on_signal(workers):
-        while (state.waiting or state.at_work) and not state.stopped:
-            while len(state.at_work) < workers.size and (run := state.next()) is not None:
-                try:
-                    workers.start(run)
-                except RunDied as death:
-                    state.note(run, death)
-            for run, error in workers.ended(timeout=0.5):
-                state.note(run, error)
-            watch(state)
-        if state.stopped:
+    with sigterm_as_interrupt(), contextlib.closing(workers):
+        try:
+            while (state.waiting or state.at_work) and not state.stopped:
+                while len(state.at_work) < workers.size and (run := state.next()) is not None:
+                    try:
+                        workers.start(run)
+                    except RunDied as death:
+                        state.note(run, death)
+                for run, error in workers.ended(timeout=0.5):
+                    state.note(run, error)
+                watch(state)
+            if state.stopped:
+                workers.stop()
+        except BaseException as error:
             workers.stop()
+            if isinstance(error, KeyboardInterrupt):
+                raise Stopped("stopped; the same command goes on from the last saves") from None
+            raise
     if state.failures:
         first, *others = state.failures
         raise type(first)(f"{first}; {len(others)} more failed") if others else first
@@ -177,17 +183,3 @@ class Launch:
 def named(run: Experiment) -> str:
     """What messages call a run."""
     return f"cell {run.cell_key}, seed {run.seed}"
-
-
-@contextlib.contextmanager
-def _stopped_on_signal(workers: Workers) -> Iterator[None]:
-    """Stop the workers at Ctrl-C, SIGTERM or an error, and close them in the end. Raises Stopped at a signal."""
-    with sigterm_as_interrupt(), contextlib.closing(workers):
-        try:
-            yield
-        except KeyboardInterrupt:
-            workers.stop()
-            raise Stopped("stopped; the same command goes on from the last saves") from None
-        except BaseException:
-            workers.stop()
-            raise

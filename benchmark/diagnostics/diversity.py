@@ -24,7 +24,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from benchmark.federated.module import FederatedModule
+from benchmark.federated.module import FederatedModule, Observer
 from benchmark.methods.fedmatch import applied
 from benchmark.methods.protocol import SERVER, Job, Limit, Outcome, Tree, Weights
 from benchmark.methods.shared import is_statistic
@@ -118,7 +118,7 @@ def _named(who: str, whole: VectorSet, groups: Sequence[VectorSet], members: Seq
     return values
 
 
-class GradientDiversity(pl.Callback):
+class GradientDiversity(Observer):
     """Measures a round's diversity: the weight changes every round, gradients every `every` rounds (0: never).
 
     A round has none where a holder that trained gave no vector over the same entries as the others (`begins_with`). A
@@ -130,10 +130,6 @@ class GradientDiversity(pl.Callback):
         self._every = every
         self._jobs: list[Job] = []
         self._delta = CohortDiversity("delta")
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        assert isinstance(pl_module, FederatedModule)
-        pl_module.observers.append(self)
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
         self._jobs, self._delta = [], CohortDiversity("delta")

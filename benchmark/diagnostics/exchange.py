@@ -10,7 +10,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from benchmark.federated.module import FederatedModule
+from benchmark.federated.module import FederatedModule, Observer
 from benchmark.federated.trees import tree_bytes
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Outcome, Tree
 
@@ -18,7 +18,7 @@ HOLDERS = {SERVER: "server", CENTRAL: "central"}  # every other holder is a clie
 Bytes = dict[str, int]  # name -> the most that one job handed over under it
 
 
-class Exchange(pl.Callback):
+class Exchange(Observer):
     """Notes what each kind of holder received, sent, kept and trained.
 
     Of each name the largest number of bytes counts.
@@ -31,10 +31,6 @@ class Exchange(pl.Callback):
         self._seen: dict[str, Any] = deepcopy({**nothing, **(before or {})})
         self._call: set[str] = set()  # who trained in the call of `fit` in progress
         self._answered = False  # whether it has given an outcome: all its jobs are seen before the first
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        assert isinstance(pl_module, FederatedModule)
-        pl_module.observers.append(self)
 
     def on_job(self, job: Job, round_number: int) -> None:
         if self._answered:  # a job after an outcome: another call of `fit`

@@ -147,16 +147,13 @@ class Environment:
             generator=lambda *names: numpy_stream(self.experiment.seed, "start", *names),
             model=self.experiment.model,
             num_classes=self.data.num_classes,
-            width=self._width,
+            width=lambda: cast(nn.Linear, self.network().get_submodule(head_of(self.experiment.model))).in_features,
             K=self.K,
             C=federation.C,
             T=federation.T,
             sizes=self.sizes,
             labelled=self.labelled,
         )
-
-    def _width(self) -> int:
-        return cast(nn.Linear, self.network().get_submodule(head_of(self.experiment.model))).in_features
 
     def world(self, round_number: int, fit: Callable[[Sequence[Job]], Iterator[Outcome]]) -> World:
         """A round as the method sees it, whose jobs `fit` runs."""

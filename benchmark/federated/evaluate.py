@@ -31,11 +31,7 @@ CUDA_PIXELS = 2048 * 32 * 32  # of a forward pass on CUDA
 
 @torch.no_grad()
 def logits_of(
-    network: nn.Module,
-    environment: Environment,
-    part: Part,
-    view: str = "plain",
-    draw: torch.Generator | None = None,
+    network: nn.Module, environment: Environment, part: Part, view: str = "plain", draw: torch.Generator | None = None
 ) -> Tensor:
     """logits_ND of the part's images, in the part's order; the network is left in the mode it was in."""
     was_training = network.training

@@ -5,7 +5,6 @@ import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import pytorch_lightning as pl
 from pytorch_lightning.plugins.environments import LightningEnvironment
@@ -20,11 +19,15 @@ from benchmark.federated.ledger import Ledger
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import first_not_finite, moved
 from benchmark.methods.calls import first_state, jobs_given, models_of, play_round
-from benchmark.methods.protocol import Job, Outcome, State, Tree, World
+from benchmark.methods.protocol import Job, Outcome, State, Tree
 
 
-class Observer(Protocol):
+class Observer(pl.Callback):
     """Sees a round's jobs and outcomes pass by; must change neither."""
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        assert isinstance(pl_module, FederatedModule)
+        pl_module.observers.append(self)
 
     def on_job(self, job: Job, round_number: int) -> None: ...
 
@@ -38,11 +41,7 @@ class FederatedModule(pl.LightningModule):
     """
 
     def __init__(
-        self,
-        environment: Environment,
-        engine: Engine,
-        state: State | None = None,
-        rounds_done: int = 0,
+        self, environment: Environment, engine: Engine, state: State | None = None, rounds_done: int = 0
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -69,7 +68,7 @@ class FederatedModule(pl.LightningModule):
         """One round: the method's `round`, the ledger of what went back and forth, the evaluation when it is due."""
         round_number = int(batch)
         self._ledger = Ledger(self.environment.data.num_classes)
-        world = self._world(round_number)
+        world = self.environment.world(round_number, lambda jobs: self._fit(jobs, round_number))
         self._kept = ChainMap({}, dict(self.state.clients))  # a round that is abandoned leaves the state as it was
         state, reported = play_round(self.experiment.method, self.state, world)
         for tree in (models_of(self.experiment.method, state), state.server):  # the last finite state stays
@@ -93,9 +92,6 @@ class FederatedModule(pl.LightningModule):
         voters = getattr(self.experiment.method, "voters", None)
         chosen = voters(self.state) if voters else []
         return chosen or [next(iter(self.models().values()))]
-
-    def _world(self, round_number: int) -> World:
-        return self.environment.world(round_number, lambda jobs: self._fit(jobs, round_number))
 
     def _fit(self, jobs: Sequence[Job], round_number: int) -> Iterator[Outcome]:
         """The engine's outcomes, passed by the ledger and the observers."""

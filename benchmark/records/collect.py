@@ -54,7 +54,7 @@ def read_records(
             record = _read(path, troubles)
             if record is None or (is_copy(path) and record.result.get("numerics") != NUMERICS):
                 continue
-            if with_runs and (other := differences_of(record)):
+            if with_runs and (other := differences(record.experiment, record.manifest, finished=bool(record.result))):
                 others.append((record, other))
                 continue
             known, its_path = seeds.get(record.seed, (None, path))
@@ -83,11 +83,6 @@ def read_once(read: Callable[..., Records]) -> Callable[..., Records]:
         return {cell_key: known[cell_key, with_reference] for cell_key in wanted}
 
     return records
-
-
-def differences_of(record: RunRecord) -> list[str]:
-    """What is here otherwise than the record was computed from."""
-    return differences(record.experiment, record.manifest, finished=bool(record.result))
 
 
 def _where_apart(results: Path, record: RunRecord, other: Sequence[str]) -> str:

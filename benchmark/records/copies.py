@@ -23,10 +23,6 @@ LARGEST = 1 << 25  # bytes of a copy's text: a hundred times those of the larges
 _EVALUATED = ("test/", "validation/", "diversity/gradient/")  # starts of the metrics that say which rounds are kept
 
 
-def reference_path(results: Path, cell_key: str, seed: int) -> Path:
-    return results / "reference" / cell_key / f"seed={seed}.json.gz"
-
-
 def reference_folders(results: Path) -> list[Path]:
     """Where the folders of cells with copies are: those of the checkout count, too; the last ones come first."""
     ours, here = COMMITTED / "reference", results / "reference"
@@ -35,7 +31,7 @@ def reference_folders(results: Path) -> list[Path]:
 
 def write_reference(results: Path, record: RunRecord) -> Path:
     """Put a finished run's compact copy into `results/reference`. Raises DataError as `copied`."""
-    path = reference_path(results, record.cell_key, record.seed)
+    path = results / "reference" / record.cell_key / f"seed={record.seed}.json.gz"
     write_atomically(path, copied(record))
     return path
 

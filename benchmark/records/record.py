@@ -25,7 +25,6 @@ from benchmark.records.schema import check
 
 ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
-FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
 NO_METRICS = {"cell_key", "seed", "round"}  # of a line in ROUNDS; all else are metrics
 FINISHED = ("done", "diverged")
 CACHED_RUNS = 128  # whose rounds stay in memory, in each process; about 0.3 MB each at 100 rounds
@@ -90,6 +89,11 @@ class RunRecord:
             return self.summaries[metric]
         values = [float(line[metric]) for line in self.rounds if metric in line]
         return {"mean": fmean(values), "median": median(values)} if values else {}
+
+
+def metrics_in(line: Round) -> dict[str, Any]:
+    """What a round measured, without its clocks."""
+    return {name: line[name] for name in sorted(line) if name not in NO_METRICS and not name.startswith("time/")}
 
 
 def measurements(evaluation: Evaluation) -> dict[str, int]:
@@ -158,14 +162,6 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     """`result.json` of a run; None where it is not finished. Raises DataError."""
     result = read_json(folder / RESULT)
     return result if result is None else dict(check(result, schema.RESULT, f"{folder / RESULT}"))
-
-
-def run_if_whole(folder: Path) -> RunRecord | None:
-    """None also for one that is damaged or cannot be read, which `fssl verify` reports."""
-    try:
-        return read_run(folder)
-    except (DataError, OSError):
-        return None
 
 
 def json_lines(content: bytes, path: Path) -> tuple[dict[str, Any], ...]:

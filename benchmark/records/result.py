@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmark.experiment import NUMERICS, Experiment
-from benchmark.records.record import NO_METRICS, Round, measurements
+from benchmark.records.record import Round, measurements, metrics_in
 
 COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
 
@@ -48,18 +48,10 @@ def sums_of(rounds: Sequence[Round]) -> dict[str, Any]:
     """What the result sums up of the rounds."""
     return {
         "rounds": len(rounds),
-        "last": _last(rounds),
+        "last": metrics_in({name: value for line in rounds for name, value in line.items()}),  # the latest of each
         "best": _best(rounds),
         "cost": {name: sum(line.get(metric, 0) for line in rounds) for name, metric in COSTS.items()},
     }
-
-
-def _last(rounds: Sequence[Round]) -> dict[str, float]:
-    """The latest value of every metric."""
-    last: dict[str, float] = {}
-    for line in rounds:
-        last.update(line)
-    return {name: last[name] for name in sorted(last) if name not in NO_METRICS and not name.startswith("time/")}
 
 
 def _best(rounds: Sequence[Round]) -> dict[str, float] | None:

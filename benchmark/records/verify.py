@@ -21,7 +21,7 @@ from benchmark.records import claim, state
 from benchmark.records.collect import is_copy
 from benchmark.records.identity import own_names
 from benchmark.records.provenance import equal_bits_expected
-from benchmark.records.record import RunRecord, read_run, run_folder
+from benchmark.records.record import RunRecord, metrics_in, read_run, run_folder
 from benchmark.records.result import settings_of, sums_of
 
 ROUNDING = 1e-5  # committed copies have six significant digits
@@ -172,10 +172,7 @@ def equal_rounds(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
     first: dict[str, tuple[int, Path]] = {}
     faults = []
     for record, path in records:
-        lines = [
-            {name: value for name, value in line.items() if name not in ("cell_key", "seed") and "time/" not in name}
-            for line in record.rounds
-        ]
+        lines = [metrics_in(line) for line in record.rounds]
         key = json.dumps([record.cell_key, is_copy(path), lines], sort_keys=True, default=str)
         seed, other = first.setdefault(key, (record.seed, path))
         if lines and seed != record.seed:

@@ -26,7 +26,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.stopping import Preempted
 from benchmark.methods.catalogue import method_name
 from benchmark.records.provenance import commit
-from benchmark.records.record import NO_METRICS, RunRecord, read_run
+from benchmark.records.record import RunRecord, metrics_in, read_run
 
 PROJECT = "fssl"
 LONGEST_TAG = 64  # characters that W&B takes
@@ -191,9 +191,7 @@ class WandbMirror(pl.Callback):
     def _send(self, lines: Iterable[Mapping[str, Any]]) -> None:
         for line in lines:
             if line["round"] >= self._next:
-                # Clocks are W&B's own.
-                shown = {name: line[name] for name in line if name not in NO_METRICS and not name.startswith("time/")}
-                self._run.log({"round": line["round"], **shown}, step=line["round"])
+                self._run.log({"round": line["round"], **metrics_in(line)}, step=line["round"])  # clocks are W&B's own
                 self._next = line["round"] + 1
 
     def _try(self, act: Callable[[], object]) -> None:

@@ -168,7 +168,7 @@ def test_holders_of_labels_train_on_all_of_them_and_nobody_else_trains(setting):
     e = tiny_with(SupervisedFL(**B), setting, epochs=1)
     module, watch = watched(replace(e, data=replace(e.data, images=300)))
     labelled = module.environment.labelled
-    holders = [client for client in module._world(1).cohort() if labelled[client]]
+    holders = [client for client in module.environment.world(1, lambda jobs: iter(())).cohort() if labelled[client]]
     if not holders:
         holders = [client for client in range(module.environment.K) if labelled[client]]
     assert [job.key.client for job in watch.jobs()] == holders

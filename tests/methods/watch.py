@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import Environment
-from benchmark.federated.module import FederatedModule
+from benchmark.federated.module import FederatedModule, Observer
 from benchmark.methods.protocol import Job, Outcome
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of
@@ -23,7 +23,7 @@ def tiny_with(method: Any, setting: Setting = "server", *, N_s: int | None = Non
     return replace(base, data=data, method=method, federation=replace(base.federation, **factors))
 
 
-class Watch:
+class Watch(Observer):
     """Jobs and outcomes by round, as they pass by."""
 
     def __init__(self, module: FederatedModule) -> None:

@@ -35,8 +35,8 @@ from benchmark.experiment import Evaluation, Experiment, Federation, from_json, 
 from benchmark.files import read_json
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item
-from benchmark.records.copies import copied, copy_digest, pack, read_copy, reference_path
-from benchmark.records.record import FILES, PROGRESS, RESULT, ROUNDS, read_run, run_digest, run_folder, run_name
+from benchmark.records.copies import copied, copy_digest, pack, read_copy
+from benchmark.records.record import PROGRESS, RESULT, ROUNDS, read_run, run_digest, run_folder, run_name
 from benchmark.records.run import run
 from benchmark.records.state import NAME as STATE
 from benchmark.records.state import load
@@ -48,6 +48,7 @@ from tests.conftest import record_of, tiny_experiment
 from tests.records.test_run import Interrupt
 from tests.sweeps.here import Here
 
+FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
 MISSING = object()
 ODD: dict[str, Any] = {
     "null": None, "text": "x", "list": [1], "object": {"a": 1}, "NaN": float("nan"), "400 digits": int("9" * 400),
@@ -148,7 +149,7 @@ def write_odd(results: Path, seed: int, sound: Files, odd: Odd) -> None:
     files = files_of(TINY.with_seed(seed), sound)
     files[name] = replaced(files[name], path, ODD[kind])
     if form == COPY:
-        packed, file = files[COPY], reference_path(results, TINY.cell_key, seed)
+        packed, file = files[COPY], results / "reference" / TINY.cell_key / f"seed={seed}.json.gz"
         if path != ("digest",) and isinstance(packed, dict):
             packed["digest"] = copy_digest(packed)
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -20,9 +20,9 @@ from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.environment import prepare
 from benchmark.files import read_json
 from benchmark.models.build import Model
-from benchmark.records.collect import differences_of, read_records
+from benchmark.records.collect import read_records
 from benchmark.records.copies import read_copy, write_reference
-from benchmark.records.identity import source_hash
+from benchmark.records.identity import differences, source_hash
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.launcher import launch
@@ -319,4 +319,6 @@ def test_committed_copies_count_on_packed_files_and_without_data(tmp_path, monke
     for root in (REAL, tmp_path / "nowhere"):
         monkeypatch.setenv("FSSL_DATA", str(root))
         content.look_again()
-        assert [record.cell_key for record in records if differences_of(record)] == []
+        assert [
+            record.cell_key for record in records if differences(record.experiment, record.manifest, finished=True)
+        ] == []
