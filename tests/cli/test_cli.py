@@ -67,7 +67,7 @@ def fssl(capsys, *words):
         ("run --threads 0", 65, "--threads: 0; choose 1 or more"),
         ("run --engine pool --threads 2", 65, "--threads: 2"),
         ("run --engine cpu", 65, "unknown engine 'cpu'; choose auto, reference, pool"),
-        ("run --engine ray", 65, "unknown engine 'ray'; choose auto, reference, pool"),
+        ("run --engine ray", 65, "'ray' is withdrawn; choose pool on one machine"),
         ("run --engine reference --devices cpu,cpu", 65, "has one; choose --engine pool"),
         ("run --devices cpu --precision tf32", 65, "precision: 'tf32', which cpu does not have"),
         ("run --engine pool --workers 0", 65, "--workers: 0; choose 1 or more"),
