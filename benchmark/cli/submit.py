@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from benchmark.cli.verify import train_again, troubles_of
 from benchmark.errors import ConfigError, DataError
 from benchmark.files import ANEW, write_atomically, write_json
 from benchmark.papers.catalogue import items
@@ -19,7 +18,7 @@ from benchmark.records.bundle import SUBMITTED, Bundle, check_bundle, noted, ope
 from benchmark.records.collect import read_records
 from benchmark.records.identity import own_names
 from benchmark.records.record import FINISHED, Records
-from benchmark.records.verify import Retrained
+from benchmark.records.verify import Retrained, retrain_each, troubles_of
 from benchmark.verdicts.checks import troubles_of_claims
 from reports.formatting import slug
 from reports.provenance import seeds_text
@@ -104,7 +103,8 @@ def _retrained(bundle: Bundle, options: argparse.Namespace) -> Mapping[Path, Ret
     able = [(run, name) for run, name in bundle.records if options.trust or not own_names(run.experiment)]
     if not able:
         raise ConfigError("--retrain: all its runs are of code or folders of its own; read them, and type --trust")
-    return train_again(random.Random(options.seed).sample(able, min(options.retrain, len(able))), options)
+    drawn = random.Random(options.seed).sample(able, min(options.retrain, len(able)))
+    return retrain_each(drawn, silent=options.json)
 
 
 def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], results: Path) -> list[str]:

@@ -4,7 +4,7 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import all_records
 from benchmark.records.record import FINISHED, RunRecord
-from benchmark.records.verify import Retrained, check_records, retrain, why_not_here
+from benchmark.records.verify import check_records, retrain_each, troubles_of, why_not_here
 from benchmark.verdicts.checks import decided_cells, troubles_of_claims
 from sweeps.plan import plan
 
@@ -76,7 +76,7 @@ def act(options: argparse.Namespace) -> int:
         raise DataError(f"{options.results}: has no record to verify; name a folder of results: --results PATH")
     faults, absent = check_records(records)
     troubles += [*faults, *troubles_of_claims(records)]
-    retrained = train_again(_to_retrain(records, chosen, options), options)
+    retrained = retrain_each(_to_retrain(records, chosen, options), silent=options.json)
     troubles += troubles_of(retrained)
     if options.json:
         summary = {
@@ -118,21 +118,3 @@ def _to_retrain(records: Sequence[Filed], named: Sequence[Item], options: argpar
         )
         chosen.append(draw.choice(able or all_of_cell))  # of a cell that cannot be trained here, it is said why
     return chosen
-
-
-def train_again(chosen: Sequence[Filed], options: argparse.Namespace) -> dict[Path, Retrained]:
-    """Each outcome is printed at once, since training takes time."""
-    outcomes = {}
-    for record, path in chosen:
-        outcomes[path] = retrain(record)
-        if not options.json:
-            print(f"{path}: {outcomes[path].words()}", flush=True)
-    return outcomes
-
-
-def troubles_of(retrained: Mapping[Path, Retrained]) -> list[str]:
-    """What differs; where nothing could be compared, why."""
-    troubles = [f"{path}: {outcome.trouble}" for path, outcome in retrained.items() if outcome.trouble is not None]
-    if retrained and all(outcome.skipped is not None for outcome in retrained.values()):
-        troubles.append(f"nothing was compared: {next(iter(retrained.values())).skipped}")
-    return troubles

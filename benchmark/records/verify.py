@@ -228,6 +228,24 @@ def retrain(record: RunRecord) -> Retrained:
         return Retrained(exact=exact, trouble=next(differences, None))
 
 
+def retrain_each(chosen: Iterable[tuple[RunRecord, Path]], *, silent: bool) -> dict[Path, Retrained]:
+    """`retrain` them. Unless `silent`, each outcome is printed at once, since training takes time."""
+    outcomes = {}
+    for record, path in chosen:
+        outcomes[path] = retrain(record)
+        if not silent:
+            print(f"{path}: {outcomes[path].words()}", flush=True)
+    return outcomes
+
+
+def troubles_of(retrained: Mapping[Path, Retrained]) -> list[str]:
+    """What differs; where nothing could be compared, why."""
+    troubles = [f"{path}: {outcome.trouble}" for path, outcome in retrained.items() if outcome.trouble is not None]
+    if retrained and all(outcome.skipped is not None for outcome in retrained.values()):
+        troubles.append(f"nothing was compared: {next(iter(retrained.values())).skipped}")
+    return troubles
+
+
 def why_not_here(record: RunRecord) -> str | None:
     """Why the record's run cannot be trained again by this code on this machine; None where it can."""
     from benchmark.federated.engines import EngineOptions
