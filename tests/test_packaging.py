@@ -272,3 +272,13 @@ def test_what_is_imported_brings_nothing_that_it_does_not_need(code: str, names:
     words = [sys.executable, "-c", f"{code}\nimport sys\nprint(*({set(names)!r} & sys.modules.keys()))"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert (done.stdout.splitlines()[-1], done.stderr) == ("", "")
+
+
+def test_torch_loads_no_code() -> None:
+    """Its default has been both, by version: each call says that it takes weights alone."""
+    trees = {path: ast.parse(path.read_text()) for name in OURS for path in (ROOT / name).rglob("*.py")}
+    calls = [(path, node) for path, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    loads = [(path, call) for path, call in calls if ast.unparse(call.func) == "torch.load"]
+    assert loads
+    for path, call in loads:
+        assert "weights_only=True" in [ast.unparse(keyword) for keyword in call.keywords], f"{path}:{call.lineno}"

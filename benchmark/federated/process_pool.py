@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from io import FileIO
+from io import BytesIO, FileIO
 from multiprocessing import Pipe, connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
@@ -188,13 +188,42 @@ class Worker:
 
 
 # Messages. Through a pipe a weight set is copied six times, in pieces of 200 kB. Here its writer copies it once, to a
-# file in memory (a container's /dev/shm has 64 MB), and its reader not at all.
+# file in memory (a container's /dev/shm has 64 MB), and its reader not at all. All but the tensors is pickled, as
+# whatever goes through multiprocessing's pipes.
+
+
+class Pickler(pickle.Pickler):
+    """Leaves out tensors, and gathers them."""
+
+    def __init__(self, file: BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.tensors: list[torch.Tensor] = []
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        self.tensors.append(value)
+        return len(self.tensors) - 1
+
+
+class Unpickler(pickle.Unpickler):
+    """Puts tensors back."""
+
+    def __init__(self, file: BytesIO, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, number: int) -> torch.Tensor:
+        return self._tensors[number]
 
 
 def packed(message: Any) -> FileIO:
     """A file with the message, for `send`."""
+    pickler = Pickler(rest := BytesIO())
+    pickler.dump(message)
     file = FileIO(os.memfd_create("message"))
-    torch.save(message, f"/proc/self/fd/{file.fileno()}", pickle_protocol=5)
+    content = [torch.frombuffer(rest.getbuffer(), dtype=torch.uint8), *pickler.tensors]
+    torch.save(content, f"/proc/self/fd/{file.fileno()}")
     return file
 
 
@@ -207,7 +236,8 @@ def send(pipe: connection.Connection, message: FileIO) -> None:
 def received(pipe: connection.Connection) -> Any:
     """The next message, its tensors on the host. Raises EOFError or OSError where the other process has ended."""
     with FileIO(recv_handle(pipe)) as file:
-        return torch.load(f"/proc/self/fd/{file.fileno()}", map_location=CPU, mmap=True, weights_only=False)
+        rest, *tensors = torch.load(f"/proc/self/fd/{file.fileno()}", map_location=CPU, mmap=True, weights_only=True)
+    return Unpickler(BytesIO(rest.numpy()), tensors).load()
 
 
 # What runs in a worker process.
