@@ -15,29 +15,13 @@ from typing import Any
 from benchmark.config import full_name, merge, nearest, scalar
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, follow, from_json, to_json
-from benchmark.papers.arena import UNTUNED
+from benchmark.papers.arena import ENTRIES, UNTUNED
 from benchmark.papers.catalogue import cell_named
 from benchmark.papers.scale import PROFILES
 
 DEFAULT_PROFILE = "laptop"
 ENVIRONMENTS: Mapping[str, str] = {"digits": "arena/digits", "mnist": "arena/mnist", "cifar10": "arena/cifar10"}
-# Method in a grid -> method of the arena; each untuned.
-METHODS: Mapping[str, str] = {
-    "crl": "SSFL, FedAvg",
-    "grouping": "SSFL, grouping",
-    "semifl": "SemiFL",
-    "rscfed": "RSCFed",
-    "fed_consist": "Fed-Consist",
-    "flfl": "(FL)^2",
-    "cbafed": "CBAFed",
-    "fedprox_fixmatch": "FedProx-FixMatch",
-    "ts_server_ema": "TS-Server EMA",
-    "ts_client_ema": "TS-Client EMA",
-    "fedswitch": "FedSwitch",
-    "server_only": "Server only",
-    "central_fixmatch": "Central FixMatch",
-    "supervised": "Supervised FedAvg",
-}
+METHODS: Mapping[str, str] = {entry.word: entry.name for entry in ENTRIES if entry.word}  # each untuned
 # Factor -> the experiment's field that it sets.
 FIELDS: Mapping[str, str] = {
     "R": "partition.R",
