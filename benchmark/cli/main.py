@@ -86,6 +86,8 @@ VERBS = {
 
 READING = ("status", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
 SHOWING = ("list", "plan", "report")  # commands to which none is a normal state
+# Withdrawn commands and options, as they were typed -> what to type instead.
+WITHDRAWN: dict[str, str] = tomllib.loads(Path(__file__).with_name("withdrawn.toml").read_text())
 
 
 def parser(verb: str | None = None) -> Parser:
@@ -202,11 +204,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check_withdrawn(words: Sequence[str]) -> None:
     """Raise ConfigError for a withdrawn command or option, with its successor."""
-    withdrawn = tomllib.loads(Path(__file__).with_name("withdrawn.toml").read_text())
     verb, *rest = words or [""]
     for typed in (verb, *(f"{verb} {word.partition('=')[0]}" for word in rest)):
-        if typed in withdrawn:
-            raise ConfigError(f"`fssl {typed}` is withdrawn; {withdrawn[typed]}")
+        if typed in WITHDRAWN:
+            raise ConfigError(f"`fssl {typed}` is withdrawn; {WITHDRAWN[typed]}")
 
 
 if __name__ == "__main__":

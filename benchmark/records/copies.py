@@ -61,7 +61,7 @@ def copy_of(content: bytes, path: Path, remedy: str = RESTORE) -> RunRecord:
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({one_line(error)}); {remedy}") from None
     record = unpack(check(json_object(text, path), COPY, f"{path}", remedy), path)
-    check_result_is_of(record, path)
+    check_result_is_of(record)
     for what, filed, named in (
         ("cell", path.parent.name, record.cell_key),
         ("seed", path.name.removesuffix(".json.gz"), f"seed={record.seed}"),
@@ -137,6 +137,7 @@ def unpack(copy: Mapping[str, Any], path: Path) -> RunRecord:
             summaries=copy["summaries"],
             edited=copy["digest"] != copy_digest(copy),
             committed=True,
+            path=path,
         )
     except (LookupError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: is not a compact record ({error!r}); {RESTORE}") from None
