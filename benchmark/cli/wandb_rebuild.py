@@ -63,7 +63,7 @@ def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespac
         words=words,
         mode="offline" if options.offline else "online",
         wandb_folder=options.results / "wandb",
-        folder_name=record.folder_name,
+        folder_name=record.path.name.removesuffix(".json.gz"),
         agents_run=made_by_agent(record),
     )
     mirror.finish(0 if record.status in ("done", "unfinished") else 1)

@@ -39,8 +39,7 @@ def write_reference(results: Path, record: RunRecord) -> Path:
 def copied(record: RunRecord) -> bytes:
     """The compact copy as a file. Raises DataError for a record that was edited: the copy's digest would hide it."""
     if record.edited:
-        run = f"{record.cell_key}/seed={record.seed}"
-        raise DataError(f"{run}: was edited after it was written, and is not committed or sent; see `fssl verify`")
+        raise DataError(f"{record.path}: was edited after it was written, and is not committed or sent (`fssl verify`)")
     return gzip.compress(canonical(pack(record)) + b"\n", mtime=0)
 
 

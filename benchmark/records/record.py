@@ -58,12 +58,6 @@ class RunRecord:
         return self.path.suffix == ".gz"
 
     @property
-    def folder_name(self) -> str:
-        """Of the run's folder: `seed=<n>`, with 8 hexadecimal digits of what it was computed from where another run of
-        the cell has that name."""
-        return self.path.name.removesuffix(".json.gz")
-
-    @property
     def status(self) -> str:
         """done | diverged | unfinished"""
         return self.result.get("status", "unfinished")
