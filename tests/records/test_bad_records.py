@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from benchmark.cli import launch, report
 from benchmark.cli.main import main
 from benchmark.cli.run import resolve
-from benchmark.errors import ConfigError, FsslError, Stopped
+from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Evaluation, Experiment, Federation, from_json, from_record, to_json
 from benchmark.files import read_json
 from benchmark.papers import catalogue
@@ -45,7 +45,7 @@ from benchmark.verdicts.families import families_at
 from benchmark.verdicts.rule import rule
 from sweeps.processes import attempt
 from tests.conftest import record_of, tiny_experiment
-from tests.records.test_run import Interrupt
+from tests.records.conftest import stopped_after
 from tests.sweeps.here import Here
 
 FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
@@ -333,8 +333,7 @@ def whole(tmp_path_factory) -> dict[str, bytes]:
     results = tmp_path_factory.mktemp("whole")
     run(TINY, results)
     folder = run_folder(results, TINY)
-    with pytest.raises(Stopped):
-        run(TINY, results / "stopped", callbacks=[Interrupt(1)])
+    stopped_after(1, TINY, results / "stopped")
     state = (run_folder(results / "stopped", TINY) / STATE).read_bytes()
     files = {name: (folder / name).read_bytes() for name in FILES}
     return {

@@ -15,7 +15,7 @@ from PIL import Image
 from benchmark.cli.main import main
 from benchmark.data import content, datasets
 from benchmark.data.packed import file_sha256
-from benchmark.errors import RunningElsewhere, Stopped
+from benchmark.errors import RunningElsewhere
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.environment import prepare
 from benchmark.files import read_json
@@ -30,7 +30,7 @@ from sweeps.plan import plan_of_runs
 from sweeps.processes import LocalWorkers
 from tests.conftest import ROOT, record_of, tiny_experiment
 from tests.data.places import REAL
-from tests.records.test_run import Interrupt
+from tests.records.conftest import stopped_after
 
 METHOD = """
 from dataclasses import dataclass
@@ -148,8 +148,7 @@ def test_a_run_on_other_data_or_code_is_trained_apart_and_going_back_finds_the_f
     before = {path: path.read_bytes() for name in ("pets", "data", "code") for path in files_in(tmp_path / name)}
     first = run_folder(results, experiment)
     if stopped:
-        with pytest.raises(Stopped):
-            run(experiment, results, callbacks=[Interrupt(1)])
+        stopped_after(1, experiment, results)
     else:
         first_result = run(experiment, results)
     recorded = {path: path.read_bytes() for path in files_in(first)}
@@ -189,8 +188,7 @@ def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
 
     list_files(*folder.iterdir())
     result = run(experiment, results)
-    with pytest.raises(Stopped):
-        run(experiment.with_seed(1), results, callbacks=[Interrupt(1)])
+    stopped_after(1, experiment.with_seed(1), results)
     write_reference(results, record_of(run_folder(results, experiment)))
     save_packed(tmp_path)
     list_files(*folder.iterdir())
@@ -214,8 +212,7 @@ def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys):
     results, experiment = tmp_path / "results", pets(tmp_path)
     runs, place = (experiment, experiment.with_seed(1)), f"--results={results}"
     run(experiment, results)
-    with pytest.raises(Stopped):
-        run(runs[1], results, callbacks=[Interrupt(1)])
+    stopped_after(1, runs[1], results)
     assert plan_of_runs(runs, results).missing == runs[1:]
     assert capsys.readouterr().err == ""
     change_a_pixel(tmp_path)
