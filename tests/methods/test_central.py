@@ -135,8 +135,7 @@ def test_the_average_of_weights_is_tested(method):
         module, _ = watched(e, rounds)
         average = {name: 0.9 * average[name] + 0.1 * w for name, w in module.state.server["student"].items()}
     (first, *_) = module.models().values()
-    for name, value in first.items():
-        torch.testing.assert_close(value, average[name], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(first, average, rtol=1e-5, atol=1e-7)
 
 
 def test_the_ramp_rises_over_its_share_of_the_run():
