@@ -58,9 +58,9 @@ def seen(folder: Path, image: Image.Image, name: str = "new.png", **options: Any
     return found[0].tolist() if len(found) == 1 else found.transpose(1, 2, 0).tolist()
 
 
-def upside_down() -> Image.Exif:
+def turned(orientation: int) -> Image.Exif:
     exif = Image.Exif()
-    exif[0x0112] = 3
+    exif[0x0112] = orientation
     return exif
 
 
@@ -79,7 +79,7 @@ def hidden_half() -> Image.Image:
 GRAY = LEFT_DARK.tolist()
 BLACK_AND_WHITE = (255 * (LEFT_DARK > 0)).tolist()
 LOOKS: dict[str, tuple[Image.Image, str, dict[str, Any], list[Any]]] = {
-    "turned as EXIF says": (Image.fromarray(LEFT_DARK[::-1, ::-1].copy()), "a.png", {"exif": upside_down()}, GRAY),
+    "turned as EXIF says": (Image.fromarray(LEFT_DARK[::-1, ::-1].copy()), "a.png", {"exif": turned(3)}, GRAY),
     "16 bits": (sixteen_bits("I;16"), "a.tif", {}, GRAY),
     "16 bits, big end first": (sixteen_bits("I;16B"), "a.tif", {}, GRAY),
     "transparent pixels are white": (hidden_half(), "a.png", {}, [[[0, 100, 200]] * 2 + [[255, 255, 255]] * 2] * 2),
@@ -99,9 +99,8 @@ def test_images_are_learned_as_a_person_sees_them(pets, image, name, options, lo
 
 
 def test_the_first_photographs_size_is_that_after_turning(pets):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # a quarter turn: 2 x 4 stored is 4 x 2 seen
-    Image.new("L", (2, 4), 7).save(pets / "cat" / "a0.png", exif=exif)
+    """A quarter turn: 2 x 4 stored is 4 x 2 seen."""
+    Image.new("L", (2, 4), 7).save(pets / "cat" / "a0.png", exif=turned(6))
     assert load(f"folder:{pets}").image_shape == (1, 2, 4)
 
 
