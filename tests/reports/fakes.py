@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmark.experiment import Experiment, Federation, to_json
+from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import CONFIRMING, Cell, Choice, Claim, Item, Printed
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
@@ -26,6 +27,12 @@ def make_cell(label: str, setting: Mapping[str, str | int | float], key: int, **
 def printed(value: float | None) -> dict[str, Printed]:
     """A published accuracy in percent; none."""
     return {} if value is None else {"test/accuracy": Printed(value=value)}
+
+
+def alone(cell: Cell) -> Cell:
+    """Its bound: labels alone, in as many rounds."""
+    method = ServerOnly(batch_size=cell.experiment.method.batch_size)
+    return replace(cell, label="alone", role="bound", experiment=replace(cell.experiment, method=method))
 
 
 def make_record(

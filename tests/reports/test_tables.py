@@ -21,7 +21,7 @@ from reports.reported import Reported
 from reports.site import build
 from reports.tables import csv_of, latex_of, markdown_of
 from reports.terminal import print_item
-from tests.reports.fakes import accuracies, begun_under, lean, make_cell, make_record, pair, printed
+from tests.reports.fakes import accuracies, begun_under, lean, make_cell, make_record, pair, printed, table2
 from tests.reports.test_site import words
 
 
@@ -99,10 +99,10 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
     assert [row["label"] for row in table.data if row["selection"]] == ["A/2"]
 
 
-def test_the_ladder_is_a_table_of_its_own(laptop_table: tuple[Item, Records]) -> None:
-    _, ladder = item_tables(Reported(*laptop_table))
+def test_the_ladder_is_a_table_of_its_own() -> None:
+    _, ladder = item_tables(Reported(*table2()))
     assert [entry.line for entry in ladder.rows[0].entries][0::3] == ["Server only", "90.00 ±0.00 n=3"]
-    text = terminal(*laptop_table)
+    text = terminal(*table2())
     assert "small, C = 10" in text and "…" not in text
     assert "Ladder: what each step adds" in text and "claim 1:" in text
 
