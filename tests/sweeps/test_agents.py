@@ -78,15 +78,15 @@ def test_a_cell_that_is_killed_stopped_handed_out_twice_and_resumed_has_one_reco
     run, and shows what is recorded. W&B has each round once in each; the record, and what is counted, is one.
     """
     path, _ = small_sweep(tmp_path, method=["grouping"])
-    words, sweep = [*FSSL, "agent", str(path), SWEEP], {"config": path.read_text()}
+    words, sweep = [*FSSL, "agent", str(path), SWEEP], yaml.safe_load(path.read_text())
     with Server(exit_first=True) as server:
-        server._upsert_sweep(sweep)
+        server.begin(sweep)
         killed = called(words, environment(server, tmp_path), SECONDS)
         assert killed.returncode == 1 and "1 runs are missing" in killed.stderr, killed.stderr
     (folder,) = (tmp_path / "results").glob("runs/*/seed=0")
     assert not (folder / "result.json").exists()
     with Server(duplicate=True, stop_first=True) as server:
-        server._upsert_sweep(sweep)
+        server.begin(sweep)
         env = environment(server, tmp_path)
         done = called(words, env, SECONDS)
         assert done.returncode == 0 and "1 of 1 runs have their record" in done.stdout, done.stderr
