@@ -11,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmark.cli.main import main
 from benchmark.data.datasets import DataSet, load
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Data, Federation
@@ -233,7 +232,7 @@ def test_the_path_to_it_leaves_no_machine(tmp_path):
     assert config_of(experiment)["data"]["name"] == "folder:pets"  # on W&B
 
 
-def test_ten_labels_a_class_are_the_default(pets, tmp_path, capsys):
+def test_ten_labels_a_class_are_the_default(pets, tmp_path, printed):
     """On the command line, in a grid and in an item; a number that is given stays. 50 is no multiple of 3 classes."""
     save_images(pets / "owl", 2)
     data = f"folder:{pets}"
@@ -242,5 +241,4 @@ def test_ten_labels_a_class_are_the_default(pets, tmp_path, capsys):
     assert item.cells[0].experiment.data.N_s == 30
     assert experiment_of({"data.name": data}).data.N_s == 30
     for words, N_s in (([], 30), (["--data.N_s=12"], 12)):
-        assert main(["run", "--data", data, *words, "--print-config"]) == 0
-        assert json.loads(capsys.readouterr().out)["data"]["N_s"] == N_s
+        assert json.loads(printed("run", "--data", data, *words, "--print-config"))["data"]["N_s"] == N_s

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmark.cli.main import main
 from benchmark.data import content, datasets
 from benchmark.data.packed import file_sha256
 from benchmark.errors import RunningElsewhere
@@ -207,7 +206,7 @@ def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
     assert alone[experiment.cell_key][0].result == result
 
 
-def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys):
+def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys, fssl, printed):
     """Finished and half-finished runs: each is trained on the images that are here, once."""
     results, experiment = tmp_path / "results", pets(tmp_path)
     runs, place = (experiment, experiment.with_seed(1)), f"--results={results}"
@@ -220,19 +219,16 @@ def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys):
     missing = plan_of_runs(runs, results).missing
     (line,) = capsys.readouterr().err.splitlines()
     assert missing == runs and line.startswith("fssl: data: folder:pets has content")
-    assert main(["status", place]) == 0
-    out = capsys.readouterr().out
+    out = printed("status", place)
     assert "2 missing" in out and "data: folder:pets has content" in out and "trained apart in seed=0@" in out
     assert launch(LocalWorkers(1, results), missing, results).trained == 2
     assert plan_of_runs(runs, results).missing == ()
     apart = [run_folder(results, one) for one in runs]
     assert [folder.name[:7] for folder in apart] == ["seed=0@", "seed=1@"]
-    capsys.readouterr()
-    assert main(["status", place]) == 0
-    out = capsys.readouterr().out
+    out = printed("status", place)
     assert "2 done" in out and "data:" not in out
-    assert main(["verify", place]) == 66  # the first ones are of other data than are here
-    out = capsys.readouterr().out
+    code, out, _ = fssl("verify", place)
+    assert code == 66  # the first ones are of other data than are here
     assert "/seed=0: manifest.json: data.hash" in out and not any(str(folder) in out for folder in apart)
 
 
