@@ -207,7 +207,8 @@ def test_what_is_committed_is_shown_at_once_and_the_other_cells_are_trained(plac
     assert code == 0 and "2 runs to train, 1 done" in err and err.index("not run (0/2)") < err.index("2 runs to train")
     assert "n=1" in out and "n=2" in out and "more: --pilots 2: 1 runs, " in out
     assert re.search(r"more: --seeds \d+ can decide 1 of 1 open claims: \d+ runs, ", out)
-    assert json.loads(fssl("plan", *words, "--json")[1])["runs"] == 0
+    code, out, _ = fssl("plan", *words, "--json")
+    assert code == 0 and json.loads(out)["runs"] == 0
     (page,) = tmp_path.glob("site/ssfl/tab2/laptop/index.html")
     assert "3 of 3</b> runs" in page.read_text()
 

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 
-from benchmark.cli.main import main
 from benchmark.errors import CannotWrite, RunningElsewhere, Stopped
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.federated.engines import EngineOptions
@@ -270,15 +269,14 @@ def test_how_often_is_measured_is_no_part_of_the_key_but_under_best_on_test():
     assert replace(held_out, evaluation=Evaluation(validation=True)).cell_key != held_out.cell_key
 
 
-def test_the_command_says_what_a_finished_run_was_measured_with(tmp_path, capsys):
+def test_the_command_says_what_a_finished_run_was_measured_with(tmp_path, fssl):
     words = [f"--results={tmp_path}", "--wandb=off", "--federation.rounds=1", "--federation.K=4", "--federation.C=2"]
     words += ["--federation.T=1", "--json", "--evaluation.every"]
     results = []
     for every, says in (("10", ""), ("7", "is measured with every 10, not 7")):
-        assert main(["run", *words, every]) == 0
-        said = capsys.readouterr()
-        assert says in said.err and ("measured" in said.err) == bool(says)
-        results.append(said.out)
+        code, out, err = fssl("run", *words, every)
+        assert code == 0 and says in err and ("measured" in err) == bool(says)
+        results.append(out)
     assert results[0] == results[1]  # and is not trained again
 
 
