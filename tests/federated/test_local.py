@@ -47,7 +47,7 @@ def test_a_plain_trainer_gives_the_engine_s_weights(environment, jobs):
     job = next(job for job in jobs if job.key.client >= 0)
     (outcome,) = ReferenceEngine(environment).fit([job], 1, {})
     module = fresh(ClientModule, environment, job)
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    quiet: Any = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = pl.Trainer(max_steps=2, accelerator="cpu", devices=1, **quiet)
     trainer.fit(module, JobBatches(environment, job, 1))
     assert trainer.global_step == outcome.steps == 2
@@ -85,9 +85,7 @@ def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused)
     module, by_hand = (
         ServerModule(job, local, environment.network(), adam, lambda step: 1.0, fused=fused and k == 0) for k in (0, 1)
     )
-    first: dict = {}
-    second: dict = {}
-    kept = None
+    first, second, kept = dict[str, Any](), dict[str, Any](), None
     for s in (1, 2, 3, 4):
         if s in (1, 3):
             batches = list(JobBatches(environment, job, s))

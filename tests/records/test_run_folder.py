@@ -133,8 +133,8 @@ def test_every_method_goes_on_from_its_saved_state(tmp_path, monkeypatch, name, 
     experiment = replace(FIRST[name], federation=replace(FIRST[name].federation, rounds=2))
     options = EngineOptions(engine=engine, workers=1 if engine == "pool" else None)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    folders = [run_folder(results, experiment) for results in (whole, broken)]
-    copied = When(1, lambda: shutil.copytree(*folders, ignore=shutil.ignore_patterns("claim")))
+    left, found = (run_folder(results, experiment) for results in (whole, broken))
+    copied = When(1, lambda: shutil.copytree(left, found, ignore=shutil.ignore_patterns("claim")))
     run(experiment, whole, callbacks=[copied], engine=options)
     run(experiment, broken, engine=options)
     assert differences(broken, whole, experiment) == []
