@@ -2,8 +2,6 @@
 
 The SVG takes its colours from CSS variables, so that one file serves light and dark pages. The page's script reads
 values off the lines that have a name (`plot`). The same records always give the same bytes.
-The colours were chosen for their distance under normal vision, deuteranopia and protanopia; dashes and markers tell
-methods apart in print without colour.
 """
 
 import functools
@@ -25,14 +23,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-PALETTE = (
-    "#0072b2", "#d55e00", "#222222", "#44aa99", "#1b1b6f", "#a50f15",
-    "#56b4e9", "#01665e", "#8a8f98", "#117733", "#aa4499", "#c9a800",
-)  # fmt: skip
-DARK = (
-    "#4fa8e0", "#f08a3c", "#ffffff", "#33c296", "#7b68ee", "#f2777c",
-    "#8fd0f5", "#c3229a", "#a8b4bd", "#a6d854", "#c77dff", "#f7f7a0",
-)  # fmt: skip
+_FILE = tomllib.loads((Path(__file__).parent / "looks.toml").read_text())
+PALETTE, DARK = map(tuple, _FILE["palette"].values())
 INK, GRID, MUTED = "#1f2933", "#c3ccd5", "#5c6670"  # text, rules and remarks: light; pages have dark ones
 DASHES = ((), (6.0, 2.5), (2.0, 2.0), (7.0, 2.0, 2.0, 2.0))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -74,9 +66,7 @@ class Look:
         return MARKERS[self.marker]
 
 
-LOOKS: Mapping[str, Look] = {
-    name: Look(*places) for name, places in tomllib.loads((Path(__file__).parent / "looks.toml").read_text()).items()
-}
+LOOKS: Mapping[str, Look] = {name: Look(*places) for name, places in _FILE["looks"].items()}
 FREE = tuple(
     look
     for dash in range(len(DASHES))

@@ -174,7 +174,7 @@ def bundles(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 def _bundle_rows(bundle: Bundle, again: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """A row a cell. Runs count under their own rule of selection; those that diverged join no mean."""
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
-        runs = [run for run, _ in bundle.records if run.cell_key == key]
+        runs = [run for run in bundle.records if run.cell_key == key]
         values = [value for run in runs if run.status == "done" and (value := run.selected(ACCURACY)) is not None]
         seen = summary(values) if values else None
         interval = ", ".join(shown(ACCURACY, edge) for edge in seen.interval) if seen and seen.interval else ""

@@ -12,32 +12,16 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from benchmark.config import full_name, merge, nearest, scalar
+from benchmark.config import choose, full_name, merge, nearest, scalar
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, follow, from_json, to_json
-from benchmark.papers.arena import UNTUNED
-from benchmark.papers.catalogue import cell_named
+from benchmark.papers.arena import ENTRIES, FILE, UNTUNED
+from benchmark.papers.catalogue import cell_named, items
 from benchmark.papers.scale import PROFILES
 
 DEFAULT_PROFILE = "laptop"
-ENVIRONMENTS: Mapping[str, str] = {"digits": "arena/digits", "mnist": "arena/mnist", "cifar10": "arena/cifar10"}
-# Method in a grid -> method of the arena; each untuned.
-METHODS: Mapping[str, str] = {
-    "crl": "SSFL, FedAvg",
-    "grouping": "SSFL, grouping",
-    "semifl": "SemiFL",
-    "rscfed": "RSCFed",
-    "fed_consist": "Fed-Consist",
-    "flfl": "(FL)^2",
-    "cbafed": "CBAFed",
-    "fedprox_fixmatch": "FedProx-FixMatch",
-    "ts_server_ema": "TS-Server EMA",
-    "ts_client_ema": "TS-Client EMA",
-    "fedswitch": "FedSwitch",
-    "server_only": "Server only",
-    "central_fixmatch": "Central FixMatch",
-    "supervised": "Supervised FedAvg",
-}
+ENVIRONMENTS: Mapping[str, str] = {name: f"arena/{name}" for name in FILE["environments"]}
+METHODS: Mapping[str, str] = {entry.word: entry.name for entry in ENTRIES}  # each untuned
 # Factor -> the experiment's field that it sets.
 FIELDS: Mapping[str, str] = {
     "R": "partition.R",
@@ -94,11 +78,10 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
         return with_fields(to_json(cell_named(str(name), profile)), values)
     if {"R", "alpha"} <= values.keys():
         raise ConfigError("R and alpha: images are divided by one rule; give one of the two")
-    item, method = ENVIRONMENTS[values.get("data", "digits")], METHODS[values.get("method", "crl")]
-    plain = to_json(cell_named(f"{item}:{method}/{UNTUNED}", profile))
+    plain = to_json(_untuned(values.get("data", "digits"), values.get("method", "crl"), profile))
     if "R" in values and plain["partition"]["kind"] != "class_skew":
         plain["partition"] = {"kind": "class_skew"}
-    if "alpha" in values:
+    if "alpha" in values and plain["partition"]["kind"] != "dirichlet":
         plain["partition"] = {"kind": "dirichlet", "min_size": 2}  # as in arena/alpha
     if "S" in values and "S" not in plain["method"].get("averaging", {}):
         raise ConfigError(f"S: {values['S']} groups, but the method has none; give method=grouping")
@@ -107,6 +90,16 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
     if twice := by_letter.keys() & by_name.keys():
         raise ConfigError(f"{min(twice)}: is given by its letter, too; give it once")
     return with_fields(plain, by_letter | by_name)
+
+
+def _untuned(data: str, method: str, profile: str) -> Experiment:
+    """Raises ConfigError where the arena does not have the method on that data."""
+    label = f"{METHODS[method]}/{UNTUNED}"
+    known = {name: {c.label: c for c in items([item], profile)[0].cells} for name, item in ENVIRONMENTS.items()}
+    if label not in known[data]:
+        others = choose(f"data={name}" for name, cells in known.items() if label in cells)
+        raise ConfigError(f"method: {method!r} does not suit data={data}; {others}")
+    return known[data][label].experiment
 
 
 def with_fields(plain: dict[str, Any], values: Mapping[str, Any], given: Iterable[str] = ()) -> Experiment:

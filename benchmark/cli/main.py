@@ -10,6 +10,7 @@ import io
 import math
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -85,25 +86,8 @@ VERBS = {
 
 READING = ("status", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
 SHOWING = ("list", "plan", "report")  # commands to which none is a normal state
-
-SILENT = "leave it out: a run whose worker is silent for two minutes is taken over"
 # Withdrawn commands and options, as they were typed -> what to type instead.
-WITHDRAWN = {
-    "bench": "`python -m tests.performance.engines`, in a checkout, times the engines",
-    "migrate": "`fssl reproduce ITEM` trains again what an older version recorded under another key",
-    "plan --budget": "`timeout -s INT 2h fssl reproduce ITEM` runs what fits into a time",
-    "report --pictures": "`fssl report --readme` draws them",
-    "report --serve": "the site opens from a file: reports/site/index.html",
-    "reproduce --budget": "`timeout -s INT 2h fssl reproduce ITEM` stops in time, and the same command goes on",
-    "reproduce --takeover-after": SILENT,
-    "run --dense": "`--engine reference` passes images below the threshold, too",
-    "tune --list": "`fssl tune` names the studies; their ranges and reasons are in sweeps/*.toml and on their pages",
-    "tune --takeover-after": "leave it out: the trial of a worker that is silent for two minutes is queued again",
-    "tune --timeout": "`timeout -s INT 2h fssl tune STUDY` stops in time, and the same command goes on",
-    "verify --replay": "`fssl verify --retrain N` trains N runs again",
-    "work --no-wait": "leave it out: runs that other workers train are waited for",
-    "work --takeover-after": SILENT,
-}
+WITHDRAWN: dict[str, str] = tomllib.loads(Path(__file__).with_name("withdrawn.toml").read_text())
 
 
 def parser(verb: str | None = None) -> Parser:

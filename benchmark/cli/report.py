@@ -103,12 +103,11 @@ def _commit_reference(options: argparse.Namespace) -> None:
         planned = plan(items([item.word], item.profile), options.results)  # with the trials that it was chosen by
         runs = restricted(planned.records, planned.shown)
         for record in (record for seeds in runs.values() for record in seeds.values() if record.status in FINISHED):
+            if "@" in record.path.name:
+                print(f"fssl: {record.path}: is of other data or code than its seed's first run, and is not committed")
             # A cell has one key under every profile: some of its runs may have been trained for the demo.
-            if record.experiment.get("profile") != "demo" and not record.apart:
+            elif record.experiment.get("profile") != "demo":
                 write_reference(options.results, record)
-            elif record.apart:
-                run = f"{record.cell_key}/{record.folder_name}"
-                print(f"fssl: {run}: is of other data or code than the first run of its seed, and is not committed")
 
 
 def on_disk(

@@ -100,7 +100,7 @@ def verify_bundle(path: Path, options: argparse.Namespace) -> int:
 
 def _retrained(bundle: Bundle, options: argparse.Namespace) -> Mapping[Path, Retrained]:
     """N of its runs, drawn anew at each call: who made the bundle cannot know which."""
-    able = [(run, name) for run, name in bundle.records if options.trust or not own_names(run.experiment)]
+    able = [run for run in bundle.records if options.trust or not own_names(run.experiment)]
     if not able:
         raise ConfigError("--retrain: all its runs are of code or folders of its own; read them, and type --trust")
     drawn = random.Random(options.seed).sample(able, min(options.retrain, len(able)))

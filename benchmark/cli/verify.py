@@ -6,7 +6,6 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from benchmark.cli.main import add_methods, number
 from benchmark.errors import ConfigError, DataError
@@ -17,8 +16,6 @@ from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.verify import check_records, retrain_each, troubles_of, why_not_here
 from benchmark.verdicts.checks import decided_cells, troubles_of_claims
 from sweeps.plan import plan
-
-Filed: TypeAlias = tuple[RunRecord, Path]  # a record, and its folder or file
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
@@ -95,13 +92,13 @@ def act(options: argparse.Namespace) -> int:
     return DataError.exit_code if troubles else 0
 
 
-def _to_retrain(records: Sequence[Filed], named: Sequence[Item], options: argparse.Namespace) -> list[Filed]:
+def _to_retrain(records: Sequence[RunRecord], named: Sequence[Item], options: argparse.Namespace) -> list[RunRecord]:
     """N finished runs, any of them with equal chance; with --claims one confirming run of each decided cell."""
     if not options.retrain and not options.claims:
         return []
     draw = random.Random(options.seed or 0)
-    finished = [(record, path) for record, path in records if record.status in FINISHED]
-    here = [(record, path) for record, path in finished if why_not_here(record) is None]
+    finished = [record for record in records if record.status in FINISHED]
+    here = [record for record in finished if why_not_here(record) is None]
     if options.retrain and not here:
         raise ConfigError(f"--retrain: {options.results} has no finished run that this machine can train again")
     chosen = draw.sample(here, min(options.retrain, len(here)))
@@ -113,7 +110,7 @@ def _to_retrain(records: Sequence[Filed], named: Sequence[Item], options: argpar
     decided = {key for item in planned.items for key in decided_cells(item, planned.records)}
     for key in sorted(decided):
         able, all_of_cell = (
-            [filed for filed in among if filed[0].cell_key == key and filed[0].seed in CONFIRMING]
+            [record for record in among if record.cell_key == key and record.seed in CONFIRMING]
             for among in (here, finished)
         )
         chosen.append(draw.choice(able or all_of_cell))  # of a cell that cannot be trained here, it is said why

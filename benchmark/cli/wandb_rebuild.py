@@ -7,7 +7,7 @@ from benchmark.cli.main import add_methods
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import from_record
 from benchmark.papers.catalogue import items
-from benchmark.records.collect import all_records, is_copy
+from benchmark.records.collect import all_records
 from benchmark.records.record import RunRecord
 from sweeps.plan import plan
 
@@ -30,7 +30,7 @@ def act(options: argparse.Namespace) -> int:
     records = (
         _records_of_items(options)
         if options.items
-        else [(record, {}) for record, path in all_records(options.results, troubles) if not is_copy(path)]
+        else [(record, {}) for record in all_records(options.results, troubles) if not record.is_copy]
     )
     for trouble in troubles:
         print(f"fssl: {trouble}", file=sys.stderr)
@@ -63,7 +63,7 @@ def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespac
         words=words,
         mode="offline" if options.offline else "online",
         wandb_folder=options.results / "wandb",
-        folder_name=record.folder_name,
+        folder_name=record.path.name.removesuffix(".json.gz"),
         agents_run=made_by_agent(record),
     )
     mirror.finish(0 if record.status in ("done", "unfinished") else 1)

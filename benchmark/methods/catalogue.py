@@ -1,8 +1,10 @@
-"""The methods by name, and a user's own as `my_module:MyMethod`."""
+"""The methods by name (catalogue.toml), and a user's own as `my_module:MyMethod`."""
 
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmark.config import from_plain, imported, nearest, quoted
@@ -10,43 +12,7 @@ from benchmark.errors import ConfigError
 
 METHODS: Mapping[str, type[Any]] = {
     name: imported(f"benchmark.methods.{place}", "method.kind")
-    for name, place in {
-        "cbafed": "cbafed:CBAFed",
-        "data_sharing": "data_sharing:DataSharing",
-        "easgd": "easgd:EASGD",
-        "fed_consist": "fed_consist:FedConsist",
-        "feddb": "feddb:FedDB",
-        "feddure": "feddure:FedDure",
-        "fedirm": "fedirm:FedIRM",
-        "feddyn": "feddyn:FedDyn",
-        "fedlabel": "sage:FedLabel",
-        "fedmatch": "fedmatch:FedMatch",
-        "fedprox_fixmatch": "fedprox_fixmatch:FedProxFixMatch",
-        "fedswitch": "fedswitch:FedSwitch",
-        "fixmatch": "central:FixMatch",
-        "fixmatch_gpl": "sage:FixMatchGPL",
-        "fixmatch_lpl": "sage:FixMatchLPL",
-        "flexmatch_lpl": "sage:FlexMatchLPL",
-        "flfl": "flfl:FL2",
-        "heterofl": "heterofl:HeteroFL",
-        "lg_fedavg": "lg_fedavg:LGFedAvg",
-        "mean_teacher": "central:MeanTeacher",
-        "mixmatch": "central:MixMatch",
-        "overlap_sgd": "overlap_sgd:OverlapSGD",
-        "pi_model": "central:PiModel",
-        "proxyfl": "proxyfl:ProxyFL",
-        "pseudo_labeling": "central:PseudoLabeling",
-        "remixmatch": "central:ReMixMatch",
-        "rscfed": "rscfed:RSCFed",
-        "sage": "sage:SAGE",
-        "semifl": "semifl:SemiFL",
-        "server_only": "server_only:ServerOnly",
-        "ssfl": "ssfl:SSFL",
-        "supervised_fl": "supervised_fl:SupervisedFL",
-        "ts_client_ema": "ts_client_ema:TSClientEMA",
-        "ts_server_ema": "ts_server_ema:TSServerEMA",
-        "uda": "central:UDA",
-    }.items()
+    for name, place in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
 }
 
 SETTINGS = {  # names of methods in papers and grids that are a setting of one of the above

@@ -2,8 +2,10 @@
 
 import copy
 import inspect
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -22,20 +24,7 @@ ImageShape = tuple[int, int, int]  # channels, rows, columns
 # README.md of this folder says what a network is made by. Ours may have a width (a share of the hidden units), too.
 NETWORKS: Mapping[str, type[Classifier]] = {
     name: imported(f"benchmark.models.{place}", "network")
-    for name, place in {
-        "emnist_cnn": "emnist_cnn:EmnistCnn",
-        "fedavg_cnn": "fedavg_cnn:FedAvgCnn",
-        "resnet8": "resnet:ResNet8",
-        "resnet8x4": "resnet:ResNet8x4",
-        "resnet9": "resnet9:ResNet9",
-        "resnet18": "resnet:ResNet18",
-        "resnet18_mlp": "resnet:ResNet18Mlp",
-        "rscfed_cnn": "rscfed_cnn:RscfedCnn",
-        "small_cnn": "small_cnn:SmallCnn",
-        "tiny_cnn": "small_cnn:TinyCnn",
-        "vgg11": "vgg11:Vgg11",
-        "wresnet28x2": "wresnet28x2:WResNet28x2",
-    }.items()
+    for name, place in tomllib.loads(Path(__file__).with_name("networks.toml").read_text()).items()
 }
 
 

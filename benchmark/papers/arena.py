@@ -37,6 +37,7 @@ class Entry:
     """A method as its paper has it, and what its second hyperparameter is in the equal budget."""
 
     name: str
+    word: str = ""  # its name in a grid of factors; empty: it has none
     method: Any = field(metadata={"read": read_method})
     optimizer: SGD
     second: str | None = None  # the field tried with the learning rate; None: six learning rates

@@ -17,7 +17,7 @@ from benchmark.methods.catalogue import check_known
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.papers.item import ACCURACY, Cell, Item
 from benchmark.papers.published import check_keys, claims_of, drawing_of
-from benchmark.papers.scale import DIGITS_AUGMENTATION
+from benchmark.papers.scale import AUGMENTATIONS
 from benchmark.papers.table import SELECTIONS, check_labels
 from benchmark.plain import check_once, dotted_names
 
@@ -32,7 +32,7 @@ CLAIM = {"quote": "", "source": "ours", "least": 0.005}
 # What `fssl run` begins with, on data that installs with the package: clients without labels gain over labels alone in
 # a minute. FedSwitch as the arena has it untuned; beta by what R = .4 gives.
 DEFAULT = Experiment(
-    data=Data(augmentation=DIGITS_AUGMENTATION),
+    data=Data(augmentation=AUGMENTATIONS["digits"]),
     method=FedSwitch(beta=0.42, batch_size=25, labelled_batch_size=25, server_batch_size=25, warm_start_rounds=15),
     federation=Federation(C=5, rounds=60),
 )

@@ -4,9 +4,11 @@
 experiment and finds its stand-in. README.md of this folder has the keys of a TOML file.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -37,19 +39,7 @@ SELECTIONS = {
     "best_on_test": "Selection: the best round on the test set, as released: test data chose the round.",
 }
 Factor = str | int | float
-WORDS = {  # names of the suite -> as papers print them
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "svhn": "SVHN",
-    "cinic10": "CINIC-10",
-    "emnist_balanced": "EMNIST",
-    "stl10": "STL-10",
-    "isic2018": "ISIC 2018",
-    "wresnet28x2": "WResNet28x2",
-    "resnet18": "ResNet18",
-    "resnet9": "ResNet9",
-    "fedavg_cnn": "CNN",
-}
+WORDS: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("words.toml").read_text())
 # The papers' letters and words -> what runs, whatever is printed.
 FACTORS: Mapping[str, Callable[[Experiment], Factor]] = {
     "R": lambda e: e.partition.R_nominal or 0.0,

@@ -50,7 +50,7 @@ class Bundle:
     """What a bundle holds, each part checked on its own and against the others."""
 
     card: Mapping[str, Any]  # TEXTS, and labels by cell key
-    records: Sequence[tuple[RunRecord, Path]]  # each with its name in the bundle
+    records: Sequence[RunRecord]
     source: Mapping[str, bytes]  # of its own code: "<hash>/pkg/part.py" -> content
     content: bytes  # of the file
 
@@ -58,7 +58,7 @@ class Bundle:
     def contents(self) -> dict[str, dict[str, list[Any]]]:
         """The seeds of each cell, the hashes of each data set and own class, the suite's commits."""
         parts: dict[str, dict[str, set[Any]]] = {"seeds": {}, "data": {}, "code": {}}
-        for run, _ in self.records:
+        for run in self.records:
             data, sources = run.manifest["data"], run.manifest.get("sources", {})
             for what, name, value in (
                 ("seeds", run.cell_key, run.seed),
@@ -72,7 +72,7 @@ class Bundle:
     @property
     def own(self) -> list[str]:
         """Classes and folders of the sender's."""
-        return sorted({name for record, _ in self.records for name in own_names(record.experiment)})
+        return sorted({name for record in self.records for name in own_names(record.experiment)})
 
     def split_seeds(self, key: str, again: Collection[str]) -> tuple[list[int], list[int]]:
         """A cell's seeds that were trained again, by the names of their records, and those that were not."""
@@ -129,9 +129,9 @@ def read(content: bytes) -> Bundle:
     unpacked = sum(int.from_bytes(members[name][-4:], "little") for name in names)  # so gzip files end; zlib checks it
     if unpacked > UNPACKED:
         raise DataError(f"its records unpack to {unpacked:,} bytes; at most {UNPACKED:,} are read")
-    records = [(copy_of(members[name], Path(name), AGAIN), Path(name)) for name in names]
+    records = [copy_of(members[name], Path(name), AGAIN) for name in names]
     card = check(json_object(members[CARD], Path(CARD)), SCHEMA, CARD, AGAIN)
-    if card["labels"].keys() != {record.cell_key for record, _ in records}:
+    if card["labels"].keys() != {record.cell_key for record in records}:
         raise DataError(f"{CARD}: labels are not those of its cells")
     for text in (*(card[name] for name in TEXTS), *card["labels"].values()):
         if len(text) > LONGEST or not text.isprintable():
@@ -186,9 +186,9 @@ def _check_source(bundle: Bundle) -> None:
 def check_bundle(bundle: Bundle, *, trusted: bool, with_data: bool = True) -> tuple[list[str], set[str]]:
     """`check_records`, and what a stranger's have to be beyond: of this version, without a gap of seeds."""
     faults = []
-    for record, path in bundle.records:
+    for record in bundle.records:
         if record.result["numerics"] != NUMERICS:
-            faults.append(f"{path}: is of numerics {record.result['numerics']}, this suite of {NUMERICS}")
+            faults.append(f"{record.path}: is of numerics {record.result['numerics']}, this suite of {NUMERICS}")
     for key, seeds in bundle.contents["seeds"].items():
         missing = {number for seed in seeds for number in range(seed // 100 * 100, seed)} - set(seeds)
         if missing:

@@ -49,19 +49,18 @@ def read_records(
     others: list[tuple[RunRecord, Sequence[str]]] = []
     folders = [*(reference_folders(results) if with_reference else ()), *([results / "runs"] if with_runs else ())]
     for cell_key in dict.fromkeys(cell_keys):
-        seeds: dict[int, tuple[RunRecord, Path]] = {}
+        seeds: dict[int, RunRecord] = {}
         for path in (path for folder in folders for path in runs_in(folder / cell_key, troubles)):
             record = _read(path, troubles)
-            if record is None or (is_copy(path) and record.result.get("numerics") != NUMERICS):
+            if record is None or (record.is_copy and record.result.get("numerics") != NUMERICS):
                 continue
             if with_runs and (other := differences(record.experiment, record.manifest, finished=bool(record.result))):
                 others.append((record, other))
                 continue
-            known, its_path = seeds.get(record.seed, (None, path))
-            if known is None or (record.result and (is_copy(its_path) or not known.result)):
-                committed = record.committed or (known is not None and known.committed)
-                seeds[record.seed] = replace(record, committed=committed), path
-        records[cell_key] = {seed: record for seed, (record, _) in sorted(seeds.items())}
+            known = seeds.get(record.seed)
+            if known is None or (record.result and (known.is_copy or not known.result)):
+                seeds[record.seed] = replace(record, committed=record.committed or bool(known and known.committed))
+        records[cell_key] = dict(sorted(seeds.items()))
     if troubles is not None:
         troubles += dict.fromkeys(
             _where_apart(results, record, other)
@@ -91,13 +90,13 @@ def _where_apart(results: Path, record: RunRecord, other: Sequence[str]) -> str:
     return apart_in_words(other, folder.with_name(folder.name.replace(str(record.seed), "<n>", 1)))
 
 
-def all_records(results: Path, troubles: list[str]) -> Iterator[tuple[RunRecord, Path]]:
-    """Every run and every committed copy, each with its folder or file; one that cannot be read is a trouble."""
+def all_records(results: Path, troubles: list[str]) -> Iterator[RunRecord]:
+    """Every run and every committed copy; one that cannot be read is a trouble."""
     cells = sorted([*results.glob("runs/*"), *results.glob("reference/*")])
     for path in (path for cell in cells for path in runs_in(cell, troubles)):
         record = _read(path, troubles, with_rounds=True)
         if record is not None:
-            yield record, path
+            yield record
 
 
 def runs_in(cell: Path, troubles: list[str] | None) -> list[Path]:
@@ -119,14 +118,10 @@ def told(troubles: Sequence[str], results: Path) -> list[str]:
     return list(dict.fromkeys(trouble.replace(f"{results}/", "") for trouble in troubles))
 
 
-def is_copy(path: Path) -> bool:
-    return path.suffix == ".gz"
-
-
 def _read(path: Path, troubles: list[str] | None, *, with_rounds: bool = False) -> RunRecord | None:
     """`with_rounds`: they are looked at, too, also where a digest vouches for them."""
     try:
-        record = read_copy(path) if is_copy(path) else read_run(path)
+        record = read_copy(path) if path.suffix == ".gz" else read_run(path)
         if record is not None and with_rounds:
             tuple(record.rounds)
         return record

@@ -39,8 +39,7 @@ def write_reference(results: Path, record: RunRecord) -> Path:
 def copied(record: RunRecord) -> bytes:
     """The compact copy as a file. Raises DataError for a record that was edited: the copy's digest would hide it."""
     if record.edited:
-        run = f"{record.cell_key}/seed={record.seed}"
-        raise DataError(f"{run}: was edited after it was written, and is not committed or sent; see `fssl verify`")
+        raise DataError(f"{record.path}: was edited after it was written, and is not committed or sent (`fssl verify`)")
     return gzip.compress(canonical(pack(record)) + b"\n", mtime=0)
 
 
@@ -61,7 +60,7 @@ def copy_of(content: bytes, path: Path, remedy: str = RESTORE) -> RunRecord:
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({one_line(error)}); {remedy}") from None
     record = unpack(check(json_object(text, path), COPY, f"{path}", remedy), path)
-    check_result_is_of(record, path)
+    check_result_is_of(record)
     for what, filed, named in (
         ("cell", path.parent.name, record.cell_key),
         ("seed", path.name.removesuffix(".json.gz"), f"seed={record.seed}"),
@@ -137,6 +136,7 @@ def unpack(copy: Mapping[str, Any], path: Path) -> RunRecord:
             summaries=copy["summaries"],
             edited=copy["digest"] != copy_digest(copy),
             committed=True,
+            path=path,
         )
     except (LookupError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: is not a compact record ({error!r}); {RESTORE}") from None

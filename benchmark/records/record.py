@@ -51,12 +51,11 @@ class RunRecord:
     summaries: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of a copy: {metric: {"mean": ...}}
     edited: bool = False  # its digest is of other content
     committed: bool = False  # a copy of it counts wherever runs are written
-    apart: str = ""  # 8 hexadecimal digits of what it was computed from, where another run has the cell's `seed=<n>`
+    path: Path = field(default=Path(), compare=False)  # the run's folder, the copy's file, its name in a bundle
 
     @property
-    def folder_name(self) -> str:
-        """Of its folder among those of its cell."""
-        return f"seed={self.seed}@{self.apart}" if self.apart else f"seed={self.seed}"
+    def is_copy(self) -> bool:
+        return self.path.suffix == ".gz"
 
     @property
     def status(self) -> str:
@@ -127,8 +126,7 @@ def read_run(folder: Path) -> RunRecord | None:
     digest = digest_of(experiment_bytes, lines, manifest, result) if "digest" in result else None
     edited = digest is not None and result["digest"] != digest
     whole = digest is not None and not edited  # then rounds are read when they are looked at
-    folder_name = re.fullmatch(r"seed=(\d+)(?:@([0-9a-f]{8}))?", folder.name)
-    if folder_name is None or folder_name[1] != str(experiment["seed"]):
+    if not re.fullmatch(rf"seed={experiment['seed']}(@[0-9a-f]{{8}})?", folder.name):
         raise DataError(f"{experiment_path}: is of seed {quoted(experiment['seed'])}; {ANEW}")
     record = RunRecord(
         cell_key=folder.parent.name,
@@ -138,13 +136,13 @@ def read_run(folder: Path) -> RunRecord | None:
         result=result,
         rounds=RoundsOnDisk(path, str(digest), lines.count(b"\n")) if whole else json_lines(lines, path),
         edited=edited,
-        apart=folder_name[2] or "",
+        path=folder,
     )
-    check_result_is_of(record, folder)
+    check_result_is_of(record)
     return record
 
 
-def check_result_is_of(record: RunRecord, path: Path) -> None:
+def check_result_is_of(record: RunRecord) -> None:
     """Raises DataError for a result of another run than the record's."""
     result, faults = record.result, list[str]()
     for name, right in (("cell_key", record.cell_key), ("seed", record.seed)):
@@ -155,7 +153,7 @@ def check_result_is_of(record: RunRecord, path: Path) -> None:
     if result and not record.manifest:
         faults.append("manifest.json is missing")
     if faults:
-        raise DataError(f"{path / RESULT}: {faults[0]}; {ANEW}")
+        raise DataError(f"{record.path / RESULT}: {faults[0]}; {ANEW}")
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

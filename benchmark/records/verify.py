@@ -18,7 +18,6 @@ from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
 from benchmark.experiment import NUMERICS, from_record
 from benchmark.records import claim, state
-from benchmark.records.collect import is_copy
 from benchmark.records.identity import own_names
 from benchmark.records.provenance import equal_bits_expected
 from benchmark.records.record import RunRecord, metrics_in, read_run, run_folder
@@ -29,29 +28,29 @@ FRACTIONS = ("accuracy", "auroc", "precision", "recall", "kept", "class_balance"
 
 
 def check_records(
-    records: Sequence[tuple[RunRecord, Path]], *, trusted: bool = True, with_data: bool = True
+    records: Sequence[RunRecord], *, trusted: bool = True, with_data: bool = True
 ) -> tuple[list[str], set[str]]:
     """All that does not add up in records, and the data sets whose hashes could not be computed again.
 
     `trusted`: the code and the folders of images that records name may be used; else what needs them is left out.
     """
-    faults = [fault for record, path in records for fault in record_faults(record, path, trusted=trusted)]
-    readable = [filed for filed in records if trusted or not own_names(filed[0].experiment)]
+    faults = [fault for record in records for fault in record_faults(record, trusted=trusted)]
+    readable = [record for record in records if trusted or not own_names(record.experiment)]
     other_data, absent = data_faults(readable) if with_data else ([], set[str]())
     return [*faults, *other_data, *equal_rounds(records)], absent
 
 
-def record_faults(record: RunRecord, path: Path, *, trusted: bool = True) -> list[str]:
+def record_faults(record: RunRecord, *, trusted: bool = True) -> list[str]:
     """What does not add up in one record: key, settings, rounds, sums, saved state, digest."""
     readable = trusted or not own_names(record.experiment)
     faults = [*_experiment_faults(record, readable=readable), *_round_faults(record)]
     if record.result:
-        faults += [f"result.json: {fault}" for fault in _result_faults(record, ROUNDING if is_copy(path) else 0.0)]
-    if not is_copy(path):
-        faults += _unfinished_faults(path, f"{record.cell_key}/seed={record.seed}")
+        faults += [f"result.json: {fault}" for fault in _result_faults(record, ROUNDING if record.is_copy else 0.0)]
+    if not record.is_copy:
+        faults += _unfinished_faults(record.path, f"{record.cell_key}/seed={record.seed}")
     if record.edited:
         faults.append("its digest is of other content: experiment, manifest, rounds or result was edited afterwards")
-    return [f"{path}: {fault}" for fault in faults]
+    return [f"{record.path}: {fault}" for fault in faults]
 
 
 def _experiment_faults(record: RunRecord, *, readable: bool) -> Iterator[str]:
@@ -134,14 +133,14 @@ def equal(left: Any, right: Any, tolerance: float) -> bool:
     return math.isclose(left, right, rel_tol=tolerance, abs_tol=tolerance * 1e-4)
 
 
-def data_faults(records: Iterable[tuple[RunRecord, Path]]) -> tuple[list[str], set[str]]:
+def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
     """Hashes of data and partitions, computed again; and the sets of which these files are not here."""
     from benchmark.federated.environment import prepare
 
     faults, absent = [], set()
     sets: dict[str, DataSet] = {}
     computed: dict[object, Mapping[str, str]] = {}
-    for record, path in records:
+    for record in records:
         try:
             experiment = from_record(record.experiment)
             name = experiment.data.name
@@ -163,20 +162,20 @@ def data_faults(records: Iterable[tuple[RunRecord, Path]]) -> tuple[list[str], s
         for what in ("hash", "partition"):
             recorded, right = record.manifest.get("data", {}).get(what), computed[key][what]
             if record.manifest and recorded != right:
-                faults.append(f"{path}: manifest.json: data.{what} is {recorded}; computed again {right}")
+                faults.append(f"{record.path}: manifest.json: data.{what} is {recorded}; computed again {right}")
     return faults, absent
 
 
-def equal_rounds(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
+def equal_rounds(records: Iterable[RunRecord]) -> list[str]:
     """Runs of one cell under two seeds that measured the same in every round: one is a copy of the other."""
     first: dict[str, tuple[int, Path]] = {}
     faults = []
-    for record, path in records:
+    for record in records:
         lines = [metrics_in(line) for line in record.rounds]
-        key = json.dumps([record.cell_key, is_copy(path), lines], sort_keys=True, default=str)
-        seed, other = first.setdefault(key, (record.seed, path))
+        key = json.dumps([record.cell_key, record.is_copy, lines], sort_keys=True, default=str)
+        seed, other = first.setdefault(key, (record.seed, record.path))
         if lines and seed != record.seed:
-            faults.append(f"{path}: rounds.jsonl: every round is that of {other}, of another seed")
+            faults.append(f"{record.path}: rounds.jsonl: every round is that of {other}, of another seed")
     return faults
 
 
@@ -228,13 +227,13 @@ def retrain(record: RunRecord) -> Retrained:
         return Retrained(exact=exact, trouble=next(differences, None))
 
 
-def retrain_each(chosen: Iterable[tuple[RunRecord, Path]], *, silent: bool) -> dict[Path, Retrained]:
+def retrain_each(chosen: Iterable[RunRecord], *, silent: bool) -> dict[Path, Retrained]:
     """`retrain` them. Unless `silent`, each outcome is printed at once, since training takes time."""
     outcomes = {}
-    for record, path in chosen:
-        outcomes[path] = retrain(record)
+    for record in chosen:
+        outcomes[record.path] = retrain(record)
         if not silent:
-            print(f"{path}: {outcomes[path].words()}", flush=True)
+            print(f"{record.path}: {outcomes[record.path].words()}", flush=True)
     return outcomes
 
 

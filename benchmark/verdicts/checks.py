@@ -14,21 +14,23 @@ from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.results import counted
 
 
-def troubles_of_claims(records: Iterable[tuple[RunRecord, Path]]) -> list[str]:
+def troubles_of_claims(records: Iterable[RunRecord]) -> list[str]:
     """Confirming runs that did not begin under their papers' claims, or under others than their hundred of seeds."""
     troubles = []
     families: dict[tuple[str, int], tuple[Family, Path]] = {}
-    for record, path in records:
+    for record in records:
         if record.seed not in CONFIRMING or not record.manifest:
             continue
         noted = families_in(record.manifest)
         wanted = families_of(record.cell_key, str(record.experiment.get("profile")), record.seed)
         for name in sorted(wanted - noted.keys()):
-            troubles.append(f"{path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm")
+            troubles.append(
+                f"{record.path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm"
+            )
         for name, family in noted.items():
-            first, other = families.setdefault((name, first_seed_of(record.seed)), (family, path))
+            first, other = families.setdefault((name, first_seed_of(record.seed)), (family, record.path))
             if family != first:
-                troubles.append(f"{path}: manifest.json: other claims of {name} than {other} was begun under")
+                troubles.append(f"{record.path}: manifest.json: other claims of {name} than {other} was begun under")
     return troubles
 
 

@@ -247,11 +247,11 @@ def test_claims_of_runs_that_confirm(results):
     cell = items(["ssfl/tab2"], "demo")[0].cells[0]
     one = record_of(folder_of(results))
 
-    def of(seed: int, claims: dict[str, Any]) -> tuple[RunRecord, Path]:
+    def of(seed: int, claims: dict[str, Any]) -> RunRecord:
         experiment = to_json(cell.experiment.with_seed(seed))
         manifest = {**one.manifest, **claims}
-        found = replace(one, cell_key=cell.cell_key, seed=seed, experiment=experiment, manifest=manifest)
-        return found, Path(f"seed={seed}")
+        which: Any = {"cell_key": cell.cell_key, "seed": seed, "path": Path(f"seed={seed}")}
+        return replace(one, **which, experiment=experiment, manifest=manifest)
 
     first = {"claims": {"ssfl demo": {"main": ["a"], "others": ["b"]}}}
     other = {"claims": {"ssfl demo": {"main": [], "others": ["a", "b"]}}}

@@ -14,7 +14,7 @@ from benchmark.papers import published
 from benchmark.papers.catalogue import ITEMS, WITH_SWITCHES, items
 from benchmark.papers.item import Printed
 from benchmark.papers.published import read_published
-from benchmark.papers.scale import DIGITS_AUGMENTATION, PROFILES, Scale, alike, profile_of, tenth
+from benchmark.papers.scale import AUGMENTATIONS, PROFILES, Scale, alike, profile_of, tenth
 from benchmark.papers.table import Paper, item
 
 FILE = """
@@ -196,7 +196,7 @@ STAND_IN = {"title": "digits", "data": {"name": "digits", "augmentation": "digit
 def test_a_stand_in_like_another_has_that_one_s_values_except_its_own():
     tables = {"batch": STAND_IN, "streaming": {"like": "batch", "K": 10}}
     batch, streaming = (from_plain(Scale, table) for table in alike(tables, "toy.toml").values())
-    assert batch.data == {"name": "digits", "augmentation": DIGITS_AUGMENTATION} and batch.notes == ("one",)
+    assert batch.data == {"name": "digits", "augmentation": AUGMENTATIONS["digits"]} and batch.notes == ("one",)
     assert streaming == replace(batch, K=10)
 
 

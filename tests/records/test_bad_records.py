@@ -344,7 +344,7 @@ def whole(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 def read_record(path: Path) -> None:
     record = read_copy(path) if path.name == PACKED else read_run(path.parent)
     if record is not None:
-        record_faults(record, path if path.name == PACKED else path.parent)
+        record_faults(record)
 
 
 READERS: dict[str, Callable[[Path], Any]] = {

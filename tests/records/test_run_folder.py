@@ -99,7 +99,7 @@ def test_the_record_is_that_of_an_unbroken_run(request, whole, tmp_path, place, 
         assert (again.code, again.said) == (0, "")
     assert differences(results, whole[engine], EXPERIMENT) == []
     record = record_of(folder)
-    assert record_faults(record, folder) == []
+    assert record_faults(record) == []
     starts = [attempt["from_round"] for attempt in record.manifest["attempts"]]
     assert starts == ([0] if fault == "stopped" and end.code == 0 else [0, expected_round(fault, place)])
 

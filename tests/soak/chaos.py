@@ -173,7 +173,7 @@ def figures_of(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 wrong.append(f"{place}: is not done")
                 continue
             attempts += len(record.manifest["attempts"])
-            wrong += record_faults(record, place)
+            wrong += record_faults(record)
             wrong += [f"{place}: {difference}" for difference in differences(results, whole, run)]
     if not came and attempts != len(runs):
         wrong.append(f"{attempts} attempts at {len(runs)} runs, to which nothing came")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmark.cli.sweep import COMMITTED, file_of_item
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
-from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers.catalogue import ITEMS, cell_named, items
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.factors import experiment_of
@@ -86,6 +86,23 @@ def test_any_field_is_a_factor_by_its_name():
     assert [run.optimizer.lr for run in checked(grid_of_words("optimizer.lr=0.01,0.02"))] == [0.01, 0.02]
     with pytest.raises(ConfigError, match="by its letter"):
         experiment_of({"K": 4, "federation.K": 5})
+
+
+def test_methods_for_clients_with_labels_are_swept_too():
+    """`data=clients` is arena/clients, with its rule of partition; its methods and those for a server's labels are
+    told apart."""
+    for word, label in (("sage", "SAGE"), ("labels_alone", "Labels alone"), ("fedswitch", "FedSwitch")):
+        made = experiment_of({"data": "clients", "method": word, "profile": "demo"})
+        assert made == cell_named(f"arena/clients:{label}/untuned", "demo")
+    skewed = experiment_of({"data": "clients", "method": "sage", "profile": "demo", "alpha": 1})
+    made = experiment_of({"data": "clients", "method": "sage", "profile": "demo"})
+    assert skewed == replace(made, partition=Dirichlet(alpha=1.0, rule="sage"))
+    with pytest.raises(ConfigError, match="method: 'sage' does not suit data=mnist; choose data=clients"):
+        experiment_of({"data": "mnist", "method": "sage"})
+    with pytest.raises(
+        ConfigError, match="method: 'crl' does not suit data=clients; choose data=digits, data=mnist or"
+    ):
+        experiment_of({"data": "clients"})
 
 
 def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, fssl, printed):
