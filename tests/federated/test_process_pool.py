@@ -116,8 +116,7 @@ def jobs_of(environment: Environment, update, steps=(2, 2, 2, 2), draws=(0,)) ->
 
 def same(environment: Environment, engine: Engine, jobs: list[Job]) -> bool:
     """Whether the engine's outcomes are those of this process, in this order, and what it leaves with the clients."""
-    here: dict[str, Tree] = {}
-    there: dict[str, Tree] = {}
+    here, there = dict[str, Tree](), dict[str, Tree]()
     expected = map(vars, FastHere(environment).fit(jobs, 1, here))
     found = map(vars, engine.fit(jobs, 1, there))
     return agree(list(expected), list(found)) and agree(here, there)

@@ -28,7 +28,7 @@ from sweeps.launcher import launch
 from sweeps.plan import plan_of_runs
 from sweeps.processes import LocalWorkers
 from tests.conftest import ROOT, record_of, tiny_experiment
-from tests.data.places import REAL
+from tests.data.places import REAL, of_any_size, own_cache  # noqa: F401 - fixtures
 from tests.records.conftest import stopped_after
 
 METHOD = """
@@ -49,12 +49,10 @@ class Net(TinyCnn):
 
 
 @pytest.fixture(autouse=True)
-def own_place(tmp_path, monkeypatch):
-    """A cache, modules and a data folder of the test's own."""
-    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+def own_place(tmp_path, monkeypatch, own_cache, of_any_size):  # noqa: F811
+    """Modules and a data folder of the test's own."""
     monkeypatch.setenv("FSSL_DATA", str(tmp_path / "data"))
     monkeypatch.syspath_prepend(tmp_path / "code")
-    monkeypatch.setattr(datasets, "check_counts", lambda data: None)  # of any size
     for path, text in {
         "own_method.py": METHOD,
         "own_net.py": NETWORK,

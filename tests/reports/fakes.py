@@ -96,6 +96,13 @@ def pair(**claim: Any) -> Item:
     )
 
 
+def gained(item: Item, gain: float, seeds: int = 1, first: int = 100, **family: Any) -> Records:
+    """Of a pair b has .5; a has so much more, and .001 more again with each seed."""
+    a, b = item.cells
+    ends = [(a, [0.5 + gain + s / 1e3 for s in range(seeds)]), (b, [0.5] * seeds)]
+    return begun_under(item, accuracies(ends, first), **family)
+
+
 COHORTS = {"small": (10, 83.07, 84.43), "middle": (30, 79.05, 83.12), "full": (47, 65.48, 82.95)}
 ENDS = {  # last accuracy of the fake runs: (small, middle, full)
     "FedAvg": (0.971, 0.968, 0.905),
