@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmark.cli.main import main
 from benchmark.data.augment import Augmentation, Gentle, Weak
 from benchmark.data.partition import ClassSkew
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
@@ -50,6 +51,29 @@ def tiny() -> Experiment:
     return tiny_experiment()
 
 
+@pytest.fixture
+def fssl(capsys):
+    """A command in this process: its exit code, and what it says on standard output and standard error."""
+
+    def called(*words):
+        capsys.readouterr()  # of before
+        return (main(list(map(str, words))), *capsys.readouterr())
+
+    return called
+
+
+@pytest.fixture
+def printed(fssl):
+    """What a command that ends with 0 says on standard output."""
+
+    def said(*words):
+        code, out, err = fssl(*words)
+        assert code == 0, err
+        return out
+
+    return said
+
+
 def record_of(folder: Path) -> RunRecord:
     """The record that has to be in a run's folder."""
     record = read_run(folder)
@@ -57,9 +81,14 @@ def record_of(folder: Path) -> RunRecord:
     return record
 
 
-def alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended but was not waited for does not."""
+def status_of(pid: int) -> list[str]:
+    """Of a process: state, parent, group, session; nothing where there is none, or one that was not waited for."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
     except OSError:
-        return False
+        return []
+    return status if status[0] != "Z" else []
+
+
+def alive(pid: int) -> bool:
+    return bool(status_of(pid))

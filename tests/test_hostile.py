@@ -32,6 +32,7 @@ from benchmark.papers import catalogue
 from benchmark.plain import read_table
 from benchmark.records.record import run_folder
 from tests.conftest import tiny_experiment
+from tests.data.places import own_cache  # noqa: F401 - a fixture for every test here
 
 
 class Evil:
@@ -44,9 +45,8 @@ class Evil:
         return (os.system, (f"touch {self.canary}",))
 
 
-def test_pickles_in_a_data_set_are_not_loaded_unless_they_are_the_known_ones(tmp_path, monkeypatch):
+def test_pickles_in_a_data_set_are_not_loaded_unless_they_are_the_known_ones(tmp_path):
     """CIFAR is published as pickles: other content is refused by its hash before it is read."""
-    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "data" / "cifar-100-python").mkdir(parents=True)
     for name in ("meta", "test", "train"):
         path = tmp_path / "data" / "cifar-100-python" / name
@@ -60,7 +60,6 @@ def test_pickles_in_a_data_set_are_not_loaded_unless_they_are_the_known_ones(tmp
 
 def test_an_archive_of_nearly_nothing_is_not_unpacked(tmp_path, monkeypatch):
     """Zeros pack a thousand to one; here 4 MB are as many as 256 MB."""
-    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(packed, "LARGE", 1 << 20)
     (tmp_path / "mnist").mkdir()
     zeros_NHW = np.zeros((4000, 32, 32), dtype=np.uint8)
@@ -109,7 +108,6 @@ OUTSIDE = ("../escaped", "../../escaped", "/var/../escaped")
 def test_an_archive_that_would_leave_its_folder(tmp_path, monkeypatch, name, trusted):
     """Refused by its hash; and were the hash right (as after an attack on it), still nothing lies outside."""
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "a" / "cache"))
-    monkeypatch.delenv("FSSL_DATA", raising=False)
     fetched = []
 
     def fetch(url, filename, *args):

@@ -65,7 +65,7 @@ def own_method(tmp_path, monkeypatch) -> str:
     return f"my_method:{name}"
 
 
-def test_the_item_in_the_readme_is_trained(own_method, tmp_path, monkeypatch, capsys) -> None:
+def test_the_item_in_the_readme_is_trained(own_method, tmp_path, monkeypatch, printed) -> None:
     """With the README's method, for one round; the papers' pages are left out."""
     for name in ("ITEMS", "VARIANTS"):
         monkeypatch.setattr(report, name, {})
@@ -73,8 +73,8 @@ def test_the_item_in_the_readme_is_trained(own_method, tmp_path, monkeypatch, ca
     short = '"federation.rounds" = 1, "federation.T" = 1'
     (tmp_path / "mine.toml").write_text(text.replace('"federation.rounds" = 50', short))
     assert len(text.splitlines()) <= 15 and short in (tmp_path / "mine.toml").read_text()
-    assert main(["reproduce", "./mine.toml", "--json", "--profile", "demo", "--pilots", "1", "--results", "."]) == 0
-    assert [row["n"] for row in json.loads(capsys.readouterr().out)["cells"]] == [1] * 4
+    done = printed("reproduce", "./mine.toml", "--json", "--profile", "demo", "--pilots", "1", "--results", ".")
+    assert [row["n"] for row in json.loads(done)["cells"]] == [1] * 4
 
 
 def test_make_targets_of_the_readme_exist() -> None:

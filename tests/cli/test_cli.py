@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmark.cli.list import _item
-from benchmark.cli.main import VERBS, WITHDRAWN, main, parser
+from benchmark.cli.main import VERBS, WITHDRAWN, parser
 from benchmark.cli.run import _nothing_kept, resolve
 from benchmark.data.datasets import DATASETS
 from benchmark.errors import Stopped
@@ -28,13 +28,6 @@ from tests.sweeps.agents import small_sweep
 from tests.sweeps.test_tune import TOY_FILE
 
 TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
-
-
-def fssl(capsys, *words):
-    """(exit code, standard output, standard error)"""
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.mark.parametrize(
@@ -112,13 +105,13 @@ def fssl(capsys, *words):
         ("", 65, "COMMAND"),
     ],
 )
-def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, says):
+def test_wrong_words(fssl, tmp_path, monkeypatch, words, code, says):
     monkeypatch.setenv("FSSL_DATA", str(tmp_path / "no data"))
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("benchmark.data.sources.DOWNLOAD_TIMEOUT", 0.1)
     command, places = words.partition(" ")[0], ["--results", tmp_path / "results"]
     with_places = places if command in ("run", "reproduce", "plan", "work", "tune") else []
-    exit_code, out, err = fssl(capsys, *shlex.split(words), *with_places)
+    exit_code, out, err = fssl(*shlex.split(words), *with_places)
     assert exit_code == code and says in err and out == ""
     assert (err.count("\n") == 1 and err.startswith("fssl: ")) or command == "tune"  # which says what it begins
     assert not list(tmp_path.glob("results/*")) and "hunter2" not in err  # a password
@@ -126,53 +119,52 @@ def test_wrong_words(capsys, tmp_path, monkeypatch, words, code, says):
 
 @pytest.mark.parametrize("words", ["work x", "run", "data partition"])  # plain, with fields, and within another command
 @pytest.mark.parametrize("option", ["--results", "--data-root", "--json", "--with-reference"])
-def test_a_shortened_or_misspelt_option_is_refused(capsys, words, option):
+def test_a_shortened_or_misspelt_option_is_refused(fssl, words, option):
     for wrong in (option[:-1], option[:-2] + option[:-3:-1], option + option[-1], f"{option[:-1]}=1"):
-        assert main([*words.split(), wrong]) == 65, (words, wrong)
-        assert capsys.readouterr().err.startswith(f"fssl: unknown option '{wrong.partition('=')[0]}'; "), wrong
+        code, _, err = fssl(*words.split(), wrong)
+        assert code == 65 and err.startswith(f"fssl: unknown option '{wrong.partition('=')[0]}'; "), (words, wrong)
 
 
 @pytest.mark.parametrize("typed", WITHDRAWN)
-def test_a_withdrawn_name_is_gone_and_names_its_successor(typed, capsys):
+def test_a_withdrawn_name_is_gone_and_names_its_successor(typed, fssl):
     """Alone, with a value, and behind other words; before anything else is looked at."""
     verb, *option = typed.split()
     for words in ([verb, *option], [verb, "x", *option, "2h"], [verb, *(f"{name}=2h" for name in option)]):
-        assert main(words) == 65
-        assert capsys.readouterr().err == f"fssl: `fssl {typed}` is withdrawn; {WITHDRAWN[typed]}\n"
+        assert fssl(*words) == (65, "", f"fssl: `fssl {typed}` is withdrawn; {WITHDRAWN[typed]}\n")
     assert (verb in VERBS) == bool(option)
     assert not option or option[0] not in parser(verb).format_help()
 
 
 @pytest.mark.parametrize("command", ["status", "verify", "wandb-rebuild"])
-def test_results_that_are_not_there_are_not_read(capsys, tmp_path, command):
+def test_results_that_are_not_there_are_not_read(fssl, tmp_path, command):
     """A mistyped name is no folder without records."""
-    code, out, err = fssl(capsys, command, "--results", tmp_path / "typo")
+    code, out, err = fssl(command, "--results", tmp_path / "typo")
     assert (code, out) == (66, "") and "typo is not there; check its name" in err
     assert not list(tmp_path.iterdir())
-    assert fssl(capsys, "verify", "--results", tmp_path)[0] == 66
+    assert fssl("verify", "--results", tmp_path)[0] == 66
 
 
 @pytest.mark.parametrize("words", ["plan fedswitch/tab1", "list networks", "report fedswitch/tab1 --profile demo"])
-def test_no_results_yet_are_a_normal_state(capsys, tmp_path, monkeypatch, words):
+def test_no_results_yet_are_a_normal_state(fssl, tmp_path, monkeypatch, words):
     monkeypatch.setattr("benchmark.records.copies.COMMITTED", tmp_path)
     monkeypatch.setattr("benchmark.cli.report.ITEMS", ("fedswitch/tab1",))
     monkeypatch.setattr("benchmark.cli.report.VARIANTS", ())
-    code, out, err = fssl(capsys, *words.split(), "--results", tmp_path / "later")
+    code, out, err = fssl(*words.split(), "--results", tmp_path / "later")
     assert code == 0 and out and "later is not there yet: no run of it counts" in err
 
 
-def test_an_unwritable_results_folder(capsys, tmp_path):
+def test_an_unwritable_results_folder(fssl, tmp_path):
     (tmp_path / "file").write_text("")
-    code, _, err = fssl(capsys, "run", *TINY, "--results", tmp_path / "file")
+    code, _, err = fssl("run", *TINY, "--results", tmp_path / "file")
     assert code == 73 and str(tmp_path / "file") in err
 
 
-def test_run_prints_its_result_as_json(capsys, tmp_path):
-    code, out, _ = fssl(capsys, "run", *TINY, "--json", "--results", tmp_path)
+def test_run_prints_its_result_as_json(fssl, tmp_path):
+    code, out, _ = fssl("run", *TINY, "--json", "--results", tmp_path)
     result = json.loads(out)
     assert code == 0 and result["status"] == "done" and result["rounds"] == 2
     assert result["folder"] == str(tmp_path / "runs" / result["cell_key"] / "seed=0")
-    assert fssl(capsys, "verify", "--results", tmp_path)[:2] == (0, "1 records, 0 troubles\n")
+    assert fssl("verify", "--results", tmp_path)[:2] == (0, "1 records, 0 troubles\n")
 
 
 def test_a_run_whose_last_round_kept_no_pseudo_label_says_what_may_keep_some(capsys, tmp_path):
@@ -184,52 +176,52 @@ def test_a_run_whose_last_round_kept_no_pseudo_label_says_what_may_keep_some(cap
     assert _nothing_kept(resolve(None, [*TINY, "--method", "server_only"]), {}) == ""
 
 
-def test_a_printed_configuration_runs_again(capsys, tmp_path):
-    _, out, _ = fssl(capsys, "run", *TINY, "--print-config")
+def test_a_printed_configuration_runs_again(fssl, tmp_path):
+    _, out, _ = fssl("run", *TINY, "--print-config")
     (tmp_path / "same.json").write_text(out)
-    _, again, _ = fssl(capsys, "run", "--config", tmp_path / "same.json", "--print-config")
+    _, again, _ = fssl("run", "--config", tmp_path / "same.json", "--print-config")
     assert json.loads(again) == json.loads(out)
-    _, short, _ = fssl(capsys, "run", "--data.N_s=250", "--data", "cifar10", "--print-config")
-    assert short and short == fssl(capsys, "run", "--data.name=cifar10", "--data.N_s=250", "--print-config")[1]
+    _, short, _ = fssl("run", "--data.N_s=250", "--data", "cifar10", "--print-config")
+    assert short and short == fssl("run", "--data.name=cifar10", "--data.N_s=250", "--print-config")[1]
 
 
-def test_diverging_is_exit_70(capsys, tmp_path):
+def test_diverging_is_exit_70(fssl, tmp_path):
     words = ("run", *TINY, "--optimizer.lr=1e30", "--json", "--results", tmp_path)
-    code, _, err = fssl(capsys, *words)
+    code, _, err = fssl(*words)
     assert code == 70 and "not finite" in err
-    code, out, _ = fssl(capsys, *words)
+    code, out, _ = fssl(*words)
     assert code == 70 and json.loads(out)["status"] == "diverged"
 
 
-def test_plan_prints_one_object(capsys, tmp_path):
+def test_plan_prints_one_object(fssl, tmp_path):
     """Hours are of the devices that `work` would use with the same words."""
     words = ("plan", "ssfl/tab2", "--profile", "demo", "--pilots", "1", "--results", tmp_path)
-    code, out, _ = fssl(capsys, *words, "--json", "--devices", "cpu,cpu,cpu")
+    code, out, _ = fssl(*words, "--json", "--devices", "cpu,cpu,cpu")
     planned = json.loads(out)
     assert code == 0 and planned["item"] == "ssfl/tab2" and planned["runs"] == planned["cells"] > 9
     assert {"local_steps", "flops", "bytes_up", "bytes_down", "hours"} <= planned.keys()
     assert (planned["device"], planned["side_by_side"]) == ("cpu", 3)
-    assert "on 3 cores, all at work" in fssl(capsys, *words, "--devices", "cpu,cpu,cpu")[1]
-    assert "no device 'cuda:99'" in fssl(capsys, *words, "--devices", "99")[2]
+    assert "on 3 cores, all at work" in fssl(*words, "--devices", "cpu,cpu,cpu")[1]
+    assert "no device 'cuda:99'" in fssl(*words, "--devices", "99")[2]
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_sweep_file_is_planned_and_looked_at_as_it_is_trained(capsys, tmp_path):
+def test_a_sweep_file_is_planned_and_looked_at_as_it_is_trained(fssl, tmp_path):
     """Two cells of two seeds, one of them with a record; a file names all its runs, and takes no other words."""
     grid, places = tmp_path / "grid.yaml", ("--results", tmp_path)
-    grid.write_text(fssl(capsys, "sweep", "--grid", "R=0,0.4 seed=0,1", "--profile", "demo")[1])
+    grid.write_text(fssl("sweep", "--grid", "R=0,0.4 seed=0,1", "--profile", "demo")[1])
     run(experiment_of({"R": 0, "seed": 1, "profile": "demo"}), tmp_path)
-    planned = json.loads(fssl(capsys, "plan", grid, "--json", *places)[1])
+    planned = json.loads(fssl("plan", grid, "--json", *places)[1])
     assert (planned["cells"], planned["runs"], planned["profile"]) == (2, 3, "demo")
-    seen = json.loads(fssl(capsys, "status", grid, "--json", *places)[1])
+    seen = json.loads(fssl("status", grid, "--json", *places)[1])
     assert seen["counts"]["done"] == 1 and seen["counts"]["missing"] == 3
     for command, *words in (("plan", "ssfl/tab2"), ("status", "--seeds", "9"), ("work", "--main")):
-        code, _, error = fssl(capsys, command, grid, *words, *places)
+        code, _, error = fssl(command, grid, *words, *places)
         assert code == 65 and "names all its runs" in error
 
 
 @pytest.mark.parametrize("by", ["run", "launcher"])
-def test_a_confirming_run_begins_under_its_claims_and_the_rule(by, capsys, tmp_path, monkeypatch):
+def test_a_confirming_run_begins_under_its_claims_and_the_rule(by, fssl, tmp_path, monkeypatch):
     """A pilot has neither."""
     manifests = {}
 
@@ -242,33 +234,32 @@ def test_a_confirming_run_begins_under_its_claims_and_the_rule(by, capsys, tmp_p
     for seed in (100, 3):
         if by == "run":
             words = ("--cell", "ssfl/tab2:Server only", "--profile", "demo", "--results", tmp_path)
-            assert fssl(capsys, "run", *words, f"--seed={seed}")[0] == 76
+            assert fssl("run", *words, f"--seed={seed}")[0] == 76
         else:
             assert isinstance(attempt(experiment.with_seed(seed), tmp_path, "cpu"), Stopped)
     assert manifests == {100: begun_under(experiment.with_seed(100), tmp_path), 3: {}}
     assert manifests[100].keys() == {"claims", "rule"} and manifests[100]["rule"] == rule()
 
 
-def test_work_trains_a_sweep_file_once(tmp_path, capsys):
+def test_work_trains_a_sweep_file_once(tmp_path, printed):
     path, experiment = small_sweep(tmp_path, **{"T": [1], "federation.rounds": [2], "seed": [0, 1]})
     result = run_folder(tmp_path, experiment) / "result.json"
     times = []
     for _ in range(2):
-        assert main(["work", str(path), "--results", str(tmp_path), "--jobs", "1"]) == 0
-        assert capsys.readouterr().out == "2 runs done\n"
+        assert printed("work", path, "--results", tmp_path, "--jobs", "1") == "2 runs done\n"
         times.append(result.stat().st_mtime_ns)
     assert times[0] == times[1]
 
 
 @pytest.mark.parametrize("words", [["work"], ["agent", "team/fssl/s1"]], ids=" ".join)
-def test_a_bad_sweep_file_is_refused_before_anything_is_asked_or_written(words, tmp_path, capsys, monkeypatch):
+def test_a_bad_sweep_file_is_refused_before_anything_is_asked_or_written(words, tmp_path, fssl, monkeypatch):
     """W&B has no key here: an agent that went on to ask it would say so."""
     monkeypatch.setenv("WANDB_API_KEY", "")
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     many: dict[str, list[Any]] = {"T": list(range(1, 102)), "seed": list(range(100))}  # 10,100 runs
     (path := tmp_path / "sweep.yaml").write_text(written(many, name="many", made_by="a test"))
-    assert main([words[0], str(path), *words[1:], "--results", str(tmp_path / "results")]) == 65
-    assert capsys.readouterr().err == "fssl: the grid has 10,100 runs; --yes takes more than 10,000\n"
+    refused = fssl(words[0], path, *words[1:], "--results", tmp_path / "results")
+    assert refused == (65, "", "fssl: the grid has 10,100 runs; --yes takes more than 10,000\n")
     assert not (tmp_path / "results").exists()
 
 
@@ -282,9 +273,8 @@ def nothing_here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_everything_is_listed(nothing_here, capsys):
-    assert main(["list", "--json", "--profile", "demo", "--results", str(nothing_here)]) == 0
-    lists = json.loads(capsys.readouterr().out)
+def test_everything_is_listed(nothing_here, printed):
+    lists = json.loads(printed("list", "--json", "--profile", "demo", "--results", nothing_here))
     assert [row["item"] for row in lists["items"]] == list(ITEMS)
     assert all(row["done"] == 0 and row["hours left"] is None for row in lists["items"])
     assert [row["item"] for row in lists["items"] if row["runs"] == 0] == ["fedswitch/fig2", "sage/fig5a"]  # images
@@ -294,10 +284,10 @@ def test_everything_is_listed(nothing_here, capsys):
     assert all(row["what"].endswith(".") for row in lists["methods"] + lists["networks"])
 
 
-def test_data_sets_are_where_they_are(nothing_here, capsys):
+def test_data_sets_are_where_they_are(nothing_here, printed):
     (nothing_here / "here" / "mnist" / "MNIST" / "raw").mkdir(parents=True)
-    assert main(["list", "data", "--data-root", str(nothing_here / "here")]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    shown = printed("list", "data", "--data-root", nothing_here / "here")
+    lines = {line.split()[0]: line for line in shown.splitlines() if line}
     assert str(nothing_here / "here" / "mnist") in lines["mnist"] and "60,000" in lines["mnist"]
     assert "with scikit-learn" in lines["digits"] and "torchvision downloads" in lines["svhn"]
     assert all("no; set FSSL_DATA" in lines[name] for name in ("ham10000_64", "cinic10"))

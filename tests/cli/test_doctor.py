@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from benchmark.cli import doctor
-from benchmark.cli.main import main
 from benchmark.errors import FsslError
 from benchmark.federated.start import usable_cores
 from tests.conftest import ROOT
@@ -23,9 +22,8 @@ def no_data_named(monkeypatch):
 
 
 @pytest.mark.skipif(doctor.NVIDIA.exists(), reason="this machine has a GPU")
-def test_a_machine_without_fault(capsys, tmp_path):
-    assert main(["doctor", "--results", str(tmp_path)]) == 0
-    versions, device, data, results = capsys.readouterr().out.splitlines()
+def test_a_machine_without_fault(printed, tmp_path):
+    versions, device, data, results = printed("doctor", "--results", tmp_path).splitlines()
     assert versions.startswith("ok  versions: Python 3.") and f"torch {metadata.version('torch')}," in versions
     assert device.startswith(f"ok  device: the CPU, {usable_cores()} cores; ")
     if sys.platform == "linux":  # the kernel's own list of what the processor has
@@ -70,20 +68,18 @@ def test_a_driver_that_torch_cannot_use(tmp_path, monkeypatch):
         doctor.device(argparse.Namespace())
 
 
-def test_wrong_versions_are_the_one_line(capsys, tmp_path, monkeypatch):
+def test_wrong_versions_are_the_one_line(fssl, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", ("numpy", "no-such"))
-    assert main(["doctor", "--results", str(tmp_path)]) == 1
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("!!  versions: ") and "no-such is not installed; `make setup` installs it" in line
+    code, out, _ = fssl("doctor", "--results", tmp_path)
+    assert code == 1 and out.count("\n") == 1 and out.startswith("!!  versions: ")
+    assert "no-such is not installed; `make setup` installs it" in out
 
 
-def test_folders_that_are_not_there_or_cannot_be_written(capsys, tmp_path):
+def test_folders_that_are_not_there_or_cannot_be_written(fssl, tmp_path):
     (tmp_path / "a file").touch()
     for place in ("a file", "a file/below", "/proc/results"):
-        words = ["--results", str(tmp_path / place), "--data-root", str(tmp_path / "none")]
-        assert main(["doctor", *words]) == 1
-        out = capsys.readouterr().out
-        assert f"!!  data: {tmp_path / 'none'} is not a folder; --data-root or $FSSL_DATA" in out
+        code, out, _ = fssl("doctor", "--results", tmp_path / place, "--data-root", tmp_path / "none")
+        assert code == 1 and f"!!  data: {tmp_path / 'none'} is not a folder; --data-root or $FSSL_DATA" in out
         assert f"!!  results: {tmp_path / place}" in out and "--results or $FSSL_RESULTS" in out
     later = argparse.Namespace(results=tmp_path / "made" / "later")
     assert "can be written" in doctor.results(later) and not (tmp_path / "made").exists()

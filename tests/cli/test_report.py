@@ -52,6 +52,9 @@ def places(tmp_path, monkeypatch):
     return ["--results", str(tmp_path)]
 
 
+WORDS = ["reproduce", "ssfl/tab2", "--profile", "demo"]
+
+
 def test_a_record_that_several_items_show_is_read_once(monkeypatch):
     """A folder of ten thousand runs took three times its memory."""
     read = Mock(wraps=collect.read_copy)
@@ -71,7 +74,7 @@ def test_reproduce_trains_once_and_prints_the_same_table_before_it_builds_pages(
     def fail(*arguments: object) -> None:
         raise CannotWrite("no room for the site")
 
-    words, page = ["reproduce", "ssfl/tab2", "--profile", "demo", *places], "site/ssfl/tab2/demo/index.html"
+    words, page = [*WORDS, *places], "site/ssfl/tab2/demo/index.html"
     with monkeypatch.context() as patch:
         patch.setattr(reproduce, "build_pages", fail)
         assert main(words) == 73
@@ -83,7 +86,7 @@ def test_reproduce_trains_once_and_prints_the_same_table_before_it_builds_pages(
     assert (tmp_path / page).is_file() and str(tmp_path / "site") in second.out
 
 
-def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path, monkeypatch):
+def test_committed_copies_stand_in_for_runs(places, printed, tmp_path, monkeypatch):
     """A cell has one key under every profile: what was trained for the demo (seed 2) is not committed. Also: single
     items as files, and the README's table."""
     elsewhere = ["--results", str(tmp_path / "elsewhere")]
@@ -94,9 +97,7 @@ def test_committed_copies_stand_in_for_runs(places, capsys, tmp_path, monkeypatc
     copies = {path.name for path in tmp_path.glob("elsewhere/reference/*/*.gz")}
     assert copies == {"seed=0.json.gz", "seed=1.json.gz"}
     (tmp_path / "elsewhere" / "reference").rename(tmp_path / "reference")
-    capsys.readouterr()
-    assert main(["reproduce", "ssfl/tab2", "--profile", "laptop", "--json", *places]) == 0
-    item_result = json.loads(capsys.readouterr().out)
+    item_result = json.loads(printed("reproduce", "ssfl/tab2", "--profile", "laptop", "--json", *places))
     assert [cell["n"] for cell in item_result["cells"]] == [2, 2] and not (tmp_path / "runs").exists()
     assert {"item", "profile", "cells", "claims", "report"} <= item_result.keys()
     assert main(["verify", "--results", str(tmp_path)]) == 0
@@ -139,7 +140,7 @@ def test_a_quoted_cell_that_somebody_trained_is_committed(places, monkeypatch, t
     assert [path.parent.name for path in tmp_path.glob("reference/*/*.gz")] == [cell.cell_key]
 
 
-def test_a_data_set_that_is_not_there_leaves_the_others_to_be_trained(places, capsys, monkeypatch):
+def test_a_data_set_that_is_not_there_leaves_the_others_to_be_trained(places, fssl, monkeypatch):
     """The item's cells on digits are trained and shown, the rest is named, exit code 66; again, nothing is trained."""
 
     def two_data_sets(profile):
@@ -151,9 +152,8 @@ def test_a_data_set_that_is_not_there_leaves_the_others_to_be_trained(places, ca
     monkeypatch.setattr(catalogue, "ITEMS", {"ssfl/tab2": two_data_sets})
     monkeypatch.setattr(reproduce, "build_pages", lambda *_: None)
     for trained in ("2 runs to train", ""):
-        assert main(["reproduce", "ssfl/tab2", "--profile", "demo", "--json", *places]) == 66
-        out, err = capsys.readouterr()
-        assert sorted(cell["n"] for cell in json.loads(out)["cells"]) == [0, 2]
+        code, out, err = fssl(*WORDS, "--json", *places)
+        assert code == 66 and sorted(cell["n"] for cell in json.loads(out)["cells"]) == [0, 2]
         assert "2 runs wait for folder:/no/such/folder: " in err and trained in err
     assert "runs to train" not in err
 
@@ -170,9 +170,6 @@ def test_a_run_of_ones_own_method_whose_file_is_gone_is_left_out_with_what_is_mi
     assert with_own(tmp_path, [], read, troubles) == []
     (line,) = troubles
     assert "is of gone_method:Mine, whose file is not here" in line and "--method gone_method:Mine" in line
-
-
-WORDS = ["reproduce", "ssfl/tab2", "--profile", "demo"]
 
 
 def test_a_stopped_command_shows_what_there_is_and_the_same_command_goes_on(places, tmp_path, capfd, monkeypatch):
@@ -198,7 +195,7 @@ def test_a_stopped_command_shows_what_there_is_and_the_same_command_goes_on(plac
     assert {path: path.stat().st_mtime_ns for path in done} == done
 
 
-def test_what_is_committed_is_shown_at_once_and_the_other_cells_are_trained(places, tmp_path, capsys, monkeypatch):
+def test_what_is_committed_is_shown_at_once_and_the_other_cells_are_trained(places, tmp_path, fssl, monkeypatch):
     """One cell has one committed pilot, of the two of the item: it is enough, and what more seeds cost is said. The
     table, the plan and the page count the same runs."""
     monkeypatch.setattr("benchmark.records.copies.COMMITTED", tmp_path / "checkout")
@@ -206,37 +203,34 @@ def test_what_is_committed_is_shown_at_once_and_the_other_cells_are_trained(plac
     run(experiment, tmp_path / "elsewhere")
     write_reference(tmp_path / "checkout", record_of(run_folder(tmp_path / "elsewhere", experiment)))
     words = ["ssfl/tab2", "--profile", "laptop", *places]
-    assert main(["reproduce", *words]) == 0
-    out, err = capsys.readouterr()
-    assert "2 runs to train, 1 done" in err and err.index("not run (0/2)") < err.index("2 runs to train")
+    code, out, err = fssl("reproduce", *words)
+    assert code == 0 and "2 runs to train, 1 done" in err and err.index("not run (0/2)") < err.index("2 runs to train")
     assert "n=1" in out and "n=2" in out and "more: --pilots 2: 1 runs, " in out
     assert re.search(r"more: --seeds \d+ can decide 1 of 1 open claims: \d+ runs, ", out)
-    assert main(["plan", *words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == 0
+    code, out, _ = fssl("plan", *words, "--json")
+    assert code == 0 and json.loads(out)["runs"] == 0
     (page,) = tmp_path.glob("site/ssfl/tab2/laptop/index.html")
     assert "3 of 3</b> runs" in page.read_text()
 
 
-def test_a_damaged_result_ends_the_command(places, tmp_path, capsys):
+def test_a_damaged_result_ends_the_command(places, tmp_path, fssl):
     """It is neither finished nor to be trained; the other runs are done, and the message names it."""
     experiment = small_item("demo").cells[0].experiment
     run(experiment, tmp_path)
     path = run_folder(tmp_path, experiment) / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed"}))
-    assert main(["work", *WORDS[1:], *places]) == 66
-    assert f"{path}: status is 'failed', not done or diverged" in capsys.readouterr().err
+    code, _, err = fssl("work", *WORDS[1:], *places)
+    assert code == 66 and f"{path}: status is 'failed', not done or diverged" in err
     assert len(list(tmp_path.glob("runs/*/*/result.json"))) == 4
 
 
-def test_a_launch_that_leaves_runs_without_a_record_ends_the_command(places, monkeypatch, capsys):
+def test_a_launch_that_leaves_runs_without_a_record_ends_the_command(places, monkeypatch, fssl):
     """Whatever it believes to have done."""
     monkeypatch.setattr(reproduce, "train", lambda *_: None)
-    assert main(["work", *WORDS[1:], *places]) == 1
+    code, _, err = fssl("work", *WORDS[1:], *places)
     key = small_item("demo").cells[0].experiment.cell_key
-    assert (
-        f"4 runs have a result that does not count, such as cell {key}, seed 0; `fssl verify`"
-        in capsys.readouterr().err
-    )
+    says = f"4 runs have a result that does not count, such as cell {key}, seed 0; `fssl verify`"
+    assert code == 1 and says in err
 
 
 def test_the_home_folder_in_an_option(tmp_path, monkeypatch, capsys):

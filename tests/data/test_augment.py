@@ -109,10 +109,10 @@ def test_rows_do_not_depend_on_neighbours_chunks_or_other_views(
     assert not torch.equal(views["strong"], views_of(images_NCHW, augmentation, seed=2)["strong"])
 
 
-def one_by_one(images_NCHW: Tensor, function: Callable[[Image.Image, int], Image.Image]) -> Tensor:
-    """Pillow's function of each image and its number."""
+def with_pillow(images_NCHW: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
+    """Pillow's function of one image after another."""
     arrays = images_NCHW.permute(0, 2, 3, 1).squeeze(3).numpy()
-    done = np.stack([np.asarray(function(Image.fromarray(array), row)) for row, array in enumerate(arrays)])
+    done = np.stack([np.asarray(function(Image.fromarray(array))) for array in arrays])
     return torch.from_numpy(done).reshape(images_NCHW.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
 
 
@@ -123,16 +123,16 @@ def test_gentle_effects_equal_pillow() -> None:
     for channels, size in ((1, 8), (3, 28)):
         images_NCHW = noise(30, channels, size) // 2
         everywhere_N4 = torch.ones(30, 4, dtype=torch.bool)
-        matrix_N6 = off.matrices(everywhere_N4, draws_ND[:, 6:11].double(), size, size).tolist()
-        effects: dict[str, Callable[[Image.Image, int], Image.Image]] = {
-            "geometry": lambda image, row: image.transform(image.size, Image.Transform.AFFINE, matrix_N6[row]),  # noqa: B023
-            "brightness": lambda image, row: ImageEnhance.Brightness(image).enhance(0.7),
-            "contrast": lambda image, row: ImageEnhance.Contrast(image).enhance(0.7),
+        matrices = iter(off.matrices(everywhere_N4, draws_ND[:, 6:11].double(), size, size).tolist())
+        effects: dict[str, Callable[[Image.Image], Image.Image]] = {
+            "geometry": lambda image: image.transform(image.size, Image.Transform.AFFINE, next(matrices)),  # noqa: B023
+            "brightness": lambda image: ImageEnhance.Brightness(image).enhance(0.7),
+            "contrast": lambda image: ImageEnhance.Contrast(image).enhance(0.7),
         }
         for name, function in effects.items():
             factors = {} if name == "geometry" else {name: (0.7, 0.7)}
             policy = replace(off, **{f"{name}_probability": 1.0}, **factors)  # type: ignore[arg-type]
-            assert torch.equal(policy.apply(images_NCHW, draws_ND, draws_ND), one_by_one(images_NCHW, function)), name
+            assert torch.equal(policy.apply(images_NCHW, draws_ND, draws_ND), with_pillow(images_NCHW, function)), name
 
 
 def test_gentle_matrices_by_hand() -> None:

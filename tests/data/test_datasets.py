@@ -4,8 +4,6 @@ Real packed sets are in FSSL_DATA or in ../shared/data next to the project; thei
 Shapes: N images, C channels, H x W pixels.
 """
 
-from functools import cache
-
 import numpy as np
 import pytest
 import torch
@@ -13,12 +11,6 @@ from sklearn.datasets import load_digits
 
 from benchmark.data.datasets import DATASETS, DataSet, as_released, channel_statistics, image_shape_of, load
 from tests.data.places import REAL, own_cache  # noqa: F401 - a fixture for every test here
-
-
-@cache
-def real(name: str) -> DataSet:
-    """A set, loaded once for all tests here."""
-    return load(name, REAL if REAL.is_dir() else None)
 
 
 def test_digits_are_scikit_learns_scaled_and_split():
@@ -49,7 +41,7 @@ def test_what_is_known_of_a_set_is_what_is_loaded(name):
     decimals printed (Fashion-MNIST's 60,000 are our own choice of the 70,000: within 0.0005)."""
     if name != "digits" and not (REAL / name).is_dir():
         pytest.skip(f"no {name} in FSSL_DATA or ../shared/data")
-    data, known = real(name), DATASETS[name]
+    data, known = load(name, REAL if REAL.is_dir() else None), DATASETS[name]
     assert (known.image_shape, known.num_classes) == (data.image_shape, data.num_classes) == image_shape_of(name)
     assert (known.train, known.test) == (len(data.train_labels_N), len(data.test_labels_N))
     for computed, printed in zip(channel_statistics(data.train_images_NCHW), known.statistics or (), strict=False):

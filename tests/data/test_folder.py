@@ -11,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmark.cli.main import main
 from benchmark.data.datasets import DataSet, load
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Data, Federation
@@ -58,9 +57,9 @@ def seen(folder: Path, image: Image.Image, name: str = "new.png", **options: Any
     return found[0].tolist() if len(found) == 1 else found.transpose(1, 2, 0).tolist()
 
 
-def upside_down() -> Image.Exif:
+def turned(orientation: int) -> Image.Exif:
     exif = Image.Exif()
-    exif[0x0112] = 3
+    exif[0x0112] = orientation
     return exif
 
 
@@ -79,7 +78,7 @@ def hidden_half() -> Image.Image:
 GRAY = LEFT_DARK.tolist()
 BLACK_AND_WHITE = (255 * (LEFT_DARK > 0)).tolist()
 LOOKS: dict[str, tuple[Image.Image, str, dict[str, Any], list[Any]]] = {
-    "turned as EXIF says": (Image.fromarray(LEFT_DARK[::-1, ::-1].copy()), "a.png", {"exif": upside_down()}, GRAY),
+    "turned as EXIF says": (Image.fromarray(LEFT_DARK[::-1, ::-1].copy()), "a.png", {"exif": turned(3)}, GRAY),
     "16 bits": (sixteen_bits("I;16"), "a.tif", {}, GRAY),
     "16 bits, big end first": (sixteen_bits("I;16B"), "a.tif", {}, GRAY),
     "transparent pixels are white": (hidden_half(), "a.png", {}, [[[0, 100, 200]] * 2 + [[255, 255, 255]] * 2] * 2),
@@ -99,9 +98,8 @@ def test_images_are_learned_as_a_person_sees_them(pets, image, name, options, lo
 
 
 def test_the_first_photographs_size_is_that_after_turning(pets):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # a quarter turn: 2 x 4 stored is 4 x 2 seen
-    Image.new("L", (2, 4), 7).save(pets / "cat" / "a0.png", exif=exif)
+    """A quarter turn: 2 x 4 stored is 4 x 2 seen."""
+    Image.new("L", (2, 4), 7).save(pets / "cat" / "a0.png", exif=turned(6))
     assert load(f"folder:{pets}").image_shape == (1, 2, 4)
 
 
@@ -234,7 +232,7 @@ def test_the_path_to_it_leaves_no_machine(tmp_path):
     assert config_of(experiment)["data"]["name"] == "folder:pets"  # on W&B
 
 
-def test_ten_labels_a_class_are_the_default(pets, tmp_path, capsys):
+def test_ten_labels_a_class_are_the_default(pets, tmp_path, printed):
     """On the command line, in a grid and in an item; a number that is given stays. 50 is no multiple of 3 classes."""
     save_images(pets / "owl", 2)
     data = f"folder:{pets}"
@@ -243,5 +241,4 @@ def test_ten_labels_a_class_are_the_default(pets, tmp_path, capsys):
     assert item.cells[0].experiment.data.N_s == 30
     assert experiment_of({"data.name": data}).data.N_s == 30
     for words, N_s in (([], 30), (["--data.N_s=12"], 12)):
-        assert main(["run", "--data", data, *words, "--print-config"]) == 0
-        assert json.loads(capsys.readouterr().out)["data"]["N_s"] == N_s
+        assert json.loads(printed("run", "--data", data, *words, "--print-config"))["data"]["N_s"] == N_s

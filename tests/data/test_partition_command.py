@@ -17,11 +17,10 @@ LABELS_N = np.repeat(np.arange(2), 12)
 SIX = ["data", "partition", "--federation.K=6"]
 
 
-def test_it_is_the_split_of_the_run_with_a_picture(capsys, tmp_path):
+def test_it_is_the_split_of_the_run_with_a_picture(printed, tmp_path):
     rule = ["--partition=dirichlet", "--partition.alpha=0.9", "--partition.rule=limited"]
     words = ["--data=digits", "--data.N_s=100", "--seed=3", "--json", "--plot", str(tmp_path / "a.svg")]
-    assert main([*SIX, *rule, *words]) == 0
-    actual = json.loads(capsys.readouterr().out)
+    actual = json.loads(printed(*SIX, *rule, *words))
     labels_N = load("digits").train_labels_N.numpy()
     expected = split(labels_N, 10, 100, 6, Dirichlet(alpha=0.9, rule="limited"), 3)
     assert actual == json.loads(json.dumps(describe(expected, labels_N)))
@@ -51,26 +50,22 @@ def test_a_picture_has_no_clock_and_goes_where_it_can(tmp_path):
             plot(described, ("cat", "dog"), tmp_path / name)
 
 
-def test_a_cell_s_partition(capsys):
+def test_a_cell_s_partition(printed):
     """SSFL's Table 2 has R = .4 and as many clients as its stand-in says."""
-    assert main(["data", "partition", "--cell", "ssfl/tab2:FedAvg/full", "--json"]) == 0
-    described = json.loads(capsys.readouterr().out)
+    described = json.loads(printed("data", "partition", "--cell", "ssfl/tab2:FedAvg/full", "--json"))
     assert described["R_nominal"] == 0.4 and len(described["counts"]) == described["K"] == 4
 
 
-def test_few_clients_need_no_cohort(capsys):
+def test_few_clients_need_no_cohort(printed):
     """One that is not given is at most all clients; one that is given is checked."""
-    assert main(["data", "partition", "--federation.K=2", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["counts"]) == 2
+    assert len(json.loads(printed("data", "partition", "--federation.K=2", "--json"))["counts"]) == 2
     assert main(["data", "partition", "--federation.K=2", "--federation.C=3"]) == 65
 
 
-def test_labels_at_the_clients(capsys):
+def test_labels_at_the_clients(printed):
     at_clients = "--method=fed_consist --data.label_setting=every_client --data.labels_per_client=2 --data.N_s=0"
     words = [*SIX, *at_clients.split(), "--partition=iid"]
-    assert main([*words, "--json"]) == 0
-    actual = json.loads(capsys.readouterr().out)
+    actual = json.loads(printed(*words, "--json"))
     assert actual["labelled_counts"] == [[2] * 10] * 6 and sum(actual["server_counts"]) == 0
     assert np.sum(actual["counts"]) + 6 * 10 * 2 == 1397
-    assert main(words) == 0
-    assert "client 5, labelled" in capsys.readouterr().out
+    assert "client 5, labelled" in printed(*words)

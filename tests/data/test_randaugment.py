@@ -18,6 +18,7 @@ from sklearn.datasets import load_sample_image
 from torch import Tensor
 
 from benchmark.data.randaugment import RandAugment, _entries, semifl, ssfl
+from tests.data.test_augment import with_pillow
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (3, 9, 14)]
 NAMES = {"ssfl": [*ssfl(0, 1, 8, 8)], "semifl": [*semifl(0, 1, 8, 8)]}
@@ -45,13 +46,6 @@ def run_pool(pool: str, name: str, level: int, sign: int, images_NCHW: Tensor) -
     drawn = (NAMES[pool].index(name) + 0.5) / len(NAMES[pool])
     draws_ND = torch.tensor([[drawn, 0, 0.25 if sign > 0 else 0.75, 0, 0, 0]]).repeat(len(images_NCHW), 1)
     return policy.apply(images_NCHW, draws_ND, draws_ND)
-
-
-def with_pillow(images_NCHW: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
-    """A Pillow function on each image."""
-    arrays = images_NCHW.permute(0, 2, 3, 1).squeeze(3).numpy()
-    done = np.stack([np.asarray(function(Image.fromarray(array))) for array in arrays])
-    return torch.from_numpy(done).reshape(images_NCHW.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
 
 
 def pillow_operation(pool: str, name: str, v: int, sign: int) -> Callable[[Image.Image], Image.Image]:

@@ -2,16 +2,13 @@
 
 from dataclasses import replace
 
-import pytest
-
-from benchmark.errors import Stopped
 from benchmark.methods.semifl import SemiFL
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.records.state import save
 from tests.conftest import record_of, tiny_experiment
+from tests.records.conftest import stopped_after
 from tests.records.equality import saved
-from tests.records.test_run import Interrupt
 
 BASE = tiny_experiment()
 BYTES = 4 * 38_378  # the tiny network's weights; all of them are trained
@@ -54,8 +51,7 @@ def test_a_run_that_goes_on_has_the_summary_of_an_unbroken_one(tmp_path):
     """What only the first rounds saw (here a name put into their notes) is there in the end; the rest is the same."""
     experiment = replace(BASE, method=SemiFL(threshold=0.0, order="released_code"))
     whole = seen(experiment, tmp_path / "whole")
-    with pytest.raises(Stopped):
-        run(experiment, tmp_path / "broken", callbacks=[Interrupt(2)])
+    stopped_after(2, experiment, tmp_path / "broken")
     folder = run_folder(tmp_path / "broken", experiment)
     found = saved(folder, experiment)
     found.exchange["holders"]["client"]["kept"]["of the first rounds"] = 5

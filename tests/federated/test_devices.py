@@ -16,6 +16,7 @@ from benchmark.federated.environment import prepare
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
+from tests.records.equality import untimed
 
 DEMO, PAPER = Experiment(profile="demo"), Experiment(profile="paper")
 ON_CUDA = {"engine": {"name": "reference", "threads": 1, "device": "NVIDIA H200"}}
@@ -149,8 +150,8 @@ def test_a_run_on_two_devices_is_the_run_on_one(tiny, tmp_path):
     for name, places in (("one", ("cpu",)), ("two", ("cpu", "cpu"))):
         engine = EngineOptions(engine="pool", workers=len(places), devices=places)
         run(tiny, tmp_path / name, engine=engine)
-        record = record_of(run_folder(tmp_path / name, tiny))
-        rounds = [{key: value for key, value in line.items() if not key.startswith("time/")} for line in record.rounds]
-        results.append((rounds, {**record.manifest["engine"], "workers": None}))
-        assert record.manifest["engine"]["workers"] == len(places) and "device" not in record.manifest["engine"]
+        folder = run_folder(tmp_path / name, tiny)
+        noted = record_of(folder).manifest["engine"]
+        results.append((untimed(folder), {**noted, "workers": None}))
+        assert noted["workers"] == len(places) and "device" not in noted
     assert results[0] == results[1] and len(results[0][0]) == 3

@@ -7,25 +7,23 @@ import pytest
 import torch
 from torchvision.datasets import STL10
 
-from benchmark.data import datasets
 from benchmark.data.partition import ClassSkew, Iid
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Federation
 from benchmark.federated.environment import prepare
 from benchmark.methods.protocol import CENTRAL, SERVER
 from tests.conftest import tiny_experiment
+from tests.data.places import of_any_size, own_cache  # noqa: F401 - fixtures
 from tests.federated.helpers import difference, module_of
 
 TRAIN, TEST, EXTRA = 40, 20, 31
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
+def root(tmp_path, monkeypatch, own_cache, of_any_size):  # noqa: F811
     """A small set in STL-10's binary layout: column-major images, labels from 1. Its checksums are not the real set's,
     so that torchvision's check of them is off."""
     monkeypatch.setattr(STL10, "_check_integrity", lambda self: True)
-    monkeypatch.setattr(datasets, "check_counts", lambda data: None)
-    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "stl10" / "stl10_binary"
     folder.mkdir(parents=True)
     draw = np.random.default_rng(0)

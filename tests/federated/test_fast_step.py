@@ -131,9 +131,10 @@ def test_all_kept_and_none_kept(threshold, share):
     unit crosses the kink in one engine alone."""
     objective = replace(BASE.method.objective, threshold=threshold)
     decayed = replace(BASE.optimizer, lr=0.03, weight_decay=0.01)
-    assert compare(replace(BASE, method=replace(BASE.method, objective=objective), optimizer=decayed)) == [share] * 3
+    experiment = replace(BASE, method=replace(BASE.method, objective=objective), optimizer=decayed)
+    assert compare(experiment) == [share] * 3
     if not share:
-        environment = prepare(replace(BASE, method=replace(BASE.method, objective=objective), optimizer=decayed))
+        environment = prepare(experiment)
         sent, _, _ = three_rounds(environment, FastHere(environment))
         assert agree(sent[1], sent[2]), "two clients of one start"
         start = environment.setup().initial_weights()

@@ -1,6 +1,7 @@
 """The local step: Lightning's Trainer and the engine do the same, and both do SGD as the text books have it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
@@ -46,15 +47,8 @@ def test_a_plain_trainer_gives_the_engine_s_weights(environment, jobs):
     job = next(job for job in jobs if job.key.client >= 0)
     (outcome,) = ReferenceEngine(environment).fit([job], 1, {})
     module = fresh(ClientModule, environment, job)
-    trainer = pl.Trainer(
-        max_steps=2,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    quiet: Any = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = pl.Trainer(max_steps=2, accelerator="cpu", devices=1, **quiet)
     trainer.fit(module, JobBatches(environment, job, 1))
     assert trainer.global_step == outcome.steps == 2
     assert agree(weights_of(module.trainable["student"]), outcome.sends["student"])
@@ -91,9 +85,7 @@ def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused)
     module, by_hand = (
         ServerModule(job, local, environment.network(), adam, lambda step: 1.0, fused=fused and k == 0) for k in (0, 1)
     )
-    first: dict = {}
-    second: dict = {}
-    kept = None
+    first, second, kept = dict[str, Any](), dict[str, Any](), None
     for s in (1, 2, 3, 4):
         if s in (1, 3):
             batches = list(JobBatches(environment, job, s))
@@ -122,13 +114,12 @@ def test_the_gradient_pass_is_the_gradient_of_the_mean_loss(environment, jobs):
     (job,) = on_all_images(jobs[:1])
     module = fresh(ServerModule, environment, job)
     batches = list(JobBatches(environment, job, 1, purpose="gradient"))
-    labels_per_batch = [b.streams["labelled"].labels_N for b in batches]
-    known = [labels_N for labels_N in labels_per_batch if labels_N is not None]
-    assert [len(labels_N) for labels_N in known] == [8, 8, 4]
+    parts: list[Any] = [batch.streams["labelled"] for batch in batches]
+    assert [len(part.labels_N) for part in parts] == [8, 8, 4]
     found = gradient(module, batches)["student"]
     network = environment.network()
-    images = torch.cat([b.streams["labelled"].views["weak"] for b in batches])
-    labels = torch.cat(known)
+    images = torch.cat([part.views["weak"] for part in parts])
+    labels = torch.cat([part.labels_N for part in parts])
     supervised_loss(network(images), labels).backward()
     assert difference(found, {name: p.grad for name, p in network.named_parameters()}) < 1e-6
 

@@ -6,6 +6,7 @@ import torch
 
 from benchmark.federated.process_pool import packed, received, send
 from benchmark.federated.start import starting
+from tests.federated.helpers import agree
 
 TENSORS = {
     "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
@@ -15,12 +16,6 @@ TENSORS = {
     "nothing": torch.empty(0, 3),
     "of one byte": torch.tensor([True, False, True]),
 }
-
-
-def same(found: dict[str, torch.Tensor]) -> bool:
-    return all(
-        torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in TENSORS.items()
-    ) and found["channels last"].is_contiguous(memory_format=torch.channels_last)
 
 
 def answers(pipe) -> None:
@@ -33,11 +28,11 @@ def test_tensors_keep_values_types_and_layout_between_processes():
         ours, theirs = context.Pipe()
         process = context.Process(target=answers, args=(theirs,))
         process.start()
-    send(ours, packed({"of": TENSORS, "n": 3}))
+    send(ours, packed(sent := {"of": TENSORS, "n": 3}))
     assert ours.poll(60), "no answer"
     found = received(ours)
     process.join()
-    assert found["n"] == 3 and same(found["of"])
+    assert agree(found, sent) and found["of"]["channels last"].is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_message_outlasts_the_next_one_and_what_its_reader_changes_in_place_is_its_own():

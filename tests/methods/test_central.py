@@ -7,17 +7,7 @@ from scipy.special import log_softmax, softmax
 from torch import nn
 
 from benchmark.federated.environment import prepare, weights_of
-from benchmark.methods.central import (
-    UDA,
-    CentralUpdate,
-    FixMatch,
-    MeanTeacher,
-    MixMatch,
-    PiModel,
-    PseudoLabeling,
-    ReMixMatch,
-    Step,
-)
+from benchmark.methods import central
 from benchmark.methods.protocol import CENTRAL, Batch
 from tests.methods.watch import tiny_with, watched
 
@@ -36,7 +26,7 @@ def linear(weight):
 
 
 def step(method):
-    return Step(
+    return central.Step(
         network=linear(W),
         average=linear(AVERAGE).eval(),
         labelled=Batch(views={"weak": torch.from_numpy(X)}, labels_N=torch.from_numpy(LABELS)),
@@ -59,7 +49,7 @@ def one_hot(labels):
     return np.eye(3)[labels]
 
 
-PROBS = softmax(logits(U), axis=1)  # of the weak view
+PROBS, STRONG = softmax(logits(U), axis=1), softmax(logits(V), axis=1)  # of the two views
 KEPT = PROBS.max(axis=1) >= 0.7
 SURE = one_hot(PROBS.argmax(axis=1))
 
@@ -87,7 +77,7 @@ def uda():
 
 
 def mixmatch():
-    images, targets = mixed(sharpened((PROBS + softmax(logits(V), axis=1)) / 2, 0.5), 0.5)
+    images, targets = mixed(sharpened((PROBS + STRONG) / 2, 0.5), 0.5)
     unlabelled = ((softmax(logits(images[3:]), axis=1) - targets[3:]) ** 2).mean()
     return cross_entropy(images[:3], targets[:3]).mean(), 100 * unlabelled
 
@@ -107,13 +97,13 @@ def both(unlabelled):
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        (FixMatch(threshold=0.7), both((cross_entropy(V, SURE) * KEPT).mean())),
-        (UDA(threshold=0.7, temperature=0.4, unlabelled_weight=2.0), both(uda())),
-        (PseudoLabeling(threshold=0.7), both((cross_entropy(U, SURE) * KEPT).mean())),
-        (PiModel(), both(10 * ((softmax(logits(V), axis=1) - PROBS) ** 2).mean())),
-        (MeanTeacher(), both(50 * ((softmax(logits(V), axis=1) - softmax(logits(U, AVERAGE), axis=1)) ** 2).mean())),
-        (MixMatch(), mixmatch()),
-        (ReMixMatch(), remixmatch()),
+        (central.FixMatch(threshold=0.7), both((cross_entropy(V, SURE) * KEPT).mean())),
+        (central.UDA(threshold=0.7, temperature=0.4, unlabelled_weight=2.0), both(uda())),
+        (central.PseudoLabeling(threshold=0.7), both((cross_entropy(U, SURE) * KEPT).mean())),
+        (central.PiModel(), both(10 * ((STRONG - PROBS) ** 2).mean())),
+        (central.MeanTeacher(), both(50 * ((STRONG - softmax(logits(U, AVERAGE), axis=1)) ** 2).mean())),
+        (central.MixMatch(), mixmatch()),
+        (central.ReMixMatch(), remixmatch()),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -126,7 +116,7 @@ def test_loss_in_numpy(method, expected):
     assert aux["server/loss"].item() == pytest.approx(supervised, rel=1e-6)
 
 
-@pytest.mark.parametrize("method", [FixMatch, MeanTeacher])
+@pytest.mark.parametrize("method", [central.FixMatch, central.MeanTeacher])
 def test_the_average_of_weights_is_tested(method):
     """a <- .9 a + .1 w after each step, two rounds of one step; the first model of `models` is a."""
     e = tiny_with(method(batch_size=8, unlabelled_ratio=1, ema=0.9), T=1)
@@ -135,23 +125,22 @@ def test_the_average_of_weights_is_tested(method):
         module, _ = watched(e, rounds)
         average = {name: 0.9 * average[name] + 0.1 * w for name, w in module.state.server["student"].items()}
     (first, *_) = module.models().values()
-    for name, value in first.items():
-        torch.testing.assert_close(value, average[name], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(first, average, rtol=1e-5, atol=1e-7)
 
 
 def test_the_ramp_rises_over_its_share_of_the_run():
     """.4 of 10 rounds: 0, 1/4, 1/2, 3/4, 1, 1; methods without one begin at 1."""
     ramps = {}
-    for method in (PiModel(batch_size=8), UDA(batch_size=8)):
+    for method in (central.PiModel(batch_size=8), central.UDA(batch_size=8)):
         _, watch = watched(tiny_with(method, rounds=10, T=1), 6)
         updates = [job.update for number in watch.seen for job in watch.jobs(number)]
-        ramps[type(method)] = [update.ramp for update in updates if isinstance(update, CentralUpdate)]
-    assert ramps == {PiModel: pytest.approx([0, 0.25, 0.5, 0.75, 1, 1]), UDA: [1.0] * 6}
+        ramps[type(method)] = [update.ramp for update in updates if isinstance(update, central.CentralUpdate)]
+    assert ramps == {central.PiModel: pytest.approx([0, 0.25, 0.5, 0.75, 1, 1]), central.UDA: [1.0] * 6}
 
 
 def test_remixmatch_s_shares_are_of_all_images():
     """Two of each of the ten classes among the labels; the mean softmax of the first weights over unlabelled images."""
-    module, watch = watched(tiny_with(ReMixMatch(batch_size=8)))
+    module, watch = watched(tiny_with(central.ReMixMatch(batch_size=8)))
     (shares,) = [outcome.sends["shares_2D"] for job, outcome in watch.seen[1] if "shares_2D" in outcome.sends]
     assert watch.jobs()[0].key.client == CENTRAL and shares.shape == (2, 10)
     assert shares[0].tolist() == pytest.approx([0.1] * 10)

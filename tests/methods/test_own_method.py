@@ -13,16 +13,14 @@ from benchmark.methods.protocol import Local, Method, State
 from benchmark.methods.ssfl import SSFL, ConsistencyUpdate
 from benchmark.records.run import run
 from tests.conftest import ROOT, tiny_experiment
-from tests.federated.helpers import module_of
+from tests.methods.watch import watched
 
 OWN = "OwnLoss(threshold=self.threshold)"
 README = (ROOT / "benchmark" / "methods" / "README.md").read_text()
 
 
 def played(method):
-    module = module_of(tiny_experiment(method=method))
-    module.training_step(1, 0)
-    return module
+    return watched(tiny_experiment(method=method))[0]
 
 
 @pytest.mark.parametrize("own_loss", [False, True])

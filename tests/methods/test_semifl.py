@@ -15,9 +15,9 @@ from benchmark.methods.protocol import SERVER, Selected, Stream
 from benchmark.methods.semifl import SemiFL
 from benchmark.models.build import Model
 from benchmark.streams import numpy_stream, torch_stream
-from tests.conftest import tiny_experiment
-from tests.federated.helpers import difference, module_of
+from tests.federated.helpers import difference
 from tests.methods.plain_torch import AlternatingRounds, batches, compared, experiment_of, mean, step
+from tests.methods.watch import tiny_with, watched
 
 METHOD = SemiFL(threshold=0.123, batch_size=8, server_batch_size=8)
 WAYS: dict[str, Any] = {
@@ -87,14 +87,9 @@ def test_three_rounds_by_plain_torch(way):
     compared(Plain, of(way), of("paper"), 3)
 
 
-def tiny(**changes) -> Experiment:
-    return tiny_experiment(method=SemiFL(batch_size=8, server_batch_size=8, **changes))
-
-
 def test_nobody_is_sure_and_the_server_goes_on_alone():
     """tau = 1: every client sits out, sends nothing; W_s is the server's own, and no velocity comes up."""
-    module = module_of(tiny(threshold=1.0))
-    module.training_step(1, 0)
+    module, _ = watched(tiny_with(replace(METHOD, threshold=1.0)))
     assert module.metrics["comm/sat_out"] == 4 and module.metrics["comm/bytes_up"] == 0
     assert module.metrics["pseudo/kept"] == 0 and module.metrics["local_steps"] == module.experiment.federation.T
     assert module.state.server["velocity"] is None
@@ -105,10 +100,8 @@ def test_nobody_is_sure_and_the_server_goes_on_alone():
 @pytest.mark.parametrize("who", ["server", "server_and_clients", "server_and_cohort"])
 def test_static_statistics_come_from_everyone_or_from_the_server(who, moments):
     """Over all images together, or as released the means of batches' means and variances. Asking clients costs."""
-    e = tiny(threshold=0.14, statistics=who, moments=moments, warm_start_rounds=1)
-    norm = Model(network="tiny_cnn", norm="sbn")
-    module = module_of(replace(e, model=norm, federation=replace(e.federation, C=2)))
-    module.training_step(1, 0)
+    e = tiny_with(replace(METHOD, statistics=who, moments=moments, warm_start_rounds=1), C=2)
+    module, _ = watched(replace(e, model=Model(network="tiny_cnn", norm="sbn")))
     weights = module.models()["student"]
     cohort = [int(k) for k in numpy_stream(0, "round", 1, "cohort").permutation(4)[:2]]
     outs = first_layer(weights, module.environment, {"server": (), "server_and_cohort": cohort}.get(who, range(4)))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.models.build import Model, build
 from tests.conftest import ROOT
@@ -42,13 +41,12 @@ def own_file(tmp_path, monkeypatch):
     sys.modules.pop("my_net", None)
 
 
-def test_it_is_trained_from_the_folder_of_its_file(own_file, monkeypatch, capsys):
+def test_it_is_trained_from_the_folder_of_its_file(own_file, monkeypatch, printed):
     sys.path.remove(str(own_file))
     monkeypatch.chdir(own_file)
     words = ["--federation.K=3", "--federation.C=2", "--federation.T=2", "--federation.rounds=1", "--data.N_s=20"]
-    network = ["--model.network", "my_net:MyNet", "--results", str(own_file)]
-    assert main(["run", "--json", "--engine", "reference", *words, *network]) == 0
-    folder = Path(json.loads(capsys.readouterr().out)["folder"])
+    network = ["--model.network", "my_net:MyNet", "--results", own_file]
+    folder = Path(json.loads(printed("run", "--json", "--engine", "reference", *words, *network))["folder"])
     assert json.loads((folder / "experiment.json").read_text())["model"]["network"] == "my_net:MyNet"
     first, again = (build(Model(network="my_net:MyNet", norm_groups=4), (1, 8, 8), 10, 7).state_dict() for _ in "12")
     assert all(torch.equal(first[name], again[name]) for name in first)

@@ -1,6 +1,7 @@
-"""What the tests of all papers share: items by name, and an independent transcription of what is printed."""
+"""What the tests of all papers share: items by name, and texts and transcriptions that lie beside the checkout."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,15 @@ def item_of(name: str, profile: str = "paper") -> Item:
     return items([name], profile)[0]
 
 
+def shared(name: str) -> Path:
+    path = ROOT.parent / "shared" / name
+    if not path.exists():
+        pytest.skip(f"no {name} in ../shared")
+    return path
+
+
 @pytest.fixture(scope="session")
 def transcribed() -> Mapping[str, Any]:
-    """ "rscfed.tab1" -> the document of that table or figure."""
-    path = ROOT.parent / "shared" / "facts" / "paper_tables.yaml"
-    if not path.exists():
-        pytest.skip("the independent transcription is not here")
-    return {document["id"].lower(): document for document in yaml.safe_load_all(path.read_text())}
+    """ "rscfed.tab1" -> the document of that table or figure, in a second and independent transcription."""
+    documents = yaml.safe_load_all(shared("facts/paper_tables.yaml").read_text())
+    return {document["id"].lower(): document for document in documents}

@@ -11,6 +11,7 @@ import pytest
 from benchmark.papers.item import ACCURACY
 from benchmark.papers.published import PUBLISHED, claims_of, read_published
 from tests.conftest import ROOT
+from tests.papers.conftest import shared
 
 TEXTS = {name: f"papers/{name}.md" for name in ("semifl", "rscfed", "fedswitch")}
 TEXTS |= {"ssfl": "papers/ssfl_gradient_diversity.md", "sage": "facts/sage_protocol.md"}
@@ -25,10 +26,7 @@ def plain(text: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_quote_is_in_the_paper(name):
-    path = ROOT.parent / "shared" / TEXTS[name.split("/")[0]]
-    if not path.exists():
-        pytest.skip("the paper's text is not here")
-    text = plain(path.read_text())
+    text = plain(shared(TEXTS[name.split("/")[0]]).read_text())
     for claim in read_published(name).get("claims", ()):
         assert plain(claim["quote"]) in text
         assert claim["quote"] or claim["source"].startswith("our ")

@@ -26,6 +26,7 @@ name     = "FedSwitch is better"
 contrast = { "FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -1 }
 form     = "improves"
 """
+SHORT = ("--federation.rounds=1", "--federation.T=1")
 
 
 @pytest.fixture
@@ -51,28 +52,22 @@ def test_cells_are_a_start_with_the_fields_of_row_and_column(mine):
     assert item.family == "mine/mine demo"
 
 
-def test_it_is_planned_trained_shown_and_swept(mine, capsys):
+def test_it_is_planned_trained_shown_and_swept(mine, printed):
     """Once with pilots; a confirming run is of its own family, and its file passes as a sweep."""
     places = ["--results", "r", "--profile", "demo"]
-    assert main(["plan", "./mine.toml", "--json", *places]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == 2
+    assert json.loads(printed("plan", "./mine.toml", "--json", *places))["runs"] == 2
     assert main(["work", "./mine.toml", *places, "--seeds", "1"]) == 0
     manifests = [json.loads(path.read_text()) for path in mine.parent.glob("r/runs/*/seed=100/manifest.json")]
     assert len(manifests) == 2 and all(list(m["claims"]) == ["mine/mine demo"] for m in manifests)
-    assert (
-        main(["run", "--results", "r", "--engine", "reference", "--federation.rounds=1", "--federation.T=1"]) == 0
-    )  # no item's
-    assert main(["report", "--results", "r"]) == 0
+    printed("run", "--results", "r", "--engine", "reference", *SHORT)  # no item's
+    printed("report", "--results", "r")
     front = (mine.parent / "r/site/index.html").read_text()
     for page in ("mine/mine/demo/index.html", "mine/your-runs/custom/index.html"):
         assert page in front and (mine.parent / "r/site" / page).is_file()
     assert "undecided" in (mine.parent / "r/site/mine/mine/demo/claims.md").read_text()
     assert "fedswitch on digits, seeds 0" in (mine.parent / "r/site/mine/your-runs/custom/table.md").read_text()
-    capsys.readouterr()
-    assert main(["sweep", "./mine.toml", "--profile", "demo"]) == 0
-    (mine.parent / "mine.yaml").write_text(capsys.readouterr().out)
-    assert main(["sweep", "--check", "mine.yaml"]) == 0
-    assert "2 runs of 2 cells" in capsys.readouterr().out
+    (mine.parent / "mine.yaml").write_text(printed("sweep", "./mine.toml", "--profile", "demo"))
+    assert "2 runs of 2 cells" in printed("sweep", "--check", "mine.yaml")
 
 
 @pytest.mark.parametrize(
@@ -96,10 +91,9 @@ def test_what_is_misspelt_is_refused_in_one_line(mine, typed, instead, message):
     assert "\n" not in str(refused.value)
 
 
-def test_a_sweep_s_runs_carry_the_claims_of_the_item(mine, monkeypatch, capsys):
+def test_a_sweep_s_runs_carry_the_claims_of_the_item(mine, monkeypatch, printed):
     """The file alone says which claims its confirming runs began under, at a worker and at an agent."""
-    assert main(["sweep", "./mine.toml", "--profile", "demo", "--seeds", "1"]) == 0
-    (mine.parent / "sweep.yaml").write_text(capsys.readouterr().out)
+    (mine.parent / "sweep.yaml").write_text(printed("sweep", "./mine.toml", "--profile", "demo", "--seeds", "1"))
     begun = []
     monkeypatch.setattr("benchmark.cli.reproduce.train", lambda *_: begun.extend(own_files(mine.parent / "r")))
     main(["work", "sweep.yaml", "--results", "r"])
@@ -111,21 +105,21 @@ def test_a_sweep_s_runs_carry_the_claims_of_the_item(mine, monkeypatch, capsys):
     assert json.loads(manifest.read_text())["claims"].keys() == {"mine/mine demo"}
 
 
-def test_two_files_of_one_name_are_not_one_item(mine, capsys):
+def test_two_files_of_one_name_are_not_one_item(mine, fssl, printed):
     """Their runs, claims and pages would be one; a file that was moved is the same one."""
     twin = mine.parent / "other" / "mine.toml"
     twin.parent.mkdir()
     note_own(items(["./mine.toml"], "demo"), mine.parent / "r")
     twin.write_text(FILE)
-    assert main(["reproduce", "other/mine.toml", "--profile", "demo", "--results", "r"]) == 65
-    assert "other/mine.toml: is not" in (said := capsys.readouterr().err) and "rename one of them" in said
-    assert main(["list", "items", "--json", "--results", "r"]) == 0
-    assert json.loads(capsys.readouterr().out)["items"][-1]["title"] == "Mine on digits (mine.toml, demo)"
+    code, _, said = fssl("reproduce", "other/mine.toml", "--profile", "demo", "--results", "r")
+    assert code == 65 and "other/mine.toml: is not" in said and "rename one of them" in said
+    listed = json.loads(printed("list", "items", "--json", "--results", "r"))["items"]
+    assert listed[-1]["title"] == "Mine on digits (mine.toml, demo)"
     mine.unlink()
     note_own(items(["other/mine.toml"], "demo"), mine.parent / "r")
 
 
-def test_a_site_of_records_alone_imports_no_code_and_names_a_damaged_note(mine, monkeypatch, capsys):
+def test_a_site_of_records_alone_imports_no_code_and_names_a_damaged_note(mine, monkeypatch, fssl, printed):
     monkeypatch.syspath_prepend(mine.parent)
     code = "from benchmark.methods.server_only import ServerOnly\n\n\nclass Mine(ServerOnly):\n    pass\n"
     (mine.parent / "my_code.py").write_text(code)
@@ -133,9 +127,9 @@ def test_a_site_of_records_alone_imports_no_code_and_names_a_damaged_note(mine, 
     note_own(items(["./mine.toml"], "demo"), mine.parent / "r")
     del sys.modules["my_code"]
     (mine.parent / "r/own/damaged.json").write_text('{"name": 3}')
-    assert main(["report", "--results", "r"]) == 0
+    printed("report", "--results", "r")
     assert "my_code" not in sys.modules
     front = (mine.parent / "r/site/index.html").read_text()
     assert "fssl report FOLDER/mine.toml" in front and "own/damaged.json: name is 3, not text" in front
-    assert main(["run", "--results", "r", "--seed=100", "--federation.rounds=1", "--federation.T=1"]) == 66
-    assert "not text; remove it" in capsys.readouterr().err
+    code, _, said = fssl("run", "--results", "r", "--seed=100", *SHORT)
+    assert code == 66 and "not text; remove it" in said

@@ -1,16 +1,13 @@
 """SAGE's protocol: printed numbers by an independent parse of the paper's text, settings by hand from released code."""
 
 import math
-from pathlib import Path
 
 import pytest
 import yaml
 
 from benchmark.papers.published import read_published
-from tests.conftest import ROOT
-from tests.papers.conftest import item_of
+from tests.papers.conftest import item_of, shared
 
-FACTS = ROOT.parent / "shared" / "facts"
 SETS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "SVHN": "svhn", "CINIC-10": "cinic10"}
 ALPHAS = (0.1, 0.5, 1.0)
 OURS = {"ProxyFL (ours)": "ProxyFL", "LPL": "FixMatch-LPL", "GPL": "FixMatch-GPL"}
@@ -21,15 +18,8 @@ def lines(name: str) -> list[dict]:
     return read_published(f"sage/{name}")["cells"]
 
 
-def transcribed(name: str) -> Path:
-    path = FACTS / name
-    if not path.exists():
-        pytest.skip("the independent transcription is not here")
-    return path
-
-
 def test_every_number_of_tables_1_3_6_and_8_is_transcribed_twice():
-    theirs = yaml.safe_load(transcribed("sage_protocol_tables.yaml").read_text())
+    theirs = yaml.safe_load(shared("facts/sage_protocol_tables.yaml").read_text())
     for name, table in (("tab1", theirs["table1"]), ("tab6", theirs["table6"])):
         ours = {(line["method"], line["data"], line["alpha"]): line["value"] for line in lines(name)}
         assert ours == {
@@ -52,7 +42,7 @@ def test_every_number_of_tables_1_3_6_and_8_is_transcribed_twice():
 
 def test_the_rows_of_the_other_tables_are_transcribed_twice():
     """Rows of Tables 2, 4, 5 and 9 as they stand in the notes on the paper; those of Table 1 as they stand there."""
-    text = transcribed("sage_protocol.md").read_text()
+    text = shared("facts/sage_protocol.md").read_text()
     table1 = {(line["method"], line["data"], line["alpha"]): line["value"] for line in lines("tab1")}
     for name in ("tab2", "tab4", "tab5", "tab9"):
         rows: dict[str, list[dict]] = {}

@@ -112,11 +112,8 @@ class Driver:
             raise self._gone() from None
 
     def _gone(self) -> FsslError:
-        return FsslError(f"{self.name}: its driver ended or did not begin; its last lines:\n{tail(self._log)}")
-
-
-def tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-12:])
+        last = "\n".join(self._log.read_text(errors="replace").splitlines()[-12:])
+        return FsslError(f"{self.name}: its driver ended or did not begin; its last lines:\n{last}")
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from benchmark.federated.local import LocalModule
 from benchmark.papers.catalogue import items
 from benchmark.records import recorder
 from benchmark.records import run as runs
+from tests.performance.works import sgd_of
 
 # Name of the run -> item, profile, cell.
 RUNS = {
@@ -113,16 +114,7 @@ class Train:
 
 
 def bare_steps(local: LocalModule, held: Sequence[LocalBatch]) -> None:
-    sgd = local.sgd
-    optimizer = torch.optim.SGD(
-        local.trainable.parameters(),
-        sgd.lr,
-        sgd.momentum,
-        weight_decay=sgd.weight_decay,
-        nesterov=sgd.nesterov,
-        fused=True,
-    )
-    draw = torch.Generator()
+    optimizer, draw = sgd_of(local.sgd, local.trainable), torch.Generator()
     for batch in held:
         optimizer.zero_grad(set_to_none=True)
         take = getattr(local.update, local.update.phases[batch.phase])

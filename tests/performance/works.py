@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from benchmark.data.datasets import DATASETS, DataSet
 from benchmark.data.partition import Iid
@@ -70,6 +71,13 @@ WORKS: Mapping[str, Work] = {
         method=SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=16, server_batch_size=16),
     ),
 }
+
+
+def sgd_of(s: SGD, network: nn.Module) -> torch.optim.Optimizer:
+    """In one kernel."""
+    return torch.optim.SGD(
+        network.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay, nesterov=s.nesterov, fused=True
+    )
 
 
 def quick(work: Work) -> Work:

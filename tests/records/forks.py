@@ -16,6 +16,7 @@ from benchmark.federated.engines import EngineOptions
 from benchmark.federated.start import starting
 from benchmark.records.claim import PATIENCE
 from benchmark.records.run import run
+from tests.conftest import status_of
 from tests.records import faults
 
 SECONDS_TO_END = 180.0
@@ -62,7 +63,7 @@ class Child:
 
     def wait_until_stopped(self) -> None:
         """By SIGSTOP."""
-        while self._process.is_alive() and _status(self.pid)[:1] != ["T"]:
+        while self._process.is_alive() and status_of(self.pid)[:1] != ["T"]:
             time.sleep(0.01)
 
     def end(self, seconds: float = SECONDS_TO_END) -> End:
@@ -112,18 +113,10 @@ def _saved_rounds(results: Path) -> int:
     return count
 
 
-def _status(pid: int) -> list[str]:
-    """Of a process: state, parent, group, session; empty where there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
-    except OSError:
-        return []
-
-
 def members_of(session: int) -> list[int]:
     """The processes of the session that have not ended."""
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if (status := _status(pid)) and status[3] == str(session) and status[0] != "Z"]
+    return [pid for pid in pids if status_of(pid)[3:] == [str(session)]]
 
 
 def _survivors(session: int, seconds: float = 30.0) -> list[int]:

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from benchmark.cli import launch, report
 from benchmark.cli.main import main
 from benchmark.cli.run import resolve
-from benchmark.errors import ConfigError, FsslError, Stopped
+from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Evaluation, Experiment, Federation, from_json, from_record, to_json
 from benchmark.files import read_json
 from benchmark.papers import catalogue
@@ -45,7 +45,7 @@ from benchmark.verdicts.families import families_at
 from benchmark.verdicts.rule import rule
 from sweeps.processes import attempt
 from tests.conftest import record_of, tiny_experiment
-from tests.records.test_run import Interrupt
+from tests.records.conftest import stopped_after
 from tests.sweeps.here import Here
 
 FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
@@ -313,7 +313,8 @@ def test_a_record_runs_no_file_that_the_user_has_not_named(results: Path, capsys
         (results.parent / name).unlink(missing_ok=True)  # Python does not begin what it cannot parse
 
 
-CONFIG, PACKED = json.dumps(to_json(TINY)).encode(), "seed=0.json.gz"
+RUN = TINY.with_seed(FIRST)
+CONFIG, PACKED = json.dumps(to_json(RUN)).encode(), f"seed={FIRST}.json.gz"
 WORDS = [word.encode() for word in ("null", "NaN", "-", "{", "}", "[" * 3000, "&a [*a]", "\t", "1e999", "''", "🙂")]
 
 
@@ -328,21 +329,15 @@ def broken(data: bytes) -> st.SearchStrategy[bytes]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> dict[str, bytes]:
+def whole(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a run and of a configuration."""
-    results = tmp_path_factory.mktemp("whole")
-    run(TINY, results)
-    folder = run_folder(results, TINY)
-    with pytest.raises(Stopped):
-        run(TINY, results / "stopped", callbacks=[Interrupt(1)])
-    state = (run_folder(results / "stopped", TINY) / STATE).read_bytes()
-    files = {name: (folder / name).read_bytes() for name in FILES}
+    folder, stopped = run_folder(trained, RUN), tmp_path_factory.mktemp("stopped")
+    stopped_after(1, RUN, stopped)
     return {
-        **files,
+        **{name: (folder / name).read_bytes() for name in FILES},
         PACKED: gzip.decompress(copied(record_of(folder))),
-        STATE: state,
-        "a.json": CONFIG,
-        "a.yaml": CONFIG,
+        STATE: (run_folder(stopped, RUN) / STATE).read_bytes(),
+        **dict.fromkeys(("a.json", "a.yaml"), CONFIG),
     }
 
 
@@ -354,7 +349,7 @@ def read_record(path: Path) -> None:
 
 READERS: dict[str, Callable[[Path], Any]] = {
     **dict.fromkeys((*FILES, PACKED), read_record),
-    STATE: lambda path: load(path.parent, run_name(TINY)),
+    STATE: lambda path: load(path.parent, run_name(RUN)),
     **dict.fromkeys(("a.json", "a.yaml"), lambda path: resolve(path, [])),
 }
 
@@ -367,7 +362,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_damaged_bytes(tmp_path: Path, whole: dict[str, bytes], name: str, data: st.DataObject) -> None:
-    folder = run_folder(tmp_path, TINY)
+    folder = run_folder(tmp_path, RUN)
     folder.mkdir(parents=True, exist_ok=True)
     for other in FILES if name in FILES else ():
         (folder / other).write_bytes(whole[other])

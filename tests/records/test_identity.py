@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmark.cli.main import main
 from benchmark.data import content, datasets
 from benchmark.data.packed import file_sha256
-from benchmark.errors import RunningElsewhere, Stopped
+from benchmark.errors import RunningElsewhere
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.environment import prepare
 from benchmark.files import read_json
@@ -29,8 +28,8 @@ from sweeps.launcher import launch
 from sweeps.plan import plan_of_runs
 from sweeps.processes import LocalWorkers
 from tests.conftest import ROOT, record_of, tiny_experiment
-from tests.data.places import REAL
-from tests.records.test_run import Interrupt
+from tests.data.places import REAL, of_any_size, own_cache  # noqa: F401 - fixtures
+from tests.records.conftest import stopped_after
 
 METHOD = """
 from dataclasses import dataclass
@@ -50,12 +49,10 @@ class Net(TinyCnn):
 
 
 @pytest.fixture(autouse=True)
-def own_place(tmp_path, monkeypatch):
-    """A cache, modules and a data folder of the test's own."""
-    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+def own_place(tmp_path, monkeypatch, own_cache, of_any_size):  # noqa: F811
+    """Modules and a data folder of the test's own."""
     monkeypatch.setenv("FSSL_DATA", str(tmp_path / "data"))
     monkeypatch.syspath_prepend(tmp_path / "code")
-    monkeypatch.setattr(datasets, "check_counts", lambda data: None)  # of any size
     for path, text in {
         "own_method.py": METHOD,
         "own_net.py": NETWORK,
@@ -148,8 +145,7 @@ def test_a_run_on_other_data_or_code_is_trained_apart_and_going_back_finds_the_f
     before = {path: path.read_bytes() for name in ("pets", "data", "code") for path in files_in(tmp_path / name)}
     first = run_folder(results, experiment)
     if stopped:
-        with pytest.raises(Stopped):
-            run(experiment, results, callbacks=[Interrupt(1)])
+        stopped_after(1, experiment, results)
     else:
         first_result = run(experiment, results)
     recorded = {path: path.read_bytes() for path in files_in(first)}
@@ -189,8 +185,7 @@ def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
 
     list_files(*folder.iterdir())
     result = run(experiment, results)
-    with pytest.raises(Stopped):
-        run(experiment.with_seed(1), results, callbacks=[Interrupt(1)])
+    stopped_after(1, experiment.with_seed(1), results)
     write_reference(results, record_of(run_folder(results, experiment)))
     save_packed(tmp_path)
     list_files(*folder.iterdir())
@@ -209,13 +204,12 @@ def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):
     assert alone[experiment.cell_key][0].result == result
 
 
-def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys):
+def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys, fssl, printed):
     """Finished and half-finished runs: each is trained on the images that are here, once."""
     results, experiment = tmp_path / "results", pets(tmp_path)
     runs, place = (experiment, experiment.with_seed(1)), f"--results={results}"
     run(experiment, results)
-    with pytest.raises(Stopped):
-        run(runs[1], results, callbacks=[Interrupt(1)])
+    stopped_after(1, runs[1], results)
     assert plan_of_runs(runs, results).missing == runs[1:]
     assert capsys.readouterr().err == ""
     change_a_pixel(tmp_path)
@@ -223,19 +217,16 @@ def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys):
     missing = plan_of_runs(runs, results).missing
     (line,) = capsys.readouterr().err.splitlines()
     assert missing == runs and line.startswith("fssl: data: folder:pets has content")
-    assert main(["status", place]) == 0
-    out = capsys.readouterr().out
+    out = printed("status", place)
     assert "2 missing" in out and "data: folder:pets has content" in out and "trained apart in seed=0@" in out
     assert launch(LocalWorkers(1, results), missing, results).trained == 2
     assert plan_of_runs(runs, results).missing == ()
     apart = [run_folder(results, one) for one in runs]
     assert [folder.name[:7] for folder in apart] == ["seed=0@", "seed=1@"]
-    capsys.readouterr()
-    assert main(["status", place]) == 0
-    out = capsys.readouterr().out
+    out = printed("status", place)
     assert "2 done" in out and "data:" not in out
-    assert main(["verify", place]) == 66  # the first ones are of other data than are here
-    out = capsys.readouterr().out
+    code, out, _ = fssl("verify", place)
+    assert code == 66  # the first ones are of other data than are here
     assert "/seed=0: manifest.json: data.hash" in out and not any(str(folder) in out for folder in apart)
 
 

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 
-from benchmark.cli.main import main
 from benchmark.errors import CannotWrite, RunningElsewhere, Stopped
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.federated.engines import EngineOptions
@@ -35,6 +34,7 @@ from benchmark.records.record import measurements, run_folder
 from benchmark.records.recorder import Recorder
 from benchmark.records.run import run
 from tests.conftest import record_of, tiny_experiment
+from tests.records.conftest import When, stopped_after
 from tests.records.equality import differences, saved, untimed
 from tests.records.forks import Child
 
@@ -49,24 +49,12 @@ def unbroken(tmp_path_factory) -> Path:
     return results
 
 
-class Interrupt(pl.Callback):
-    """Sends this process SIGTERM when the round after that one begins: the run's own handler has to answer."""
-
-    def __init__(self, after):
-        self._after = after
-
-    def on_train_batch_start(self, trainer, pl_module, *args):
-        if pl_module.rounds_done == self._after:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
 def test_a_run_that_goes_on_keeps_what_it_was_begun_under(tiny, tmp_path):
     """Begun before the rule had a version, it has none later; one that was begun under nothing gets what there is."""
     experiments = tiny, tiny.with_seed(1)
     first, second = ({"family": {"main": [name], "others": []}} for name in ("first", "second"))
     for experiment, entries in zip(experiments, ({"claims": first}, {}), strict=True):
-        with pytest.raises(Stopped):
-            run(experiment, tmp_path, callbacks=[Interrupt(1)], begun_under=partial(dict, entries))
+        stopped_after(1, experiment, tmp_path, begun_under=partial(dict, entries))
     later = {"claims": second, "rule": {"version": 4, "constants": "0"}}
     for experiment in experiments:
         run(experiment, tmp_path, begun_under=lambda: later)
@@ -83,8 +71,7 @@ def test_an_unfinished_run_of_an_older_version_begins_anew_once(tmp_path, unbrok
         (folder / name).write_text("x")
     (folder / "rounds.jsonl").write_text('{"round": 1, "old": 1}\n{"round": 2, "ha')
     (folder / ".result.json.abcd1234.tmp").write_text("half")
-    with pytest.raises(Stopped):
-        run(EXPERIMENT, tmp_path, callbacks=[Interrupt(1)])
+    stopped_after(1, EXPERIMENT, tmp_path)
     assert "an older version began this run; it starts from round 1" in capsys.readouterr().err
     names = {path.name for path in folder.iterdir()}
     assert names == {"experiment.json", "manifest.json", "progress.jsonl", "state.pt"}
@@ -101,14 +88,9 @@ def test_an_unfinished_run_of_an_older_version_begins_anew_once(tmp_path, unbrok
 def test_a_folder_that_is_removed_under_its_process_ends_it_with_75(tiny, tmp_path):
     """Also where it saves no more before the end; the folder is not made again."""
     folder = run_folder(tmp_path, tiny)
-
-    class Removes(pl.Callback):
-        def on_train_batch_start(self, trainer, pl_module, *args):
-            if pl_module.rounds_done == 1:
-                folder.rename(tmp_path / "elsewhere")
-
+    removed = When(1, lambda: folder.rename(tmp_path / "elsewhere"))
     with pytest.raises(RunningElsewhere, match="or its folder was removed") as error:
-        run(tiny, tmp_path, callbacks=[Removes()])
+        run(tiny, tmp_path, callbacks=[removed])
     assert error.value.exit_code == 75 and not folder.exists()
 
 
@@ -148,8 +130,7 @@ DAMAGE = {"state": ["state.pt"], "no state": [], "what is for people": ["progres
 def test_a_run_goes_on_from_what_is_whole_with_the_numbers_of_an_unbroken_one(what, tmp_path, unbroken, capsys):
     """From the state, or from the start; never from half a file. What is only for people is written anew."""
     folder = run_folder(tmp_path, EXPERIMENT)
-    with pytest.raises(Stopped):
-        run(EXPERIMENT, tmp_path, callbacks=[Interrupt(2)])
+    stopped_after(2, EXPERIMENT, tmp_path)
     for name in DAMAGE[what]:
         flip(folder / name)
     if what == "no state":
@@ -288,34 +269,25 @@ def test_how_often_is_measured_is_no_part_of_the_key_but_under_best_on_test():
     assert replace(held_out, evaluation=Evaluation(validation=True)).cell_key != held_out.cell_key
 
 
-@pytest.fixture(scope="module")
-def often(tmp_path_factory):
-    """Three rounds, evaluated in each; exact gradient diversity in the second."""
-    results = tmp_path_factory.mktemp("often")
-    run(measuring(1, 2), results)
-    return results
-
-
-def test_the_command_says_what_a_finished_run_was_measured_with(tmp_path, capsys):
+def test_the_command_says_what_a_finished_run_was_measured_with(tmp_path, fssl):
     words = [f"--results={tmp_path}", "--wandb=off", "--federation.rounds=1", "--federation.K=4", "--federation.C=2"]
     words += ["--federation.T=1", "--json", "--evaluation.every"]
     results = []
     for every, says in (("10", ""), ("7", "is measured with every 10, not 7")):
-        assert main(["run", *words, every]) == 0
-        said = capsys.readouterr()
-        assert says in said.err and ("measured" in said.err) == bool(says)
-        results.append(said.out)
+        code, out, err = fssl("run", *words, every)
+        assert code == 0 and says in err and ("measured" in err) == bool(says)
+        results.append(out)
     assert results[0] == results[1]  # and is not trained again
 
 
-def test_an_unfinished_run_that_is_to_measure_otherwise_begins_anew(often, tmp_path, capsys):
-    """All rounds of a record measure the same."""
-    with pytest.raises(Stopped):
-        run(measuring(3), tmp_path, callbacks=[Interrupt(2)])
-    run(measuring(1, 2), tmp_path)
+def test_an_unfinished_run_that_is_to_measure_otherwise_begins_anew(tmp_path, capsys):
+    """All rounds of a record measure the same: three, evaluated in each; exact gradient diversity in the second."""
+    stopped_after(2, measuring(3), tmp_path)
+    for results in (tmp_path, tmp_path / "whole"):
+        run(measuring(1, 2), results)
     assert "the run starts from round 1" in capsys.readouterr().err
     folder = run_folder(tmp_path, measuring(1))
-    assert untimed(folder) == untimed(run_folder(often, measuring(1)))
+    assert untimed(folder) == untimed(run_folder(tmp_path / "whole", measuring(1)))
     attempts = json.loads((folder / "manifest.json").read_text())["attempts"]
     assert [attempt["from_round"] for attempt in attempts] == [0, 0]
 

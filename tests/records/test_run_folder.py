@@ -13,7 +13,6 @@ from signal import SIGCONT, SIGKILL
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 
 from benchmark.experiment import Evaluation, Federation
 from benchmark.federated.engines import EngineOptions
@@ -24,6 +23,7 @@ from benchmark.records.run import run
 from benchmark.records.verify import record_faults
 from tests.conftest import record_of, tiny_experiment
 from tests.methods.golden import TRACES
+from tests.records.conftest import When
 from tests.records.equality import differences, saved
 from tests.records.faults import FAULTS, PLACES
 from tests.records.forks import Child
@@ -123,28 +123,19 @@ def test_it_goes_on_with_other_workers_and_each_attempt_has_its_code_packages_an
 FIRST = {method_name(TRACES[name].method): TRACES[name] for name in reversed(TRACES)}  # each method's first trace
 
 
-class Copy(pl.Callback):
-    """Copies the run's folder, without its claim, when a round begins: as a process leaves it that is killed then."""
-
-    def __init__(self, folder: Path, place: Path) -> None:
-        self._folder, self._place = folder, place
-
-    def on_train_batch_start(self, trainer, pl_module, *args):
-        if pl_module.rounds_done == 1:
-            shutil.copytree(self._folder, self._place, ignore=shutil.ignore_patterns("claim"))
-
-
 @pytest.mark.parametrize(
     ("name", "engine"), [*((name, "reference") for name in METHODS), ("flfl", "pool"), ("cbafed", "pool")]
 )
 def test_every_method_goes_on_from_its_saved_state(tmp_path, monkeypatch, name, engine):
+    """Of a copy of the run's folder, without its claim: as a process leaves it that is killed after round 1."""
     monkeypatch.setattr(recorder, "SECONDS_BETWEEN_SAVES", 0.0)
     monkeypatch.setattr(recorder, "MOST_OF_A_RUN", float("inf"))
     experiment = replace(FIRST[name], federation=replace(FIRST[name].federation, rounds=2))
     options = EngineOptions(engine=engine, workers=1 if engine == "pool" else None)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    copy = Copy(run_folder(whole, experiment), run_folder(broken, experiment))
-    run(experiment, whole, callbacks=[copy], engine=options)
+    left, found = (run_folder(results, experiment) for results in (whole, broken))
+    copied = When(1, lambda: shutil.copytree(left, found, ignore=shutil.ignore_patterns("claim")))
+    run(experiment, whole, callbacks=[copied], engine=options)
     run(experiment, broken, engine=options)
     assert differences(broken, whole, experiment) == []
     assert record_of(run_folder(broken, experiment)).manifest["attempts"][-1]["from_round"] == 1

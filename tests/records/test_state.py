@@ -8,7 +8,6 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ import torch
 
 from benchmark import files
 from benchmark.errors import ConfigError, DataError, DiskFull
-from benchmark.federated.start import starting
 from benchmark.methods.protocol import State
 from benchmark.records import recorder
 from benchmark.records.claim import claimed
 from benchmark.records.state import FORMAT, NAME, RunState, load, save
 from tests.conftest import tiny_experiment
-from tests.federated.helpers import agree
+from tests.federated.helpers import agree, in_a_process
 from tests.test_hostile import Evil
 
 RUN = "x/seed=0"
@@ -118,8 +116,8 @@ def test_the_size_is_that_of_the_tensors_and_little_more(tmp_path):
     assert tensors <= (tmp_path / NAME).stat().st_size <= tensors + 300 * (len(sizes) + 1) + 8000
 
 
-def peaks_of_saving_and_loading(folder: Path, answer: Connection) -> None:
-    """In a process of its own: the MB by which its peak grows over a state of 176 MB."""
+def peaks_of_saving_and_loading(folder: Path) -> tuple[int, int]:
+    """The MB by which the peak of this process grows over a state of 176 MB."""
 
     def peak() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
@@ -130,14 +128,11 @@ def peaks_of_saving_and_loading(folder: Path, answer: Connection) -> None:
     saved = peak()
     del run_state
     load(folder, RUN)
-    answer.send((saved - before, peak() - before))
+    return saved - before, peak() - before
 
 
 def test_saving_and_going_on_need_no_second_copy_in_memory(tmp_path):
-    with starting() as context:
-        ours, theirs = context.Pipe()
-        context.Process(target=peaks_of_saving_and_loading, args=(tmp_path, theirs)).start()
-    assert max(ours.recv()) < 80
+    assert max(in_a_process(peaks_of_saving_and_loading, tmp_path)) < 80
 
 
 def test_saves_are_further_apart_where_one_takes_long(tmp_path, monkeypatch):

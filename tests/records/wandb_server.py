@@ -93,32 +93,27 @@ class Server:
     def answer(self, operation: str, variables: dict[str, Any]) -> Any:
         """The data of a GraphQL answer; None: no such operation."""
         with self._lock:
-            return {
-                "Viewer": self._viewer,
-                "ServerFeaturesQuery": lambda given: {"serverInfo": {"features": []}},
-                "UpsertSweep": self._upsert_sweep,
-                "SweepWithRuns": self._sweep,
-                "GetSweep": self._sweep,
-                "CreateAgent": lambda given: {"createAgent": {"agent": {"id": "agent"}}},
-                "Heartbeat": self._heartbeat,
-                "UpsertBucket": self._upsert_run,
-                "RunResumeStatus": self._resume,
-                "CreateRunFiles": self._files,
-            }.get(operation, lambda given: None)(variables)
+            return getattr(self, f"on_{operation}", lambda given: None)(variables)
 
-    def _viewer(self, given: dict[str, Any]) -> Any:
+    def on_ServerFeaturesQuery(self, given: dict[str, Any]) -> Any:
+        return {"serverInfo": {"features": []}}
+
+    def on_CreateAgent(self, given: dict[str, Any]) -> Any:
+        return {"createAgent": {"agent": {"id": "agent"}}}
+
+    def on_Viewer(self, given: dict[str, Any]) -> Any:
         teams = {"edges": [{"node": {"name": ENTITY}}]}
         return {"viewer": {"id": "me", "entity": ENTITY, "username": "me", "email": "", "flags": "{}", "teams": teams}}
 
     def _project(self) -> dict[str, Any]:
         return {"id": "project", "name": PROJECT, "entity": {"id": "entity", "name": ENTITY}}
 
-    def _upsert_sweep(self, given: dict[str, Any]) -> Any:
+    def on_UpsertSweep(self, given: dict[str, Any]) -> Any:
         if given.get("config"):
             self.begin(yaml.safe_load(given["config"]))
         return {"upsertSweep": {"sweep": {"name": "s1", "project": self._project()}, "configValidationWarnings": []}}
 
-    def _sweep(self, given: dict[str, Any]) -> Any:
+    def on_GetSweep(self, given: dict[str, Any]) -> Any:
         empty = ("description", "displayName", "bestLoss", "controller", "scheduler", "updatedAt", "runCountExpected")
         named = {"__typename": "Sweep", "id": "s1", "name": "s1", "method": "grid", "state": "RUNNING"}
         sweep = {
@@ -132,7 +127,9 @@ class Server:
         }
         return {"project": {"sweep": sweep}}
 
-    def _heartbeat(self, given: dict[str, Any]) -> Any:
+    on_SweepWithRuns = on_GetSweep
+
+    def on_Heartbeat(self, given: dict[str, Any]) -> Any:
         running = [name for name, is_running in json.loads(given["runState"]).items() if is_running]
         commands: list[dict[str, Any]] = []
         if running:
@@ -156,7 +153,7 @@ class Server:
             commands = [{"type": "exit"}]
         return {"agentHeartbeat": {"agent": {"id": "agent"}, "commands": json.dumps(commands)}}
 
-    def _upsert_run(self, given: dict[str, Any]) -> Any:
+    def on_UpsertBucket(self, given: dict[str, Any]) -> Any:
         name = given["name"] or given["id"]
         inserted = name not in self.runs
         run = self.runs.setdefault(name, Run())
@@ -175,7 +172,7 @@ class Server:
         }
         return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
 
-    def _resume(self, given: dict[str, Any]) -> Any:
+    def on_RunResumeStatus(self, given: dict[str, Any]) -> Any:
         run = self.runs.get(given["name"])
         bucket = None
         if run is not None and run.lines:
@@ -196,7 +193,7 @@ class Server:
             }
         return {"model": {**self._project(), "bucket": bucket}}
 
-    def _files(self, given: dict[str, Any]) -> Any:
+    def on_CreateRunFiles(self, given: dict[str, Any]) -> Any:
         files = [{"name": name, "uploadUrl": f"{self.url}/put/{name}"} for name in given["files"]]
         return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": files}}
 

@@ -1,4 +1,4 @@
-"""Items and records that several of the reports' tests show, and the browser that some of them use."""
+"""A site that several of the reports' tests read, and the browser that some of them use."""
 
 import shutil
 from collections.abc import Iterator
@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmark.papers.item import Item
-from benchmark.verdicts.results import Records
 from reports.site import build
 from tests.reports.fakes import lean, small, table2
-
-
-@pytest.fixture(scope="session")
-def laptop_table() -> tuple[Item, Records]:
-    """The realistic item of tests/reports/fakes.py under profile laptop."""
-    return table2()
 
 
 @pytest.fixture(scope="session")

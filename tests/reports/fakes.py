@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmark.experiment import Experiment, Federation, to_json
+from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import CONFIRMING, Cell, Choice, Claim, Item, Printed
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import Records
@@ -26,6 +27,12 @@ def make_cell(label: str, setting: Mapping[str, str | int | float], key: int, **
 def printed(value: float | None) -> dict[str, Printed]:
     """A published accuracy in percent; none."""
     return {} if value is None else {"test/accuracy": Printed(value=value)}
+
+
+def alone(cell: Cell) -> Cell:
+    """Its bound: labels alone, in as many rounds."""
+    method = ServerOnly(batch_size=cell.experiment.method.batch_size)
+    return replace(cell, label="alone", role="bound", experiment=replace(cell.experiment, method=method))
 
 
 def make_record(
@@ -87,6 +94,13 @@ def pair(**claim: Any) -> Item:
         claims=(Claim(**{"form": "improves", "least": 0.01, **filled, **claim}),),
         seeds=3,
     )
+
+
+def gained(item: Item, gain: float, seeds: int = 1, first: int = 100, **family: Any) -> Records:
+    """Of a pair b has .5; a has so much more, and .001 more again with each seed."""
+    a, b = item.cells
+    ends = [(a, [0.5 + gain + s / 1e3 for s in range(seeds)]), (b, [0.5] * seeds)]
+    return begun_under(item, accuracies(ends, first), **family)
 
 
 COHORTS = {"small": (10, 83.07, 84.43), "middle": (30, 79.05, 83.12), "full": (47, 65.48, 82.95)}

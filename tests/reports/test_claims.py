@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Elsewhere, Item
 from benchmark.records.record import RunRecord
@@ -24,7 +23,7 @@ from reports.pages import _card
 from reports.provenance import pre_registration
 from reports.reported import Reported, connect
 from reports.site import build
-from tests.reports.fakes import accuracies, begun_under, make_cell, make_record, pair
+from tests.reports.fakes import accuracies, alone, begun_under, make_cell, make_record, pair
 from tests.reports.test_site import Page, words
 
 
@@ -164,8 +163,7 @@ def test_a_claim_is_drawn_with_every_seed_and_the_interval_that_is_told() -> Non
     """At 3 of 9 seeds a ends 10 points below labels alone: every seed is judged and drawn."""
     item = pair()
     a, b = item.cells
-    alone = replace(a, label="alone", role="bound", experiment=replace(a.experiment, method=ServerOnly(batch_size=64)))
-    cells = (a, replace(b, experiment=replace(a.experiment, precision="bf16")), alone)  # as many rounds: one bound
+    cells = (a, replace(b, experiment=replace(a.experiment, precision="bf16")), alone(a))  # as many rounds: one bound
     item = replace(item, cells=cells)
     ends = ([0.3] * 3 + [0.6 + s / 1e3 for s in range(6)], [0.5] * 9, [0.4] * 9)
     records = accuracies(list(zip(cells, ends, strict=True)), first=100)
@@ -226,8 +224,7 @@ def test_a_verdict_names_clients_cohorts_and_data() -> None:
     assert scope_text(federated(item, [(10, 2), (10, 10)]), labels) == "at K = 10, C = 2 and 10 on 8x8 digits"
     assert scope_text(federated(item, [(30, 3), (10, 3)]), labels) == "at K = 10 and 30, C = 3 on 8x8 digits"
     a, b = federated(item, [(10, 2), (1, 1)]).cells
-    alone = replace(b, experiment=replace(b.experiment, method=ServerOnly(batch_size=64)))
-    assert scope_text(replace(item, cells=(a, alone)), labels) == "at K = 10, C = 2 on 8x8 digits"
+    assert scope_text(replace(item, cells=(a, alone(b))), ("a", "alone")) == "at K = 10, C = 2 on 8x8 digits"
 
 
 @pytest.mark.parametrize(

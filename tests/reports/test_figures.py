@@ -10,27 +10,25 @@ import numpy as np
 import pytest
 
 from benchmark.papers.item import Drawing, Item
-from benchmark.verdicts.results import Records, cell_result
+from benchmark.verdicts.results import cell_result
 from benchmark.verdicts.statistics import summary
 from reports.figures import DARK, LOOKS, PALETTE, Picture, looks
 from reports.item_figures import DIVERSITY, caption_of, item_picture
 from reports.reported import Reported
 from reports.results import curve_rows, series_of
-from tests.reports.fakes import accuracies, make_cell, make_record
+from tests.reports.fakes import accuracies, make_cell, make_record, table2
 
 
 @pytest.fixture(scope="module")
-def drawn(laptop_table: tuple[Item, Records]) -> Picture:
-    picture = item_picture(Reported(*laptop_table))
+def drawn() -> Picture:
+    picture = item_picture(Reported(*table2()))
     assert picture is not None
     return picture
 
 
-def test_what_is_drawn_equals_the_records(drawn: Picture, laptop_table: tuple[Item, Records]) -> None:
+def test_what_is_drawn_equals_the_records(drawn: Picture) -> None:
     """First panel: accuracy of the small cohort. Grouping's line and its data are the mean of its three seeds."""
-    item, records = laptop_table
-    result = Reported(item, records).results["Grouping/small"]
-    band = series_of(result, "test/accuracy", 120).band
+    band = series_of(Reported(*table2()).results["Grouping/small"], "test/accuracy", 120).band
     panel = drawn.data[0]
     line = next(one for one in panel["lines"] if one["name"] == "Grouping")
     assert [point[0] for point in line["points"]] == list(band.index)

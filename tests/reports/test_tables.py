@@ -21,7 +21,7 @@ from reports.reported import Reported
 from reports.site import build
 from reports.tables import csv_of, latex_of, markdown_of
 from reports.terminal import print_item
-from tests.reports.fakes import accuracies, begun_under, lean, make_cell, make_record, pair, printed
+from tests.reports.fakes import accuracies, begun_under, gained, lean, make_cell, make_record, pair, printed, table2
 from tests.reports.test_site import words
 
 
@@ -36,11 +36,8 @@ def test_the_end_of_the_output_has_the_verdicts() -> None:
     """A gains 10 points: at nine seeds; as pilots, which judge nothing; as a main claim that five leave open."""
 
     def end_of(item: Item, first: int, seeds: int) -> list[str]:
-        a, b = item.cells
-        ends = [(a, [0.8 + s / 1e3 for s in range(seeds)]), (b, [0.7] * seeds)]
-        records = accuracies(ends, first)
         main = [item.hash_of(claim) for claim in item.claims if claim.main]
-        return terminal(item, begun_under(item, records, main)).splitlines()[:-1]
+        return terminal(item, gained(item, 0.1, seeds, first, main=main)).splitlines()[:-1]
 
     name, open_ = pair().claims[0].name, "1 of 1 claim not decided; the one open claim can be decided at 9 seeds"
     assert end_of(pair(), 0, 9)[-1] == open_
@@ -99,10 +96,10 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
     assert [row["label"] for row in table.data if row["selection"]] == ["A/2"]
 
 
-def test_the_ladder_is_a_table_of_its_own(laptop_table: tuple[Item, Records]) -> None:
-    _, ladder = item_tables(Reported(*laptop_table))
+def test_the_ladder_is_a_table_of_its_own() -> None:
+    _, ladder = item_tables(Reported(*table2()))
     assert [entry.line for entry in ladder.rows[0].entries][0::3] == ["Server only", "90.00 ±0.00 n=3"]
-    text = terminal(*laptop_table)
+    text = terminal(*table2())
     assert "small, C = 10" in text and "…" not in text
     assert "Ladder: what each step adds" in text and "claim 1:" in text
 

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmark.experiment import Experiment
 from benchmark.records.record import run_folder
 from sweeps.grid import checked
 from sweeps.sweep_file import read, written
 from tests.conftest import ROOT, record_of
-from tests.records.wandb_server import ENTITY, PROJECT, Server
+from tests.records.wandb_server import ENTITY, PROJECT, Run, Server
 from tests.sweeps.gates import SECONDS, begun
 
 SWEEP = f"{ENTITY}/{PROJECT}/s1"
@@ -54,13 +56,9 @@ def called(words: list[str], env: dict[str, str], seconds: float = 120) -> subpr
     return subprocess.run(words, env=env, cwd=env["WANDB_DIR"], capture_output=True, text=True, timeout=seconds)
 
 
-def metrics_of(folder: Path) -> list[dict[str, float]]:
-    """What W&B should have: the recorded rounds."""
-    lines = record_of(folder).rounds
-    return [{k: v for k, v in line.items() if k == "round" or not k.startswith(("cell_key", "seed", "time/"))}
-            for line in lines]  # fmt: skip
-
-
-def history_of(server: Server, name: str) -> list[dict[str, float]]:
-    """What W&B has, without what its client adds."""
-    return [{k: v for k, v in line.items() if not k.startswith("_")} for line in server.runs[name].history]
+def assert_mirrored(run: Run, folder: Path) -> None:
+    """W&B has each of the 60 recorded rounds once, apart from what its client adds."""
+    assert [line["_step"] for line in run.history] == list(range(1, 61))
+    for seen, line in zip(run.history, record_of(folder).rounds, strict=True):
+        metrics = {k: v for k, v in line.items() if not k.startswith(("cell_key", "seed", "time/"))}
+        assert {k: v for k, v in seen.items() if not k.startswith("_")} == pytest.approx(metrics, rel=1e-6)

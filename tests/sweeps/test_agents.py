@@ -26,7 +26,7 @@ from benchmark.records.wandb_mirror import unreachable
 from sweeps.factors import experiment_of
 from sweeps.plan import plan_of_runs
 from tests.records.wandb_server import PROJECT, Server
-from tests.sweeps.agents import FSSL, SWEEP, called, environment, history_of, metrics_of, signalled, small_sweep
+from tests.sweeps.agents import FSSL, SWEEP, assert_mirrored, called, environment, signalled, small_sweep
 
 SECONDS = 240  # a session of the agent takes 20 on an idle machine
 
@@ -60,10 +60,8 @@ def test_a_sweep_is_run_to_its_end_whatever_the_server_does(tmp_path):
         by_key = {run.config["cell_key"]["value"]: name for name, run in server.runs.items()}
         assert len(folders) == len(server.runs) == 2
         for folder in folders:
-            name = by_key[folder.parent.name]
-            run = server.runs[name]
-            assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(folder)]
-            assert [line["_step"] for line in run.history] == list(range(1, 61))
+            run = server.runs[by_key[folder.parent.name]]
+            assert_mirrored(run, folder)
             assert any("diversity/delta/l2/squared/clients" in line for line in run.history)
             assert (run.group, run.exit_code) == ("grid", 0) and "digits" in run.tags and "demo" in run.tags
             assert run.name == f"T={run.config['T']['value']} method=grouping, seed 0"
@@ -78,23 +76,22 @@ def test_a_cell_that_is_killed_stopped_handed_out_twice_and_resumed_has_one_reco
     run, and shows what is recorded. W&B has each round once in each; the record, and what is counted, is one.
     """
     path, _ = small_sweep(tmp_path, method=["grouping"])
-    words, sweep = [*FSSL, "agent", str(path), SWEEP], {"config": path.read_text()}
+    words, sweep = [*FSSL, "agent", str(path), SWEEP], yaml.safe_load(path.read_text())
     with Server(exit_first=True) as server:
-        server._upsert_sweep(sweep)
+        server.begin(sweep)
         killed = called(words, environment(server, tmp_path), SECONDS)
         assert killed.returncode == 1 and "1 runs are missing" in killed.stderr, killed.stderr
     (folder,) = (tmp_path / "results").glob("runs/*/seed=0")
     assert not (folder / "result.json").exists()
     with Server(duplicate=True, stop_first=True) as server:
-        server._upsert_sweep(sweep)
+        server.begin(sweep)
         env = environment(server, tmp_path)
         done = called(words, env, SECONDS)
         assert done.returncode == 0 and "1 of 1 runs have their record" in done.stdout, done.stderr
         assert [command["type"] for command in server.handed_out] == ["run", "run", "resume"]
         assert list(server.runs) == ["run0", "run1"] and server.runs["run0"].preempting
         for name in ("run0", "run1"):
-            assert [line["_step"] for line in server.runs[name].history] == list(range(1, 61))
-            assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(folder)]
+            assert_mirrored(server.runs[name], folder)
         *_, first, second = read_json(folder / "manifest.json")["attempts"]
         assert (first["wandb"]["id"], second["wandb"]["id"]) == ("run0", "run1")
         assert second["from_round"] > 0
@@ -181,8 +178,7 @@ def test_a_preempted_run_is_marked_and_goes_on_under_its_id_with_every_round_onc
     assert again.returncode == 0, again.stderr
     (record,) = folder.glob("results/runs/*/seed=0")
     assert list(server.runs) == ["given"]
-    assert history_of(server, "given") == [pytest.approx(line, rel=1e-6) for line in metrics_of(record)]
-    assert [line["_step"] for line in server.runs["given"].history] == list(range(1, 61))
+    assert_mirrored(server.runs["given"], record)
     assert server.runs["given"].exit_code == 0 and server.drops == 0
     assert read_json(record / "manifest.json")["attempts"][-1]["wandb"]["id"] == "given"
 
@@ -205,7 +201,7 @@ def test_wandb_runs_are_made_again_from_the_records(preempted):
                 done = called([*FSSL, "wandb-rebuild", "--results", str(results)], env)
                 assert done.returncode == 0 and "1 of 1 runs mirrored" in done.stdout, done.stderr
                 assert list(server.runs) == [name]
-                assert history_of(server, name) == [pytest.approx(line, rel=1e-6) for line in metrics_of(record)]
+                assert_mirrored(server.runs[name], record)
 
 
 def test_without_wandb_a_run_goes_on_offline_and_says_so_in_one_line(tmp_path, monkeypatch):

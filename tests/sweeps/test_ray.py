@@ -23,7 +23,7 @@ from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.launcher import Launch, launch
 from sweeps.ray_launcher import STORE, RayWorkers, fit_in, joined, train
-from tests.conftest import ROOT, alive, record_of, tiny_experiment
+from tests.conftest import ROOT, alive, record_of, status_of, tiny_experiment
 from tests.records.equality import differences
 from tests.sweeps.agents import FSSL, signalled, small_sweep
 from tests.sweeps.gates import Gated, begun
@@ -52,7 +52,7 @@ def cluster() -> Iterator[Any]:
 
 def end_node_of(pid: int, cluster: Any) -> None:
     """End the node that started this process, as if its machine had lost its power."""
-    raylet = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    raylet = int(status_of(pid)[1])
     nodes = {node.all_processes["raylet"][0].process.pid: node for node in cluster.worker_nodes}
     cluster.remove_node(nodes[raylet], allow_graceful=False)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from benchmark.cli.main import main
 from benchmark.cli.progress import Display, watching
 from benchmark.errors import Diverged
 from benchmark.experiment import to_json
@@ -84,15 +83,13 @@ def test_the_share_of_a_run_on_its_way_goes_by_its_planned_seconds(tiny, tmp_pat
     assert (refused.work, refused.share_done) == (0.0, 0.0)
 
 
-def test_the_command_from_another_shell(tiny, tmp_path, capsys):
+def test_the_command_from_another_shell(tiny, tmp_path, printed):
     run(tiny, tmp_path)
     with claimed(other := run_folder(tmp_path, tiny.with_seed(1))):
         (other / "experiment.json").write_text(json.dumps(to_json(tiny.with_seed(1))))
-        assert main(["status", "--json", "--results", str(tmp_path)]) == 0
-        printed = json.loads(capsys.readouterr().out)
-        assert printed["counts"]["done"] == printed["counts"]["running"] == 1 and len(printed["runs"]) == 2
-        assert main(["status", "--results", str(tmp_path)]) == 0
-        shown = capsys.readouterr().out
+        seen = json.loads(printed("status", "--json", "--results", tmp_path))
+        assert seen["counts"]["done"] == seen["counts"]["running"] == 1 and len(seen["runs"]) == 2
+        shown = printed("status", "--results", tmp_path)
     assert "2 runs: 1 done, 1 running; 3/6 rounds, about" in shown and f"{tiny.cell_key}" in shown
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.cli.main import main
 from benchmark.cli.sweep import COMMITTED, file_of_item
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
@@ -34,11 +33,10 @@ def test_the_committed_file_of_every_item_is_what_the_generator_writes():
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
-def test_a_committed_grid_is_made_by_the_command_in_its_first_line(path, capsys):
+def test_a_committed_grid_is_made_by_the_command_in_its_first_line(path, printed):
     text = path.read_text()
     _, *words = shlex.split(text.splitlines()[0].removeprefix("# made by: "))
-    assert main(words) == 0
-    assert capsys.readouterr().out == text
+    assert printed(*words) == text
 
 
 def test_factors_land_where_the_papers_letters_mean():
@@ -107,21 +105,22 @@ def test_methods_for_clients_with_labels_are_swept_too():
         experiment_of({"data": "clients"})
 
 
-def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, capsys):
+def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, fssl, printed):
     """Its ends have to be experiments; nothing but an agent runs it."""
     path = tmp_path / "bayes.yaml"
     text = written({"optimizer.lr": [0.01], "seed": [0]}, name="lr", made_by="a test").replace("grid", "bayes")
     text = text.replace("    value: 0.01", "    min: 0.001\n    max: 0.1\n    distribution: log_uniform_values")
     path.write_text(text + "early_terminate:\n  type: hyperband\n  min_iter: 10\n")
-    assert main(["sweep", "--check", str(path)]) == 0
-    assert "bayes: W&B chooses the runs, no error" in capsys.readouterr().out
-    assert main(["work", str(path), "--results", str(tmp_path)]) == 65
-    path.write_text(text.replace("min: 0.001", "min: -0.001"))
-    assert main(["sweep", "--check", str(path)]) == 65
-    assert "lr: -0.001" in capsys.readouterr().err
-    for wrong, said in (("name: accuracy", "runs do not report 'accuracy'"), ("nam: test/accuracy", "report None")):
-        path.write_text(text.replace("name: test/accuracy", wrong))
-        assert main(["sweep", "--check", str(path)]) == 65 and said in capsys.readouterr().err
+    assert "bayes: W&B chooses the runs, no error" in printed("sweep", "--check", path)
+    assert fssl("work", path, "--results", tmp_path)[0] == 65
+    for right, wrong, said in (
+        ("min: 0.001", "min: -0.001", "lr: -0.001"),
+        ("name: test/accuracy", "name: accuracy", "runs do not report 'accuracy'"),
+        ("name: test/accuracy", "nam: test/accuracy", "report None"),
+    ):
+        path.write_text(text.replace(right, wrong))
+        code, _, err = fssl("sweep", "--check", path)
+        assert code == 65 and said in err
 
 
 @pytest.mark.parametrize(("held_out", "name"), [(False, "test/accuracy"), (True, "validation/accuracy")])
@@ -142,18 +141,13 @@ def test_what_is_written_is_read_back(tmp_path_factory, R, seeds):
     assert read(path) == grid
 
 
-def test_values_with_blanks_and_commas_stand_in_double_quotes(capsys, tmp_path):
+def test_values_with_blanks_and_commas_stand_in_double_quotes(printed, tmp_path):
     """The first line of the file is the command that writes it again."""
     words = 'cell="semifl/tab3:FedMatch/IID","rscfed/tab2:SVHN/RSCFed, weight held","ssfl/tab2:Server only" seed=0,1'
     cells = ["semifl/tab3:FedMatch/IID", "rscfed/tab2:SVHN/RSCFed, weight held", "ssfl/tab2:Server only"]
     assert grid_of_words(words) == {"cell": cells, "seed": [0, 1]}
-    (tmp_path / "grid.yaml").write_text(text_of(capsys, 'cell="ssfl/tab2:Server only" seed=0', "--profile", "demo"))
-    text = (tmp_path / "grid.yaml").read_text()
+    text = printed("sweep", "--grid", 'cell="ssfl/tab2:Server only" seed=0', "--profile", "demo")
+    (tmp_path / "grid.yaml").write_text(text)
     assert read(tmp_path / "grid.yaml")["cell"] == ["ssfl/tab2:Server only"]
-    _, _, _, typed, *others = shlex.split(text.splitlines()[0].removeprefix("# made by: "))
-    assert text_of(capsys, typed, *others) == text
-
-
-def text_of(capsys, words, *others):
-    assert main(["sweep", "--grid", words, *others]) == 0
-    return capsys.readouterr().out
+    _, *typed = shlex.split(text.splitlines()[0].removeprefix("# made by: "))
+    assert printed(*typed) == text

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from benchmark.errors import ConfigError
-from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Claim, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.evidence import evidence
@@ -20,7 +19,7 @@ from benchmark.verdicts.judge import Judged, family_error
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.results import Records
 from benchmark.verdicts.signed_ranks import walsh_averages
-from tests.reports.fakes import accuracies, begun_under, make_cell, make_record, pair
+from tests.reports.fakes import accuracies, alone, begun_under, make_cell, make_record, pair
 
 GOOD = [0.02 + 0.001 * seed for seed in range(32)]  # a gain of 2 to 5 points
 
@@ -198,14 +197,11 @@ def test_a_diverged_run_counts_with_the_worst_accuracy():
     assert judge(item, lost)[0].verdict == "undecided"
 
 
-def with_bound(a: list[float], alone: list[float], **claim: Any) -> tuple[Item, Records]:
+def with_bound(a: list[float], labels_alone: list[float], **claim: Any) -> tuple[Item, Records]:
     """a against b, which is always .5, with labels alone as a's bound."""
     item = pair(**claim)
-    rounds = item.cells[0].experiment.federation.rounds
-    bound = make_cell("Labels alone", {"method": "Labels alone"}, rounds, role="bound")
-    bound = replace(bound, experiment=replace(bound.experiment, method=ServerOnly(batch_size=64)))
-    item = replace(item, cells=(*item.cells, bound))
-    return item, accuracies([(item.cells[0], a), (item.cells[1], [0.5] * len(a)), (bound, alone)], first=100)
+    item = replace(item, cells=(*item.cells, alone(item.cells[0])))
+    return item, accuracies(list(zip(item.cells, (a, [0.5] * len(a), labels_alone), strict=True)), first=100)
 
 
 def collapsed(item: Item, records: Records) -> list[dict[str, list[bool]]]:
@@ -230,9 +226,9 @@ def test_a_run_collapses_five_points_below_its_bound_or_twenty_below_its_own_bes
 def test_a_bound_inside_the_contrast_is_an_arm_like_any_other():
     """a less labels alone: that a ends ten points below it is what the contrast measures, and no collapse. It wins at
     nine seeds, or loses at nine; no seed is left out."""
-    contrast = {"a": 1.0, "Labels alone": -1.0}
+    contrast = {"a": 1.0, "alone": -1.0}
     lost = with_bound([0.3 - d for d in GOOD[:9]], [0.4] * 9, contrasts=(contrast,))
-    assert collapsed(*lost) == [{"a": [False] * 9, "Labels alone": [False] * 9}]
+    assert collapsed(*lost) == [{"a": [False] * 9, "alone": [False] * 9}]
     assert [judge(*lost)[0].verdict, judge(*lost)[0].n] == ["contradicted", 9]
     won = with_bound([0.4 + d for d in GOOD[:9]], [0.4] * 9, contrasts=(contrast,))
     assert [judge(*won)[0].verdict, judge(*won)[0].n] == ["holds", 9]

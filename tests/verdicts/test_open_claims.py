@@ -1,19 +1,8 @@
 """At how many seeds open claims can be decided, by the least p-value that n seeds can have: 2 / 2^n."""
 
-from typing import Any
-
-from benchmark.papers.item import Item
 from benchmark.verdicts.checks import could_decide, looks_of, too_few_in_words
 from benchmark.verdicts.judge import judge
-from benchmark.verdicts.results import Records
-from tests.reports.fakes import accuracies, begun_under, pair
-
-
-def confirmed(item: Item, gain: float, seeds: int = 1, **family: Any) -> Records:
-    """b has .5; a has so much more, and .001 more again with each seed."""
-    a, b = item.cells
-    ends = accuracies([(a, [0.5 + gain + s / 1e3 for s in range(seeds)]), (b, [0.5] * seeds)], first=100)
-    return begun_under(item, ends, **family)
+from tests.reports.fakes import accuracies, begun_under, gained, pair
 
 
 def test_the_smallest_look_is_by_the_claim_s_error():
@@ -21,16 +10,16 @@ def test_the_smallest_look_is_by_the_claim_s_error():
     family of 40, e = .00125: .00049 at 9, less than .0039; at 16 more than 2 / 2^16. Alike needs 20 seeds: the look at
     24, also at e = .05."""
     item = pair()
-    assert could_decide([item], confirmed(item, 0.0)) == {9: 1}
-    assert could_decide([item], confirmed(item, 0.0, more=39)) == {16: 1}
+    assert could_decide([item], gained(item, 0.0)) == {9: 1}
+    assert could_decide([item], gained(item, 0.0, more=39)) == {16: 1}
     alike = pair(form="comparable")
-    assert could_decide([alike], confirmed(alike, 0.0)) == {24: 1}
+    assert could_decide([alike], gained(alike, 0.0)) == {24: 1}
 
 
 def test_what_is_decided_or_past_its_last_look_is_not_counted():
     """Nine seeds that a wins by .3 decide; so do not 32 that they win in turn, by more each time."""
     item = pair()
-    assert could_decide([item], confirmed(item, 0.3, 9)) == {}
+    assert could_decide([item], gained(item, 0.3, 9)) == {}
     a, b = item.cells
     turns = accuracies([(a, [0.5 + (-1) ** s * s / 100 for s in range(1, 33)]), (b, [0.5] * 32)], first=100)
     (judged,) = judge(item, begun_under(item, turns))

@@ -2,27 +2,18 @@
 
 from dataclasses import replace
 
-from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.item import Cell
 from benchmark.verdicts.results import ACCURACY, Records, collapsed
-from tests.reports.fakes import accuracies, make_record, pair
+from tests.reports.fakes import accuracies, alone, make_record, pair
 
 
-def _alone(cell: Cell) -> Cell:
-    """The cell's bound."""
-    method = ServerOnly(batch_size=cell.experiment.method.batch_size)
-    return replace(cell, label="alone", role="bound", experiment=replace(cell.experiment, method=method))
-
-
-def collapsed_against(a: list[float], alone: list[float], status: str = "done") -> bool:
+def collapsed_against(a: list[float], labels_alone: list[float], status: str = "done") -> bool:
     """Whether cell "a" has collapsed, by runs of these accuracies."""
     item = pair()
-    cell, bound = item.cells[0], _alone(item.cells[0])
+    cell, bound = item.cells[0], alone(item.cells[0])
     item = replace(item, cells=(*item.cells, bound))
     runs = {seed: make_record(cell, seed, {ACCURACY: end}, status=status) for seed, end in enumerate(a)}
-    records: Records = {cell.cell_key: runs, **accuracies([(bound, alone)])}
-    below = collapsed(item, records)
-    return below == {"a"}
+    records: Records = {cell.cell_key: runs, **accuracies([(bound, labels_alone)])}
+    return collapsed(item, records) == {"a"}
 
 
 def test_the_typical_run_counts_over_common_seeds():
@@ -41,7 +32,7 @@ def test_without_a_run_of_labels_alone_a_run_is_held_against_its_own_start():
     item = pair()
     method = replace(item.cells[0].experiment.method, warm_start_rounds=20)
     cell = replace(item.cells[0], experiment=replace(item.cells[0].experiment, method=method))
-    bound = _alone(cell)
+    bound = alone(cell)
     item = replace(item, cells=(cell, bound))
 
     def run(end: float) -> Records:

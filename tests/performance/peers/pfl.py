@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tests.performance.peers import work
 from tests.performance.peers.work import Setup, Turns
+from tests.performance.works import sgd_of
 
 
 class Learner(nn.Module):
@@ -76,7 +77,7 @@ def main() -> None:
     learner, data = Learner(work.network_for(setup)), Holders(setup)
     _, size = work.images_for(known, 0, 1)
     optimizer = torch.optim.SGD(learner.parameters(), lr=1.0)
-    model = PyTorchModel(learner, lambda parameters, lr: work.sgd(known, learner), optimizer)
+    model = PyTorchModel(learner, lambda parameters, lr: sgd_of(known.experiment.optimizer, learner), optimizer)
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=setup.rounds,

@@ -25,7 +25,7 @@ from benchmark.methods.protocol import SERVER, Job, Key, Limit, Stream
 from benchmark.methods.shared import ServerUpdate
 from benchmark.methods.ssfl import SSFL
 from benchmark.models.build import build
-from tests.performance.works import ALL_CONFIDENT, WORKS, environment_of, quick
+from tests.performance.works import ALL_CONFIDENT, WORKS, environment_of, quick, sgd_of
 
 Weights = dict[str, Tensor]
 
@@ -92,17 +92,10 @@ def loss_of(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     return (losses_N * (confidence_N >= ALL_CONFIDENT)).mean()
 
 
-def sgd(environment: Environment, network: nn.Module) -> torch.optim.Optimizer:
-    s = environment.experiment.optimizer
-    return torch.optim.SGD(
-        network.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay, nesterov=s.nesterov, fused=True
-    )
-
-
 def train(network: nn.Module, environment: Environment, holder: int, round_number: int) -> None:
     """The holder's T local steps, in place."""
     network.train()
-    optimizer = sgd(environment, network)
+    optimizer = sgd_of(environment.experiment.optimizer, network)
     images, size = images_for(environment, holder, round_number)
     pieces = zip(*(values.split(size) for values in images.values()), strict=True)
     for piece in pieces:
