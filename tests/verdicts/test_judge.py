@@ -281,6 +281,10 @@ def test_what_has_no_runs_is_not_judged():
     assert (nothing.verdict, nothing.estimate, nothing.n) == ("not run", None, 0) and "no seed" in nothing.reason
     quoted = judge(replace(item, cells=(item.cells[0], replace(item.cells[1], role="quoted"))), {})[0]
     assert quoted.reason == "--also-quoted trains b; no seed has all the cells of this claim yet"
+    measured = pair(metric="diversity/gradient/l2/squared/clients")
+    seen = judge(measured, accuracies([(measured.cells[0], [0.5])]))[0]
+    again = "the runs of a did not measure it: --no-reference trains them again"
+    assert seen.reason == f"{again}; no seed has all the cells of this claim yet"
 
 
 def test_a_run_that_never_reaches_the_target_counts_against_a_claim_of_speed():
