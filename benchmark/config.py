@@ -54,7 +54,6 @@ SYMBOLS = {
     "learning_rate": "lr",
 }
 
-
 LONGEST = 200  # characters of a value in a message
 _brief = reprlib.Repr()
 _brief.maxlevel, _brief.maxstring, _brief.maxlong, _brief.maxother = 3, LONGEST, LONGEST, LONGEST

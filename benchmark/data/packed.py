@@ -27,8 +27,6 @@ LARGE = 256 << 20  # bytes
 MOST_PACKED = 100  # times that pixels are smaller in an archive
 
 Pixels = npt.NDArray[np.uint8]
-
-
 _Part = tuple[Pixels, npt.NDArray[np.int64], tuple[str, ...]]  # images_NCHW, labels_N and classes
 
 

@@ -91,8 +91,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
         if claim.metric == ACCURACY and typically_below({seed: both[seed] for seed in judged if seed in both})
     )
     quoted = [label for label, of_cell in values.items() if item.cell(label).role == "quoted" and not of_cell]
-    ended = [label for label, result in results.items() if any(run.status == "done" for run in result.runs)]
-    blank = ", ".join(label for label in ended if not values[label])
+    unmeasured = ", ".join(label for label, result in results.items() if not result.measured)
     return Evidence(
         claim=claim,
         differences=tuple(
@@ -107,7 +106,7 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
             *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
             *_still_rising(item, records, claim, judged),
             *([f"--also-quoted trains {', '.join(quoted)}"] if quoted else []),
-            *([f"the runs of {blank} did not measure it: --no-reference trains them again"] if blank else []),
+            *([f"runs of {unmeasured} did not measure it: --no-reference trains them again"] if unmeasured else []),
             *([f"several engines or devices trained the cells of seeds {', '.join(map(str, mixed))}"] if mixed else []),
         ),
         hash=claim_hash,

@@ -39,6 +39,12 @@ class CellResult:
         return self.n + len(self.diverged)
 
     @property
+    def measured(self) -> bool:
+        """Whether every finished run measured the metric."""
+        known = {*self.values, *self.diverged}
+        return all(run.seed in known for run in self.runs if run.status == "done")
+
+    @property
     def summary(self) -> Summary | None:
         return summary(self.values.values()) if self.values else None
 

@@ -282,9 +282,14 @@ def test_what_has_no_runs_is_not_judged():
     quoted = judge(replace(item, cells=(item.cells[0], replace(item.cells[1], role="quoted"))), {})[0]
     assert quoted.reason == "--also-quoted trains b; no seed has all the cells of this claim yet"
     measured = pair(metric="diversity/gradient/l2/squared/clients")
-    seen = judge(measured, accuracies([(measured.cells[0], [0.5])]))[0]
-    again = "the runs of a did not measure it: --no-reference trains them again"
-    assert seen.reason == f"{again}; no seed has all the cells of this claim yet"
+    a, b = measured.cells
+    runs = accuracies([(a, [0.5, 0.5]), (b, [0.5])])
+    seen = judge(measured, runs)[0]
+    assert seen.reason.startswith("runs of a, b did not measure it: --no-reference trains them again; no seed has")
+    for cell in (a, b):
+        runs[cell.cell_key][0] = make_record(cell, 0, {measured.claims[0].metric: 2.0})
+    seen = judge(measured, runs)[0]
+    assert seen.n == 1 and seen.reason.startswith("runs of a did not measure it")
 
 
 def test_a_run_that_never_reaches_the_target_counts_against_a_claim_of_speed():
