@@ -81,7 +81,7 @@ def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
     """Panel title -> line name -> cell.
 
     Without keys for panels: a panel for each value of the other keys where lines are methods; all cells in one where
-    the item has one method.
+    the item has one method. Lines are named by what the panel does not say.
     """
     cells = [cell for cell in item.cells if cell.role != "ladder"]
     keys = dict.fromkeys(key for cell in cells for key in cell.setting)
@@ -89,8 +89,12 @@ def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
     others = list(drawing.panels)
     if not others and any(key in varying for key in drawing.lines):
         others = [key for key in varying if key not in drawing.lines]
+    titles = [setting_text(cell.setting, others) for cell in cells]
+    free = [key for key in varying if key not in others]
+    pairs = {key: {*zip(titles, (cell.setting.get(key) for cell in cells), strict=True)} for key in free}
+    named = [key for key in free if key == "method" or len(pairs[key]) > len({*titles})]
     panels: dict[str, dict[str, Cell]] = {}
-    for title, name, cell, _ in _places(item, others, [key for key in varying if key not in others]):
+    for title, name, cell, _ in _places(item, others, named):
         panel = panels.setdefault(title, {})
         if cell not in panel.values():
             panel[name if name not in panel else cell.label] = cell

@@ -10,15 +10,11 @@ from typing import Any
 from benchmark.config import from_plain, imported, nearest, quoted
 from benchmark.errors import ConfigError
 
+_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 METHODS: Mapping[str, type[Any]] = {
-    name: imported(f"benchmark.methods.{place}", "method.kind")
-    for name, place in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
+    name: imported(f"benchmark.methods.{place}", "method.kind") for name, place in _FILE["methods"].items()
 }
-
-SETTINGS = {  # names of methods in papers and grids that are a setting of one of the above
-    **{"crl": "ssfl", "fedavg": "ssfl", "grouping": "ssfl --method.averaging grouping"},
-    **{"supervised": "supervised_fl", "central_fixmatch": "fixmatch"},
-}
+SETTINGS: Mapping[str, str] = _FILE["settings"]
 
 
 def method_class(name: str) -> type:

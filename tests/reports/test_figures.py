@@ -13,10 +13,10 @@ from benchmark.papers.item import Drawing, Item
 from benchmark.verdicts.results import cell_result
 from benchmark.verdicts.statistics import summary
 from reports.figures import DARK, LOOKS, PALETTE, Picture, looks
-from reports.item_figures import DIVERSITY, caption_of, item_picture
+from reports.item_figures import DIVERSITY, caption_of, item_picture, panels_of
 from reports.reported import Reported
 from reports.results import curve_rows, series_of
-from tests.reports.fakes import accuracies, make_cell, make_record, table2
+from tests.reports.fakes import COHORTS, ENDS, accuracies, make_cell, make_record, table2
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,15 @@ def test_what_is_drawn_equals_the_records(drawn: Picture) -> None:
     assert [point[3] for point in line["points"]] == pytest.approx(band["high"].tolist(), rel=1e-4)
     seeds = [one["name"] for one in panel["lines"] if one["name"].startswith("Grouping")]
     assert seeds == ["Grouping", "Grouping, seed 0", "Grouping, seed 1", "Grouping, seed 2"]
+
+
+def test_lines_are_named_by_what_their_panel_does_not_say() -> None:
+    """A cohort has one C: a line is its method, in the method's look. Over panels by method a line is its cohort."""
+    item, _ = table2()
+    by_cohort = panels_of(item, Drawing(panels=("cohort",)))
+    assert {tuple(lines) for lines in by_cohort.values()} == {tuple(ENDS)} and list(by_cohort) == list(COHORTS)
+    by_method = panels_of(item, Drawing(panels=("method",)))
+    assert list(by_method["FedAvg"]) == [f"{s}, C = {COHORTS[s][0]}" for s in COHORTS]
 
 
 def test_svg_follows_the_page_and_the_reader(drawn: Picture) -> None:
