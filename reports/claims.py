@@ -9,9 +9,11 @@ from typing import Any
 from benchmark.data.folder import public_name
 from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
+from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.papers.table import COMPUTED
 from benchmark.papers.table import WORDS as PRINTED
-from benchmark.verdicts.judge import DECIDED, Estimate, Judged, share_text
+from benchmark.verdicts.judge import DECIDED, Estimate, Judged, judge, share_text
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import contrast
 from reports.formatting import (
@@ -277,8 +279,11 @@ def rows_of(reported: Reported) -> list[ClaimRow]:
 
 
 def without_runs(item: Item, claim: Claim) -> ClaimRow:
-    """A declared claim of an item that has no run, and so no page."""
+    """A declared claim of an item that has no run, and so no page. What is computed is counted at profile paper."""
     judged = Judged(claim=claim, verdict="not run", reason="no run")
+    if claim.metric in COMPUTED:
+        (item,) = items([item.name], "paper")
+        judged = next(judged for judged in judge(item, {}) if judged.claim.name == claim.name)
     return ClaimRow(reported=Reported(item, {}), judged=judged, has_page=False)
 
 

@@ -64,7 +64,7 @@ def board(every: Sequence[Reported], paper: str = "") -> list[ClaimRow]:
     rows = {(item.name, claim.name): without_runs(item, claim) for item, claim in declared_claims()}
     for key, row in furthest(every).items():
         if key in rows or (key[0] not in catalogue.VARIANTS and _is_owner(row.item, row.claim)):
-            rows[key] = row
+            rows[key] = max(row, rows.get(key, row), key=_known)
     return [row for row in rows.values() if paper in ("", row.reported.paper)]
 
 

@@ -54,11 +54,11 @@ percent = partial(shown, "test/accuracy")  # 0.8307 -> "83.07"
 
 
 def difference(metric: str, value: float | None) -> str:
-    """A signed difference: points for fractions, 0.0136 -> "+1.36". The sign is the value's own, also where no digit
-    of it is shown: -0.00003 -> "-0.00". Zero has a plus sign."""
-    if value is None:
-        return NONE
-    return f"{100 * value + 0.0:+.2f}" if is_fraction(metric) else f"{value + 0.0:+.4g}"
+    """A signed difference: points for fractions, 0.0136 -> "+1.36"; numbers of more than four digits are whole. The
+    sign is the value's own, also where no digit of it is shown: -0.00003 -> "-0.00". Zero has a plus sign."""
+    if value is None or is_fraction(metric):
+        return NONE if value is None else f"{100 * value + 0.0:+.2f}"
+    return f"{value:+,.0f}" if abs(value) >= 1e4 else f"{value + 0.0:+.4g}"
 
 
 def unit_text(claim: Claim) -> str:

@@ -49,11 +49,10 @@ def act(options: argparse.Namespace) -> None:
         print(json.dumps(description))
         return
     table = Table("holder", *data.classes, "all", title=f"{data.name}: R = {description['R_realised']:.4f} (realised)")
-    for client, counts in enumerate(description["counts"]):
-        table.add_row(f"client {client}", *map(str, counts), str(sum(counts)))
-    for client, counts in enumerate(description.get("labelled_counts", ())):
-        table.add_row(f"client {client}, labelled", *map(str, counts), str(sum(counts)))
-    table.add_row("server", *map(str, description["server_counts"]), str(sum(description["server_counts"])))
+    held = {f"client {n}": counts for n, counts in enumerate(description["counts"])}
+    held |= {f"client {n}, labelled": counts for n, counts in enumerate(description.get("labelled_counts", ()))}
+    for holder, counts in {**held, "server": description["server_counts"]}.items():
+        table.add_row(holder, *map(str, counts), str(sum(counts)))
     # Wide enough for any table: a cut number would be another number.
     Console(width=10_000, soft_wrap=True).print(table)
     print(f"hash {description['hash']}")

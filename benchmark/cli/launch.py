@@ -81,8 +81,7 @@ def workers_for(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iter
     if options.launcher == "local":
         devices = options.devices or auto_devices(runs)
         at_a_time = usable_cores() if options.jobs is None and devices == (CPU,) else (options.jobs or 1) * len(devices)
-        size = min(at_a_time, len(runs))
-        yield LocalWorkers(size, options.results, devices)
+        yield LocalWorkers(min(at_a_time, len(runs)), options.results, devices)
         return
     from sweeps.ray_launcher import LOCAL, RayWorkers, joined
 
@@ -90,5 +89,4 @@ def workers_for(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iter
     # Ray prints messages about its workers on standard output, which is for results.
     with contextlib.redirect_stdout(sys.stderr), joined(address):
         share = (options.cpus_per_run or 1.0, options.gpus_per_run or 0.0)
-        at_most = options.jobs or len(runs)
-        yield RayWorkers(options.results, share, at_most)
+        yield RayWorkers(options.results, share, options.jobs or len(runs))

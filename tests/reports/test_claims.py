@@ -47,11 +47,12 @@ def found(results: tuple[Item, Records]) -> ClaimRow:
 
 
 def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> None:
+    """The one sentence that is decided is counted: no run is needed for it."""
     page = Page(build([pilots()], tmp_path))
     text = " ".join(page.text.split())
     assert "What was found" not in text
     for said in (
-        *("sentences of the papers none is decided.", "What pilot runs show", "not run", "fedswitch"),
+        *("sentences of the papers 1 is decided.", "What pilot runs show", "not run", "fedswitch"),
         "the typical difference is +10.00 points",
         "over 3 pilot seeds. Pilot seeds are not judged.",
     ):
@@ -67,7 +68,7 @@ def test_a_decided_claim_is_a_finding_with_its_numbers_and_stands_on_its_item_s_
     none = replace(none, claims=(collapse,))
     pilot = {none.cells[0].cell_key: {0: make_record(none.cells[0], 0, {ACCURACY: 0.9})}}
     text = words(build([(item, records), (none, pilot)], tmp_path))
-    assert "What was found" in text and "sentences of the papers 1 is decided." in text
+    assert "What was found" in text and "sentences of the papers 2 are decided." in text
     assert "the typical difference is +10.04 points" in text and "over 9 confirming seeds" in text
     text = words(tmp_path / item_page(item))
     said = (
@@ -148,6 +149,13 @@ def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
     both = [Reported(item, {}) for item in items(["ssfl/tab1", "ssfl/tabe1"], "demo")]
     assert any("is judged in" in one.reason for reported in both for one in reported.judged)
     assert len(board(both)) == len(board([])) == len(once)
+
+
+def test_what_is_computed_needs_no_run() -> None:
+    """Sizes of the papers' networks are counted at profile paper, whatever has run."""
+    (counted,) = [row for row in kinds(board([]))["sentences of the papers"] if row.judged.is_decided]
+    assert counted.key == ("semifl/tab3", "The smallest network") and (counted.status, counted.page) == ("holds", "")
+    assert counted.estimate == "+688,880"  # parameters of FedAvg's CNN, the next larger one, less those of WResNet28x2
 
 
 def test_a_card_counts_a_cell_of_two_items_once() -> None:
