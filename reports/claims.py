@@ -349,7 +349,7 @@ def claims_table(rows: Sequence[ClaimRow]) -> Table:
 
 def _table_row(row: ClaimRow) -> Row:
     claim, judged, over_all = row.claim, row.judged, row.judged.over_all
-    profile = row.item.profile if row.has_page else NONE
+    profile = row.item.profile if row.has_page or judged.is_decided else NONE
     typical_below = [row.interval_of(judged.seen)] if judged.seen else []
     if over_all:
         interval = row.interval_of(over_all)
