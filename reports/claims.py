@@ -151,9 +151,7 @@ class ClaimRow:
         elif judged.collapsed:
             lines.append(f"Collapsed: no run of {', '.join(judged.collapsed)} ({share_text(0, judged.n)} each).")
         if judged.runs_fall:
-            lines.append(
-                f"So many runs fell, {max(judged.collapsed.values())} of {judged.n}, that the sign test has to agree."
-            )
+            lines.append(f"{max(judged.collapsed.values())} of {judged.n} fell: the sign test has to agree, too.")
         return [*lines, *self.against, *self.so_far]
 
     @functools.cached_property

@@ -274,7 +274,7 @@ def test_disagreeing_pilots_all_seeds_and_collapse_have_lines_of_their_own_and_s
     assert row.context == [
         "Over all 12 confirming seeds: -1.00 points [-4.00, +2.00] (least and largest difference).",
         "Collapsed: a 0 of 9, 0 to 34 %, b 7 of 9, 40 to 97 %.",
-        "So many runs fell, 7 of 9, that the sign test has to agree.",
+        "7 of 9 fell: the sign test has to agree, too.",
         "Pilots of the same cells say the other way: +5.00 points (n = 3).",
     ]
     values = claim_values(row)
