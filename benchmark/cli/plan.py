@@ -27,7 +27,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print one JSON object an item (and one for all of several), nothing else"
     )
     command.add_argument("--all", action="store_true", help="also count runs that are done already")
-    command.set_defaults(with_reference=None)
+    scope.add_reference(command)
 
 
 def act(options: argparse.Namespace) -> None:

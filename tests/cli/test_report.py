@@ -209,6 +209,7 @@ def test_what_is_committed_is_shown_at_once_and_the_other_cells_are_trained(plac
     assert re.search(r"more: --seeds \d+ can decide 1 of 1 open claims: \d+ runs, ", out)
     code, out, _ = fssl("plan", *words, "--json")
     assert code == 0 and json.loads(out)["runs"] == 0
+    assert json.loads(fssl("plan", *words, "--json", "--no-reference")[1])["runs"] == 2  # both pilots of that cell
     (page,) = tmp_path.glob("site/ssfl/tab2/laptop/index.html")
     assert "3 of 3</b> runs" in page.read_text()
 
