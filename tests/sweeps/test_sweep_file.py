@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from benchmark.cli.sweep import COMMITTED, file_of_item
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
+from benchmark.papers.arena import ENTRIES
 from benchmark.papers.catalogue import ITEMS, cell_named, items
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.factors import experiment_of
+from sweeps.factors import METHODS, experiment_of
 from sweeps.grid import Grid, checked, grid_of_words
 from sweeps.sweep_file import REPORTED, read, written
 from tests.conftest import record_of
@@ -91,6 +92,7 @@ def test_any_field_is_a_factor_by_its_name():
 def test_methods_for_clients_with_labels_are_swept_too():
     """`data=clients` is arena/clients, with its rule of partition; its methods and those for a server's labels are
     told apart."""
+    assert all(METHODS) and len(METHODS) == len(ENTRIES)  # each of the arena has a word of its own
     for word, label in (("sage", "SAGE"), ("labels_alone", "Labels alone"), ("fedswitch", "FedSwitch")):
         made = experiment_of({"data": "clients", "method": word, "profile": "demo"})
         assert made == cell_named(f"arena/clients:{label}/untuned", "demo")
