@@ -24,13 +24,13 @@ from tests.papers.conftest import item_of
 
 # demo, laptop, gpu, paper; "-": the runs are those of a smaller profile. Of `-printed`, `-plain`: the variants.
 DIGESTS = {
-    "ssfl": "e4e624fc0fdc 41bd3670537f e7bed10e62d8 d4757942231d",
+    "ssfl": "3208e0f4b72e bfb55af121d2 70109980728b 38ee2fc226e0",
     "semifl": "00769924d0bf c1654ed4107c 79abe620b83a 0bed19a6fa0b",
     "rscfed": "bb1107eead23 f52b3f317f0a 4445420b31ed 6fb665904f17",
     "fedswitch": "9165482433bc efae6052e15b 070a2a721c8f 92039fa2ad6e",
     "sage": "2881a94ac635 469b90ac47a6 847326113ff7 91cdb17541ff",
     "arena": "f54d618fe189 e39f7b04082c 38046a9d984d -",
-    "ssfl-printed": "- - 992a2598fbf8 141e783b6eea",
+    "ssfl-printed": "- - f95861457b9c 524a4596cb4a",
     "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",
 }
 NAMES = (*ITEMS, *VARIANTS)
