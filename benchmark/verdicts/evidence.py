@@ -178,16 +178,17 @@ def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
 
 
 def _by_several_engines(item: Item, records: Records, claim: Claim) -> list[int]:
-    """Confirming seeds at which the claim's cells were not all trained by one engine on one kind of device.
+    """Confirming seeds at which a contrast's cells were not all trained by one engine on one kind of device.
 
     They are not judged.
     """
-    engines: dict[int, set[tuple[object, object]]] = defaultdict(set)
-    for label in claim.labels:
-        for seed, run in records.get(item.cell(label).cell_key, {}).items():
-            engine = run.manifest.get("engine", {})
-            engines[seed].add((engine.get("name"), engine.get("device")))  # a CPU is not named
-    return sorted(seed for seed, names in engines.items() if len(names) > 1 and seed in CONFIRMING)
+    engines: dict[tuple[int, int], set[tuple[object, object]]] = defaultdict(set)
+    for number, cells in enumerate(claim.contrasts):
+        for label in cells:
+            for seed, run in records.get(item.cell(label).cell_key, {}).items():
+                engine = run.manifest.get("engine", {})
+                engines[seed, number].add((engine.get("name"), engine.get("device")))  # a CPU is not named
+    return sorted({seed for (seed, _), names in engines.items() if len(names) > 1 and seed in CONFIRMING})
 
 
 def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[int]) -> tuple[str, ...]:

@@ -100,6 +100,25 @@ def test_seeds_without_a_gap_whose_cells_one_engine_trained_are_judged():
         assert "several engines or devices trained the cells of seeds 102" in mixed.reason
 
 
+def test_contrasts_of_one_claim_may_be_of_several_devices():
+    """a - b on a card and c - d on a CPU, each within itself on one: all nine seeds are judged. With b - d beside them
+    none is."""
+
+    def seen(*pairs: str) -> Judged:
+        claim = replace(improves("a"), contrasts=tuple({x: 1.0, y: -1.0} for x, y in pairs), form="every")
+        cells = tuple(make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abcd"))
+        item = Item(name="t/t", title="t", profile="demo", cells=cells, claims=(claim,))
+        records = gains(item, [0.2] * 9, [0.1] * 9, [0.1] * 9)
+        for cell in cells[:2]:
+            runs = records[cell.cell_key]
+            card = {seed: {**run.manifest, "engine": {"device": "NVIDIA H200"}} for seed, run in runs.items()}
+            records[cell.cell_key] = {seed: replace(run, manifest=card[seed]) for seed, run in runs.items()}
+        return judge(item, records)[0]
+
+    assert (seen("ab", "cd").verdict, seen("ab", "cd").n) == ("holds", 9)
+    assert (seen("ab", "cd", "bd").verdict, seen("ab", "cd", "bd").n) == ("not run", 0)
+
+
 def test_an_improvement_that_is_not_there():
     """+-.1 points, margin one point: at 9 and 16 seeds too few to say so, at 24 no effect of interest."""
     nothing = [0.001 * (-1) ** seed for seed in range(32)]
