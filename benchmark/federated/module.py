@@ -108,6 +108,14 @@ class FederatedModule(pl.LightningModule):
             yield outcome
 
 
+# A range of round numbers needs no loader workers, the server never validates through Lightning, engines choose devices,
+# and Lightning 2.6 asks torch 2.15 for what it has renamed.
+NOTHING_TO_A_USER = (
+    *("does not have many workers", "`training_step` returned `None`", "configure_optimizers"),
+    *("GPU available but not used", r"isinstance\(treespec, LeafSpec\)"),
+)
+
+
 def fit(module: FederatedModule, callbacks: Sequence[pl.Callback] = ()) -> None:
     """Run the rounds that remain, in one epoch of a Trainer. Callbacks watch; leaving one out changes no number.
 
@@ -115,11 +123,8 @@ def fit(module: FederatedModule, callbacks: Sequence[pl.Callback] = ()) -> None:
     """
     for name in ("pytorch_lightning.utilities.rank_zero", "pytorch_lightning.accelerators.cuda", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # A range of round numbers needs no loader workers, and the server never validates through Lightning.
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
-    warnings.filterwarnings("ignore", message=".*configure_optimizers.*")
-    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")  # Lightning 2.6 on torch 2.15
+    for message in NOTHING_TO_A_USER:
+        warnings.filterwarnings("ignore", message=f".*{message}")
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",

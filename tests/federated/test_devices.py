@@ -34,6 +34,14 @@ def no_card(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
+@pytest.mark.filterwarnings("default")
+def test_lightning_is_silent_on_a_machine_with_a_gpu(monkeypatch, tmp_path, recwarn):
+    """Its Trainer is told of no GPU, since engines choose devices, and would advise users to give it one."""
+    monkeypatch.setattr("pytorch_lightning.accelerators.cuda.CUDAAccelerator.is_available", lambda: True)
+    run(tiny_experiment(), tmp_path)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 def test_names(two_cards):
     assert devices_named("0,1") == devices_named("cuda:0, cuda:1") == devices_named("cuda,1") == ("cuda:0", "cuda:1")
     assert devices_named("cpu,cpu") == ("cpu", "cpu") and devices_named("1,1") == ("cuda:1", "cuda:1")
