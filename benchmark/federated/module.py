@@ -108,8 +108,8 @@ class FederatedModule(pl.LightningModule):
             yield outcome
 
 
-# A range of round numbers needs no loader workers, the server never validates through Lightning, engines choose devices,
-# and Lightning 2.6 asks torch 2.15 for what it has renamed.
+# Rounds need no loader workers, the server never validates through Lightning, engines choose devices, and Lightning 2.6
+# asks torch 2.15 for what it has renamed.
 NOTHING_TO_A_USER = (
     *("does not have many workers", "`training_step` returned `None`", "configure_optimizers"),
     *("GPU available but not used", r"isinstance\(treespec, LeafSpec\)"),

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, imported, nearest
 from benchmark.errors import ConfigError, one_line
@@ -149,8 +148,8 @@ class FlopCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten.convolution_backward.default and not self._gradients:
-            shapes = func(*tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), args), **kwargs)
-            result = tree_map_only(torch.Tensor, lambda tensor: torch.zeros_like(tensor, device="cpu"), shapes)
+            shapes = (args[1].shape, args[2].shape, args[3])  # of the images, the kernel and the bias
+            result = tuple(args[0].new_zeros(s) if wanted else None for s, wanted in zip(shapes, args[-1], strict=True))
         else:
             result = func(*args, **kwargs)
         if formula := self._formulas.get(func._overloadpacket):
