@@ -105,7 +105,7 @@ def test_contrasts_of_one_claim_may_be_of_several_devices():
     none is."""
 
     def seen(*pairs: str) -> Judged:
-        claim = replace(improves("a"), contrasts=tuple({x: 1.0, y: -1.0} for x, y in pairs), form="every")
+        claim = replace(improves("a"), contrasts=tuple({two[0]: 1.0, two[1]: -1.0} for two in pairs), form="every")
         cells = tuple(make_cell(name, {"method": name}, 30 + n) for n, name in enumerate("abcd"))
         item = Item(name="t/t", title="t", profile="demo", cells=cells, claims=(claim,))
         records = gains(item, [0.2] * 9, [0.1] * 9, [0.1] * 9)
