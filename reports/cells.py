@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from benchmark.experiment import published, to_json
+from benchmark.methods.catalogue import method_name
 from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result, seeds_awaited
 from reports.figures import Picture, canvas, looks, styled
 from reports.formatting import NONE, axis_title, is_fraction, megabytes, metric_name, number, shown, slug, thousands
 from reports.item_figures import DIVERSITY, curves, joins
-from reports.methods import exchange_table, kind_of, method_page
+from reports.methods import exchange_table, method_page
 from reports.paper_table import SELECTED_ON_TEST, method_of, setting_text
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, remarks, started
 from reports.reported import KEPT, KEPT_ACCURACY, Places, Reported
@@ -66,7 +67,7 @@ def cell_values(places: Places) -> dict[str, Any]:
         "places": _places_table(places),
         "result": result,
         "collapsed": any(result.collapsed for _, result in places),
-        "method": method_page(kind_of(cell)),
+        "method": method_page(method_name(cell.experiment.method)),
         "notes": _notes(places),
         "pictures": cell_pictures(result),
         "runs": _runs_table(runs, profile, pilots),

@@ -12,7 +12,6 @@ from typing import Any
 from benchmark.data.folder import public_name
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import METHODS, method_class, method_name
-from benchmark.papers.item import Cell
 from benchmark.papers.own import OWN
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.metrics import OF_OTHERS, is_private, is_smoothed, is_stateless
@@ -30,11 +29,6 @@ PRIVACY = WORDS["texts"]["privacy"]
 def method_page(kind: str) -> str:
     """From the site's root."""
     return f"methods/{slug(kind)}.html"
-
-
-def kind_of(cell: Cell) -> str:
-    """ "ssfl"; "my_module:MyMethod" for a user's own."""
-    return method_name(cell.experiment.method)
 
 
 @functools.cache
@@ -66,7 +60,7 @@ def by_kind(cells: Iterable[Places]) -> dict[str, Places]:
     methods: dict[str, list[tuple[Reported, CellResult]]] = {kind: [] for kind in METHODS}
     for places in cells:
         if finished := [place for place in places if place[1].values]:
-            methods.setdefault(kind_of(finished[0][1].cell), []).append(finished[0])
+            methods.setdefault(method_name(finished[0][1].cell.experiment.method), []).append(finished[0])
     return dict(methods)
 
 

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 from benchmark.config import scalar
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.papers.item import Item
 from sweeps.factors import check, experiment_of
 
 Grid: TypeAlias = Mapping[str, Sequence[Any]]  # factor -> its values, in order
@@ -42,15 +41,6 @@ def grid_of_words(words: str) -> dict[str, list[Any]]:
     if not grid:
         raise ConfigError("--grid: no factors; give some, such as R=0,0.2,0.4")
     return grid
-
-
-def grid_of_item(item: Item, seeds: Sequence[int] | None = None) -> dict[str, list[Any]]:
-    """The item's cells with every seed (default: its pilots). Cells that trials still have to choose are left out."""
-    return {
-        "cell": [f"{item.word}:{cell.label}" for cell in item.trained],
-        "profile": [item.profile],
-        "seed": list(seeds or range(item.seeds)),
-    }
 
 
 def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:

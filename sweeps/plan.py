@@ -41,10 +41,6 @@ class Plan:
         counted = [run for run in self.runs if not run.evaluation.validation]
         return [run for run in counted if (record := self.finished(run)) is not None and record.status == "diverged"]
 
-    @property
-    def cells(self) -> int:
-        return len({run.cell_key for run in self.runs})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
@@ -58,10 +54,6 @@ class Seeds:
 
     def number(self, item: Item) -> int:
         return self.pilots_of(item) + (self.confirming or 0)
-
-    def of_every_cell(self) -> list[int]:
-        """Without a look at families: for a grid. Empty where nothing is asked for."""
-        return [*range(self.pilots or 0), *CONFIRMING[: self.confirming or 0]]
 
 
 PROFILES_SEEDS = Seeds()

@@ -66,8 +66,6 @@ class LocalWorkers:
 
     def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
         pipes = {worker.pipe: worker for worker in self._workers if worker.run is not None}
-        if not pipes:
-            time.sleep(timeout)
         for pipe in wait(list(pipes), timeout):
             worker = pipes[pipe]  # type: ignore[index]
             assert worker.run is not None

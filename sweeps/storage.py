@@ -26,12 +26,15 @@ PATIENCE = 120  # seconds without one, after which a trial is queued again
 def checked_place(place: str) -> str:
     """A database's URL as it is, or a journal's absolute path. Raises ConfigError, which repeats no password."""
     if "://" not in place:
-        if ":" in place or "@" in place:  # a misspelt URL, which may hold a password
+        path = Path(place)
+        if not path.is_absolute() and (":" in place or "@" in place):  # a misspelt URL, which may hold a password
             raise ConfigError(f"--storage: neither a path nor a URL; give {FORMS}")
-        path = Path(place).absolute()
-        if path.is_file() and path.open("rb").read(1) not in (b"", b"{"):
-            raise ConfigError(f"--storage: {place} is not a journal; give {FORMS}")
-        return str(path)
+        try:
+            if path.exists() and path.open("rb").read(1) not in (b"", b"{"):
+                raise ConfigError(f"--storage: {place} is not a journal; give {FORMS}")
+        except OSError as error:
+            raise ConfigError(f"--storage: {place} cannot be read ({error.strerror}); give {FORMS}") from None
+        return str(path.absolute())
     try:
         sqlalchemy.create_engine(place)  # loads the driver, and does not connect
     except (sqlalchemy.exc.ArgumentError, ImportError, ValueError):

@@ -8,6 +8,7 @@ from typing import Any
 
 from pandas import DataFrame
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmark.cli.run import resolve
@@ -48,7 +49,8 @@ def act(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(description))
         return
-    table = Table("holder", *data.classes, "all", title=f"{data.name}: R = {description['R_realised']:.4f} (realised)")
+    title = f"{data.name}: R = {description['R_realised']:.4f} (realised)"
+    table = Table("holder", *map(escape, data.classes), "all", title=escape(title))
     held = {f"client {n}": counts for n, counts in enumerate(description["counts"])}
     held |= {f"client {n}, labelled": counts for n, counts in enumerate(description.get("labelled_counts", ()))}
     for holder, counts in {**held, "server": description["server_counts"]}.items():

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 
 from benchmark.cli.main import number
 from benchmark.cli.progress import Display, watching
@@ -67,7 +68,7 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     started = time.monotonic()
     with workers_for(options, runs) as workers:
         size = min(workers.size, len(runs))
-        console.print(f"{title}: {len(runs)} runs to train, {done} done, {size} side by side{later}")
+        console.print(f"{escape(title)}: {len(runs)} runs to train, {done} done, {size} side by side{later}")
         with Display(console) as display:
             end = launch(workers, runs, options.results, watch=watching(display, runs, options.results, labels))
     others = len(end.finished) - end.trained

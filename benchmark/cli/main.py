@@ -135,6 +135,8 @@ def number(least: float, most: float = math.inf, kind: type[int] | type[float] =
     def read(text: str) -> float:
         try:
             value = kind(text)
+            if not math.isfinite(value):
+                raise ValueError
         except ValueError:
             what = "whole number" if kind is int else "number"
             raise argparse.ArgumentTypeError(f"{text!r} is not a {what}") from None

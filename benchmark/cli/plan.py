@@ -46,7 +46,7 @@ def act(options: argparse.Namespace) -> None:
         counted = {
             "item": name,
             "profile": ", ".join(sorted({run.profile for run in part.runs})) or options.profile,
-            "cells": part.cells + sum(len(item.choices) for item in part.items),
+            "cells": len({run.cell_key for run in part.runs}) + sum(len(item.choices) for item in part.items),
             "runs": len(runs),
             "tuned": len(part.waiting),
             **total.to_json(len(devices)),

@@ -13,7 +13,7 @@ from benchmark.papers.catalogue import ITEMS, VARIANTS, items
 from benchmark.papers.catalogue import profiles as profiles_of
 from benchmark.papers.item import Item
 from benchmark.papers.scale import PROFILES, check_profile
-from benchmark.records.collect import read_once, read_records, told
+from benchmark.records.collect import read_once, read_records
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
 from reports.exports import write_item
@@ -81,7 +81,8 @@ def build_site(
     if not shown:
         number = count(len(pages if only is None else only), "item")
         print(f"fssl: draws the pages of {number} and of their cells ...", file=sys.stderr)
-    return build(list(pages.values()), site, only=only, troubles=told(troubles, results), results=results)
+    said = list(dict.fromkeys(trouble.replace(f"{results}/", "") for trouble in troubles))  # pages are for others, too
+    return build(list(pages.values()), site, only=only, troubles=said, results=results)
 
 
 def _alone(options: argparse.Namespace) -> None:

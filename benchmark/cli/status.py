@@ -9,7 +9,9 @@ from rich.console import Console
 
 from benchmark.cli.progress import Display, view
 from benchmark.cli.scope import ITEMS_OR_FILES, add_reference, add_scope, planned
-from benchmark.experiment import to_json
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment, to_json
+from benchmark.papers.scale import check_profile
 from benchmark.records.record import run_folder
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, where_apart
@@ -52,6 +54,11 @@ def act(options: argparse.Namespace) -> None:
 
 def _look(options: argparse.Namespace) -> list[RunStatus]:
     if not options.items:
+        for name in ("main", "seeds", "pilots", "also", "also_quoted"):
+            if getattr(options, name):
+                raise ConfigError(f"--{name.replace('_', '-')}: of which ITEM? name one")
+        if options.profile not in (None, Experiment.profile):
+            check_profile(options.profile)
         return on_disk(options.results, profile=options.profile)
     options.profile = options.profile or "laptop"
     known = planned(options, tell=False)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmark.cli.main import ROOT
-from benchmark.cli.scope import add_seeds, seeds_of
+from benchmark.cli.scope import add_seeds
 from benchmark.errors import ConfigError
 from benchmark.files import write_atomically
 from benchmark.papers.catalogue import items
-from benchmark.papers.item import Item
+from benchmark.papers.item import CONFIRMING, Item
 from sweeps.factors import DEFAULT_PROFILE
-from sweeps.grid import checked, grid_of_item, grid_of_words
+from sweeps.grid import Grid, checked, grid_of_words
 from sweeps.sweep_file import chosen_by_wandb, read, written
 
 COMMITTED = ROOT / "sweeps" / "wandb"
@@ -37,7 +37,7 @@ def act(options: argparse.Namespace) -> None:
     profile, a cell, and any field by its dotted name, such as optimizer.lr. A value with blanks or commas stands in
     double quotes: 'cell="ssfl/tab2:Labels alone" seed=0'.
     """
-    seeds = seeds_of(options).of_every_cell()
+    seeds = [*range(options.pilots or 0), *CONFIRMING[: options.seeds or 0]]
     if sum([bool(options.items), options.grid is not None, options.check is not None]) != 1:
         raise ConfigError("give one of ITEM, --grid and --check; see `fssl sweep --help`")
     if options.check is not None:
@@ -76,7 +76,11 @@ def _seed_words(options: argparse.Namespace) -> str:
 
 def file_of_item(item: Item, seeds: Sequence[int] = (), words: str = "", *, many: bool = False) -> str:
     """The sweep file of an item: its cells and these seeds (default: its pilots). `words`: the options for seeds."""
-    grid = grid_of_item(item, seeds)
+    grid: Grid = {
+        "cell": [f"{item.word}:{cell.label}" for cell in item.trained],  # those that trials still choose are left out
+        "profile": [item.profile],
+        "seed": list(seeds or range(item.seeds)),
+    }
     checked(grid, many=many)
     made_by = f"fssl sweep {item.word} --profile {item.profile}{words}"
     return written(grid, name=f"{item.name} {item.profile}", made_by=made_by)

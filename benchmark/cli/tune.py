@@ -64,7 +64,7 @@ def act(options: argparse.Namespace) -> None:
     storage: each is a worker. Ctrl-C loses nothing; the trial of a killed one is queued again after two minutes.
     """
     study = _study(options)
-    storage = checked_place(options.storage or str(options.results / "tuning" / f"{study.slug}.journal"))
+    storage = checked_place(options.storage or str(options.results.absolute() / "tuning" / f"{study.slug}.journal"))
     load(study.experiment.data.name)  # a missing data set ends the command before it writes
     jobs = min(options.jobs or usable_cores(), study.trials)
     print(f"fssl: {study.trials} trials of {study.seeds} seeds, {jobs} at a time, {shown(storage)}", file=sys.stderr)

@@ -207,12 +207,14 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None) -> Environme
         extra = data.unlabelled_images_NCHW
         holders = with_extra(experiment, holders, 0 if extra is None else len(extra))
     environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
-    if settings.streaming_steps > 1:
+    name = method_name(experiment.method)
+    if (steps := settings.streaming_steps) > 1:
+        if getattr(experiment.method, "asks_for_all_images", False):
+            raise ConfigError(f"data.streaming_steps: {steps} with {name!r}, which asks for all images; choose 1")
         _ = environment._arrivals  # refused before any training
     if settings.label_setting != "server" and not any(map(len, holders.labelled)):
         raise ConfigError("data.label_setting: the clients that are to hold labels hold no images; choose others")
     if experiment.model.norm == "sbn" and not getattr(experiment.method, "asks_for_statistics", False):
-        name = method_name(experiment.method)
         raise ConfigError(
             f"model.norm: 'sbn' with method {name!r}, which asks for no statistics; choose gn, bn or none"
         )

@@ -40,8 +40,8 @@ class Ledger:
     def metrics(self) -> dict[str, float]:
         """The round's means over local steps, pseudo-label shares, bytes and steps.
 
-        `comm/bytes_kept`: private state that the round's clients keep until they are next drawn; `comm/sat_out`:
-        clients that sent nothing.
+        `comm/bytes_kept`: private state that the round's clients keep until they are next drawn, without that of
+        `comm/sat_out`, the clients that sent nothing.
         """
         means = {name: total / self._steps[name] for name, total in self._sums.items() if self._steps[name]}
         shares = summary(self._pseudo, self._num_classes)

@@ -125,10 +125,6 @@ class LocalModule(pl.LightningModule):
         with torch.no_grad():
             self.update.after_step(self.training_state)
 
-    @property
-    def steps(self) -> int:
-        return self.training_state.step
-
 
 def added_up(values: Iterable[Tensor]) -> float:
     """The sum of scalars, one after another in float64. They are read at once."""
@@ -277,12 +273,12 @@ def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> O
     local = module.local
     local.trainable = {name: weights_of(network) for name, network in module.trainable.items()}
     local.frozen = {name: weights_of(network) for name, network in module.frozen.items()}
-    local.momentum, local.steps = momentum, module.steps
+    local.momentum, local.steps = momentum, module.training_state.step
     if local.private is not None or module.training_state.private:
         local.private = module.training_state.private
     local.totals = {name: added_up(values) for name, values in module.reported.items()}
     sends = finished(job.update, local)
     # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.
-    totals = {name: total * (module.steps / len(module.reported[name])) for name, total in local.totals.items()}
+    totals = {name: total * (local.steps / len(module.reported[name])) for name, total in local.totals.items()}
     metrics = {**totals, **module.pseudo.metrics()}
-    return Outcome(key=job.key, sends=sends, private=local.private, metrics=metrics, steps=module.steps)
+    return Outcome(key=job.key, sends=sends, private=local.private, metrics=metrics, steps=local.steps)

@@ -181,12 +181,10 @@ class LabelledUpdate(fl.LocalUpdate):
     method: MeanTeacherMethod
     again: bool = False  # drawn again in this round: the client keeps the model it received until then
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """From the model received, or received earlier in this round. Without either, nothing is trained."""
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
+        """From the model received; of a client that was drawn earlier in this round, from the one received then."""
         kept = private or {}
-        student = received.get("student", kept.get("received"))
-        if student is None:
-            return None
+        student = received["student"] if "student" in received else kept["received"]
         return fl.Local(
             trainable={"student": student},
             momentum=kept.get("momentum"),
@@ -213,11 +211,9 @@ class LabelledUpdate(fl.LocalUpdate):
 class MeanTeacherUpdate(LabelledUpdate):
     """LocalTraining of a client with unlabelled images (Eqs. 2 to 4). Also of one with both kinds."""
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         """The teacher is the client's own. A client drawn for the first time makes it of what it received."""
         local = super().start(received, private, reader)
-        if local is None:
-            return None
         kept = private or {}
         local.frozen = {"teacher": kept.get("teacher") or received.get("teacher") or local.trainable["student"]}
         local.private = {**kept, "teacher_steps": kept.get("teacher_steps", 0)}

@@ -201,7 +201,7 @@ class ClientUpdate(fl.LocalUpdate):
         self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
     ) -> fl.Loss:
         """sigma's loss; what is reported is the cross-entropy without its factor."""
-        sigma, psi = trainable["sigma"], either("psi", trainable, frozen)
+        sigma, psi = trainable["sigma"], {**trainable, **frozen}["psi"]
         loss = supervised_loss(logits_of(sigma, psi, batch["labelled"].views["plain"]), batch["labelled"].known_N)
         return self.method.lambdas.s * loss, {self.reports: loss}
 
@@ -210,7 +210,7 @@ class ClientUpdate(fl.LocalUpdate):
     ) -> fl.Loss:
         """psi's loss."""
         views, lambdas = batch["unlabelled"].views, self.method.lambdas
-        psi, sigma = trainable["psi"], either("sigma", trainable, frozen)
+        psi, sigma = trainable["psi"], {**trainable, **frozen}["sigma"]
         helpers = [network for name, network in frozen.items() if name.startswith("helper")]
         with torch.set_grad_enabled(bool(helpers) and torch.is_grad_enabled()):
             own_ND = logits_of(psi, sigma, views["plain"])
@@ -275,10 +275,6 @@ class EmbedUpdate(ReadOnlyUpdate):
 def summed(sigma: fl.Weights, psi: fl.Weights) -> fl.Weights:
     """theta = sigma + psi."""
     return {name: value + psi[name] for name, value in sigma.items()}
-
-
-def either(name: str, trainable: fl.Networks, frozen: fl.Networks) -> nn.Module:
-    return trainable[name] if name in trainable else frozen[name]
 
 
 def logits_of(trained: nn.Module, other: nn.Module, images_NCHW: Tensor) -> Tensor:

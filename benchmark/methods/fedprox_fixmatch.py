@@ -42,7 +42,7 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
     pseudo_label_mode: Literal["train", "eval"] = "train"  # of a student that labels
     local_ratio: float | None = None  # alpha of the local teacher's EMA; None: it stays as it was received
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         frozen = {"anchor": received["student"]} if self.method.mu else {}
         if "teacher" in received:
             frozen["teacher"] = received["teacher"]

@@ -123,9 +123,8 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
 
     method: FedSwitch
 
-    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         local = super().start(received, private, reader)
-        assert local is not None
         if self.method.unsent_teacher == "from_student":
             local.frozen.setdefault("teacher", received["student"])
         return local

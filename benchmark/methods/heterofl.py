@@ -47,6 +47,8 @@ class HeteroFL(fl.Method):
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:
+        if not self.widths:
+            raise ConfigError("method.widths: give one or more, such as 1, 0.5, 0.25")
         if setup.model.norm == "bn":
             raise ConfigError(
                 "model.norm: 'bn' counts batches, which networks of several widths do not share; choose sbn"

@@ -105,7 +105,9 @@ class ProxyFL(TwoLabellers):
         tuned_DF = tuned(mean_DF, torch.stack(proxies), self, world.generator("tuning"))
         server["student"] = {**server["student"], head: tuned_DF}
         counts_D = torch.stack(counts).sum(dim=0)
-        server["shares"] = self.decay * state.server["shares"] + (1 - self.decay) * counts_D / counts_D.sum()
+        server["shares"] = state.server["shares"]
+        if counts_D.any():  # else no image of this round has a label
+            server["shares"] = self.decay * server["shares"] + (1 - self.decay) * counts_D / counts_D.sum()
         return fl.State(server=server), {"proxyfl/tuned_by": float((tuned_DF - mean_DF).norm() / mean_DF.norm())}
 
 

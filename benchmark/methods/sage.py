@@ -185,6 +185,7 @@ class FlexMatchLPL(TwoLabellers):
     counts: Literal["kept", "forgotten"] = "kept"
 
     uses_global = False
+    asks_for_all_images = True
 
     def update(self, world: fl.World, client: int) -> "FlexMatchUpdate":
         M = world.unlabelled(client)

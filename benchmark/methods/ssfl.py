@@ -19,11 +19,11 @@ Departures: reports/ssfl/departures.md, entries 1 to 8, 14 and 21. Besides:
 Legend: M = 2 N views.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -233,7 +233,8 @@ class SSFL(fl.Method):
         at_clients, warm = labels_at_clients(world), world.round <= self.warm_start_rounds
         if warm and not at_clients:
             return self._server_alone(state, world), {}
-        groups = cut(world.cohort(), self.averaging.group_sizes(world.C))
+        cohort = iter(world.cohort())  # already in random order
+        groups = [list(islice(cohort, size)) for size in self.averaging.group_sizes(world.C)]
         group_of = {client: index for index, group in enumerate(groups) for client in group}
         server_jobs = [] if at_clients else self._server_jobs(state, world, len(groups))
         outcomes = world.fit([*server_jobs, *self._client_jobs(state, group_of, world, at_clients, warm)])
@@ -322,8 +323,3 @@ class SSFL(fl.Method):
 def labels_at_clients(known: fl.Setup | fl.World) -> bool:
     """Whether clients have a few labels of their own, and hide others. "everywhere" hides none and is another case."""
     return any(0 < known.labelled[client] < known.sizes[client] for client in range(known.K))
-
-
-def cut(cohort: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-    """The cohort, already in random order, cut into groups of these sizes."""
-    return [group.tolist() for group in np.split(np.array(cohort), np.cumsum(sizes)[:-1])]

@@ -47,9 +47,7 @@ class SupervisedFL(fl.Method):
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         student = state.server["student"]
         outcomes = trained_on_labels(FedProxUpdate(method=self), student, world, self.batch_size, self.view)
-        mean = mean_of(outcomes, None, lambda client: world.labelled[client] if self.weighting == "size" else 1.0)
-        if mean is None:  # no client sent anything
-            return state, {}
+        mean = mean_of(outcomes, student, lambda client: world.labelled[client] if self.weighting == "size" else 1.0)
         kept: fl.Tree = {}
         if self.server_momentum:
             mean, kept["velocity"] = momentum_step(student, mean, state.server.get("velocity"), self.server_momentum)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, imported, nearest
 from benchmark.errors import ConfigError, one_line
 from benchmark.models.classifier import Classifier
-from benchmark.models.norms import NORMS, no_norm, require_groups_divide
+from benchmark.models.norms import NORMS, require_groups_divide
 from benchmark.streams import stream_seed
 
 ImageShape = tuple[int, int, int]  # channels, rows, columns
@@ -64,7 +64,7 @@ def network_class(name: str) -> type[nn.Module]:
     if not (isinstance(network, type) and issubclass(network, nn.Module)):
         raise ConfigError(f"network: {name!r} is not a subclass of torch.nn.Module")
     try:
-        inspect.signature(network).bind((1, 28, 28), 10, no_norm)
+        inspect.signature(network).bind((1, 28, 28), 10, nn.Identity)
     except TypeError as error:
         raise ConfigError(f"network: {name!r} is made by (image_shape, num_classes, norm), but {error}") from None
     return network

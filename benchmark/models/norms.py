@@ -123,16 +123,11 @@ def require_groups_divide(num_groups: int, channels: int) -> None:
         raise ConfigError(f"model.norm_groups: {num_groups} does not divide {channels} channels; {choose(divisors)}")
 
 
-def no_norm(channels: int) -> nn.Module:
-    """No norm, as in the released EMNIST CNN. That file declares its group norms and never calls them."""
-    return nn.Identity()
-
-
 NORMS: Mapping[str, Callable[[int], Norm]] = {
     "gn": group_norm,
     "bn": lambda num_groups: nn.BatchNorm2d,
     "sbn": lambda num_groups: StaticBatchNorm2d,
-    "none": lambda num_groups: no_norm,
+    "none": lambda num_groups: nn.Identity,
 }
 
 

@@ -81,6 +81,8 @@ def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellName
             setting = {"method": row, "column": column} if column else {"method": row}
             cells.append(Cell(label=label, setting=setting, experiment=experiment))
     name = f"{OWN}/{Path(path).stem}"
+    if wrong := [claim for claim in file.get("claims", ()) if not isinstance(claim, dict)]:
+        raise ConfigError(f"claims: {quoted(wrong[0])} is not a table")
     claims = claims_of({**file, "claims": [{**CLAIM, **claim} for claim in file.get("claims", ())]})
     check_labels("claims", claims, [cell.label for cell in cells])
     return Item(

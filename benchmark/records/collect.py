@@ -113,11 +113,6 @@ def runs_in(cell: Path, troubles: list[str] | None) -> list[Path]:
         return []
 
 
-def told(troubles: Sequence[str], results: Path) -> list[str]:
-    """Each once, by paths from the folder of results on: pages are for others, too."""
-    return list(dict.fromkeys(trouble.replace(f"{results}/", "") for trouble in troubles))
-
-
 def _read(path: Path, troubles: list[str] | None, *, with_rounds: bool = False) -> RunRecord | None:
     """`with_rounds`: they are looked at, too, also where a digest vouches for them."""
     try:

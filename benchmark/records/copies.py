@@ -55,10 +55,13 @@ def read_copy(path: Path) -> RunRecord:
 def copy_of(content: bytes, path: Path, remedy: str = RESTORE) -> RunRecord:
     """The record of a compact copy that lies at `path`. Raises DataError for a file that is not one, or lies under
     another cell or seed than it names."""
+    unzip = zlib.decompressobj(wbits=31)  # of gzip files
     try:
-        text = unzipped(content)
-    except (EOFError, zlib.error) as error:
+        text = unzip.decompress(content, LARGEST)
+    except zlib.error as error:
         raise DataError(f"{path}: cannot be read ({one_line(error)}); {remedy}") from None
+    if not unzip.eof or unzip.unused_data:  # it is cut off, has more behind it, or is larger than a copy can be
+        raise DataError(f"{path}: cannot be read (not one whole gzip file of at most {LARGEST:,} bytes); {remedy}")
     record = unpack(check(json_object(text, path), COPY, f"{path}", remedy), path)
     check_result_is_of(record)
     for what, filed, named in (
@@ -68,15 +71,6 @@ def copy_of(content: bytes, path: Path, remedy: str = RESTORE) -> RunRecord:
         if filed != named:
             raise DataError(f"{path}: is a record of {what} {named}; {remedy}")
     return record
-
-
-def unzipped(content: bytes) -> bytes:
-    """Raises EOFError for what is cut off, has more behind it, or is larger than a copy can be; zlib.error."""
-    unzip = zlib.decompressobj(wbits=31)  # of gzip files
-    text = unzip.decompress(content, LARGEST)
-    if not unzip.eof or unzip.unused_data:
-        raise EOFError(f"not one whole gzip file of at most {LARGEST:,} bytes")
-    return text
 
 
 def pack(record: RunRecord) -> dict[str, Any]:

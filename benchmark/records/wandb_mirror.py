@@ -39,7 +39,7 @@ def unreachable() -> str | None:
     """Why runs cannot go online: no key, or no answer at WANDB_BASE_URL in `SECONDS_TO_ANSWER`. None: they can."""
     address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     host = address.hostname or ""
-    if not os.environ.get("WANDB_API_KEY") and not _in_netrc(host):
+    if not os.environ.get("WANDB_API_KEY") and not (_in_netrc(address.netloc) or _in_netrc(host)):
         return "no API key was found; set WANDB_API_KEY, or type `wandb login`"
     try:
         port = address.port or (443 if address.scheme == "https" else 80)

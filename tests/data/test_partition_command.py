@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from benchmark.cli.data import describe, plot
 from benchmark.cli.main import main
@@ -26,6 +27,17 @@ def test_it_is_the_split_of_the_run_with_a_picture(printed, tmp_path):
     assert actual == json.loads(json.dumps(describe(expected, labels_N)))
     text = " ".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
     assert all(word in text for word in ("server", "client", "realised R = 0."))
+
+
+def test_names_are_printed_as_they_are(printed, tmp_path):
+    """Square brackets, too, which the printer of tables takes for colours."""
+    for name, grey in (("cat [wild]", 10), ("dog", 200)):
+        (tmp_path / "pets[old]" / name).mkdir(parents=True)
+        for index in range(8):
+            Image.new("L", (8, 8), grey + index).save(tmp_path / "pets[old]" / name / f"{index}.png")
+    sizes = ["--data.N_s=4", "--federation.K=2", "--federation.C=1"]
+    said = printed("data", "partition", f"--data=folder:{tmp_path}/pets[old]", *sizes)
+    assert "cat [wild]" in said and "pets[old]: R = " in said
 
 
 def test_a_description_by_hand():

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from benchmark.cli.main import main
+from benchmark.cli.sweep import file_of_item
 from benchmark.papers.arena import AT_CLIENTS, ENTRIES, TRIAL_SEED
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
 from benchmark.records.record import run_folder
 from reports.exports import item_result
-from sweeps.grid import grid_of_item
 from sweeps.launcher import launch
 from sweeps.plan import Seeds, plan, restricted
 from sweeps.processes import LocalWorkers
@@ -98,9 +98,10 @@ def test_quoted_cells_run_on_request_alone_and_show_where_somebody_ran_them(tmp_
     """Table 3: 4 cells of grouping and 3 bounds are trained, 4 of FedMatch shown; a record of one of those is there."""
     (plain,), (asked,) = (items(["ssfl/tab3"], "demo", also_quoted=also) for also in (False, True))
     two = Seeds(pilots=2)
-    assert len(plan([plain], tmp_path, seeds=two).runs) == 2 * plan([plain], tmp_path, seeds=two).cells == 2 * 7
-    assert plan([asked], tmp_path, seeds=two).cells == 11
-    assert all("FedMatch" not in cell for cell in grid_of_item(plain)["cell"])
+    runs, with_quoted = (plan([item], tmp_path, seeds=two).runs for item in (plain, asked))
+    assert (len(runs), len({run.cell_key for run in runs})) == (14, 7)
+    assert len({run.cell_key for run in with_quoted}) == 11
+    assert "FedMatch" not in file_of_item(plain)
     quoted = next(cell for cell in plain.cells if cell.role == "quoted")
 
     def recorded(*_: object, **__: object) -> dict:

@@ -79,6 +79,8 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed):
         ("seeds ", "seed ", "did you mean 'seeds'"),
         ("= 1\nfields", '= "a"\nfields', "seeds: 'a'"),
         ('"SemiFL/R = 0.8" = -1', '"SemiFL/R = 0" = -1', "no cell 'SemiFL/R = 0'"),
+        ('contrast = { "FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -1 }', 'contrast = "x"', "'x' is not a table"),
+        (FILE[FILE.index("[[claims]]") :], 'claims = ["x"]', "claims: 'x' is not a table"),
         ("SemiFL/untuned", "SemiF/untuned", "did you mean 'SemiFL/untuned'"),
     ],
 )

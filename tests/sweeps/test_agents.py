@@ -221,3 +221,14 @@ def test_without_wandb_a_run_goes_on_offline_and_says_so_in_one_line(tmp_path, m
     monkeypatch.setenv("WANDB_API_KEY", "")
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     assert "no API key" in (unreachable() or "")
+
+
+def test_a_key_of_one_s_own_server_is_found_by_host_and_port(tmp_path, monkeypatch):
+    """As `wandb login --host http://127.0.0.1:8080` writes it."""
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = f"127.0.0.1:{server.getsockname()[1]}"
+        (tmp_path / "netrc").write_text(f"machine {host}\n  login user\n  password {'0' * 40}\n")
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://{host}")
+        assert unreachable() is None

@@ -31,7 +31,7 @@ from benchmark.experiment import from_json
 from benchmark.federated.module import FederatedModule
 from benchmark.papers.own import DEFAULT
 from benchmark.records.record import run_folder
-from sweeps.storage import storage_errors
+from sweeps.storage import checked_place, storage_errors
 from sweeps.studies import DECLARED, Study, read_study, study_of_words
 from sweeps.tune import METRIC, Pruning, Worker, open_study, summary_of, tune
 from tests.conftest import record_of
@@ -193,6 +193,16 @@ def test_a_study_survives_a_crash_at_any_byte_of_its_journal(tmp_path, monkeypat
         open_study(TOY, str(cut)).ask()
         values = [trial.value for trial in open_study(TOY, str(cut)).trials]
         assert values == [*known[max(filter(size.__ge__, ends))], None], size
+
+
+def test_a_path_may_have_the_signs_of_a_url(tmp_path):
+    """Where it begins with a slash it is no misspelt URL: /home/ann@corp.example/results."""
+    place = str(tmp_path / "ann@corp:x" / "a.journal")
+    assert checked_place(place) == place
+    with pytest.raises(ConfigError, match="neither a path nor a URL"):
+        checked_place("ann@corp:x/a.journal")
+    with pytest.raises(ConfigError, match=f"--storage: {tmp_path} cannot be read"):
+        checked_place(str(tmp_path))
 
 
 def test_whole_numbers_and_choices_are_tried_as_such(tmp_path, monkeypatch):
