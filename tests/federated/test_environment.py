@@ -1,14 +1,13 @@
 """Who holds which images in every label setting, in streaming rounds, and with the pooled split."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
 from benchmark.data.partition import Dirichlet, FedMatchSkew
 from benchmark.errors import ConfigError
-from benchmark.experiment import Data, Experiment, Federation
+from benchmark.experiment import Data, Federation
 from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.federated.evaluate import Evaluator
@@ -18,19 +17,13 @@ from benchmark.methods.ssfl import CRL
 from benchmark.methods.supervised_fl import SupervisedFL
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import agree, weights_after
-
-METHOD = SupervisedFL(batch_size=8)  # works wherever clients have labels
-
-
-def settled(setting: Any, **changes: Any) -> Experiment:
-    base = tiny_experiment()
-    data = replace(base.data, label_setting=setting, **changes)
-    return replace(base, data=data, method=base.method if setting == "server" else METHOD)
+from tests.methods.watch import tiny_with
 
 
 def test_a_round_trains_on_what_has_arrived():
     """Each image once, with its own label, where labels show."""
-    environment = prepare(settled("everywhere", streaming_steps=10))
+    e = tiny_with(SupervisedFL(batch_size=8), "everywhere")
+    environment = prepare(replace(e, data=replace(e.data, streaming_steps=10)))
     again, first = (environment.part(2, "unlabelled", round_number).positions_N for round_number in (11, 1))
     assert torch.equal(again, first)
     job = Job(
@@ -69,8 +62,6 @@ def test_the_contract_of_sizes_where_labels_are_drawn_apart():
         assert 0 <= len(unlabelled) - len(labelled) - (1397 - 10 * m) // 4 <= 1
         assert set(labelled.positions_N.tolist()) <= set(unlabelled.positions_N.tolist())
         assert unlabelled.labels_N is None
-    with pytest.raises(ConfigError, match="K=5 is odd"):
-        prepare(replace(base, federation=replace(base.federation, K=5)))
 
 
 def test_released_statistics_move_what_is_measured_and_no_weight():
@@ -90,8 +81,8 @@ def test_released_statistics_move_what_is_measured_and_no_weight():
 
 def test_fedmatch_s_split_pools_train_and_test():
     """1,797 digits, 200 for the test and 200 for validation: 1,397 left, as FedMatch's 56,000 of 60,000."""
-    base = settled("server", pooled_test=200, N_validation=200)
-    environment = prepare(replace(base, partition=FedMatchSkew(), federation=Federation(K=10, C=5, T=2, rounds=2)))
+    base = tiny_experiment(partition=FedMatchSkew(), federation=Federation(K=10, C=5, T=2, rounds=2))
+    environment = prepare(replace(base, data=replace(base.data, pooled_test=200, N_validation=200)))
     assert len(environment.data.test_labels_N) == 200 == len(environment.split.validation_N)
     assert sum(environment.sizes.values()) == 1397
     assert environment.data.content_hash != prepare(base.__class__()).data.content_hash

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
@@ -141,17 +140,13 @@ def test_all_kept_and_none_kept(threshold, share):
         assert not torch.equal(sent[1]["student"]["conv1.weight"], start["conv1.weight"])
 
 
-def network_of(model: Model) -> nn.Module:
-    return build(model, (1, 8, 8), 10, 0)
-
-
 @pytest.mark.parametrize(
     ("model", "allowed"),
     [(MODELS["group norm"], True), (MODELS["dropout"], False), (MODELS["batch norm"], False)],
 )
 def test_what_is_left_out_passes_no_network(model, allowed):
     """Half of six images are kept: three pass, or six where a batch norm looks at all of them."""
-    network, seen = network_of(model), []
+    network, seen = build(model, (1, 8, 8), 10, 0), []
     network.register_forward_hook(lambda module, images, logits: seen.append(len(logits)))
     assert leave_out_rejected(network) is allowed
     kept_N = torch.tensor([True, False, True, False, False, True])

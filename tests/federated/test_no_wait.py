@@ -8,13 +8,11 @@ import json
 from dataclasses import replace
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from benchmark.data.augment import Augmentation, Gentle, Weak, make_views
 from benchmark.data.randaugment import RandAugment
-from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.diagnostics.exchange import Exchange
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
@@ -23,6 +21,7 @@ from benchmark.federated.trees import leaves
 from benchmark.methods.fedswitch import FedSwitch, FedSwitchUpdate
 from benchmark.models.build import Model
 from benchmark.records.state import RunState, load, save
+from tests.diagnostics.test_diversity import Noted
 from tests.federated.accelerator import DEVICE, Accelerator, InAWorker, OnAccelerator, OnDevice
 from tests.methods.golden import FOLDER, TRACES, trace
 
@@ -166,17 +165,11 @@ def test_whole_runs_stay_on_the_device(name):
     known = TRACES[name]
     small = replace(known.data, images=200)
     environment = prepare(replace(known, data=small, federation=replace(known.federation, rounds=2)))
-    lines: list[dict[str, float]] = []
-
-    class Notes(pl.Callback):
-        def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
-            assert isinstance(pl_module, FederatedModule)
-            lines.append(dict(pl_module.metrics))
 
     def numbers(module: FederatedModule) -> list[dict[str, float]]:
-        lines.clear()
-        fit(module, [GradientDiversity(every=1), Exchange(), Notes()])
-        return list(lines)
+        noted = Noted(1)
+        fit(module, [noted, Exchange()])
+        return noted.seen
 
     expected = numbers(FederatedModule(environment, ReferenceEngine(environment, fast=True)))
     with Accelerator():

@@ -19,10 +19,6 @@ OWN = "OwnLoss(threshold=self.threshold)"
 README = (ROOT / "benchmark" / "methods" / "README.md").read_text()
 
 
-def played(method):
-    return watched(tiny_experiment(method=method))[0]
-
-
 @pytest.mark.parametrize("own_loss", [False, True])
 def test_the_method_in_the_readme_runs(tmp_path, monkeypatch, own_loss):
     """It is the one of the suite's first page; with its own loss, too."""
@@ -33,7 +29,8 @@ def test_the_method_in_the_readme_runs(tmp_path, monkeypatch, own_loss):
     (tmp_path / "my_method.py").write_text(with_loss.replace("\n\n\n@", f"\n{loss}\n\n@") if own_loss else method)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_method", raising=False)
-    module = played(read_method({"kind": "my_method:ServerLast", "threshold": 0.1, "batch_size": 8}, "method"))
+    mine = read_method({"kind": "my_method:ServerLast", "threshold": 0.1, "batch_size": 8}, "method")
+    module, _ = watched(tiny_experiment(method=mine))
     assert module.metrics["local_steps"] == 2 * (4 + 1) and module.metrics["pseudo/kept"] > 0.5
     assert list(module.models()) == ["student"]
 
@@ -67,7 +64,7 @@ STATE, LOSS = State(server={}), torch.ones(())
 def test_a_wrong_return_value_names_the_function_and_what_was_wanted(monkeypatch, owner, function, returns, message):
     monkeypatch.setattr(owner, function, lambda *arguments: returns)
     with pytest.raises(ConfigError) as caught:
-        played(tiny_experiment().method)
+        watched(tiny_experiment())
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 

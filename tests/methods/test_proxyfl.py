@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from benchmark.federated.environment import weights_of
 from benchmark.methods.proxyfl import ProxyFL
 from benchmark.streams import numpy_stream
-from tests.federated.helpers import module_of
 from tests.methods.plain_torch import PlainRounds, compared, mean, partly_labelled, step
+from tests.methods.watch import tiny_with, watched
 
 SIZES: dict[str, Any] = {"batch_size": 8, "labelled_batch_size": 12, "tuning_batch_size": 6}
 RATES: dict[str, Any] = {"threshold": 0.4, "unlabelled_weight": 2.0, "proxy_weight": 0.7, "decay": 0.6}
@@ -117,11 +117,8 @@ def by_autograd(mean_DF: Tensor, clients: list[Tensor], method: ProxyFL, order: 
 
 def test_a_round_that_counts_no_label_leaves_the_shares():
     """One client a round of which none has labels, and no image is as sure as tau = 1: 0 of 0 images are of a class."""
-    experiment = partly_labelled(replace(METHOD, threshold=1.0), "gn", T=1)
-    few = replace(experiment.federation, C=1, rounds=1)
-    some = replace(experiment.data, label_setting="some_clients", labelled_clients=1)
-    module = module_of(replace(experiment, federation=few, data=some, seed=1))
-    module.training_step(1, 0)
+    e = tiny_with(replace(METHOD, threshold=1.0), "some_clients", C=1, T=1)
+    module, _ = watched(replace(e, seed=1))
     assert module.state.server["shares"].tolist() == pytest.approx([0.1] * 10)
 
 

@@ -1,7 +1,7 @@
 """For the tests of methods: rounds that are watched."""
 
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import Environment
@@ -11,7 +11,6 @@ from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of
 
 Setting = Literal["server", "every_client", "some_clients", "share", "one_more_client", "everywhere", "drawn_apart"]
-SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 
 def tiny_with(method: Any, setting: Setting = "server", *, N_s: int | None = None, **factors: Any) -> Experiment:

@@ -11,7 +11,6 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.trees import first_not_finite
 from benchmark.papers import catalogue, switches
 from benchmark.papers.catalogue import cell_named
-from benchmark.papers.item import Item
 from benchmark.papers.scale import with_fields
 from benchmark.papers.switches import switches_of
 from tests.conftest import ROOT
@@ -19,10 +18,6 @@ from tests.federated.helpers import module_of
 from tests.papers.conftest import item_of
 
 PAPERS = ("ssfl", "semifl", "rscfed", "fedswitch", "sage")
-
-
-def departures(paper: str, profile: str) -> Item:
-    return item_of(f"{paper}/departures", profile)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -44,10 +39,10 @@ def test_a_misspelt_switch_is_refused(tmp_path, monkeypatch):
     (tmp_path / "ssfl").mkdir()
     (tmp_path / "ssfl" / "departures.toml").write_text(file.replace("entry = 10", "entri = 10", 1))
     with pytest.raises(ConfigError, match="switch 'schedule': unknown key 'entri'; did you mean 'entry'"):
-        departures("ssfl", "demo")
+        item_of("ssfl/departures", "demo")
     (tmp_path / "ssfl" / "departures.toml").write_text(file.replace('"printed_schedule"', '"printed"', 1))
     with pytest.raises(ConfigError, match="unknown change 'printed'; choose printed_schedule"):
-        departures("ssfl", "demo")
+        item_of("ssfl/departures", "demo")
 
 
 def after_a_round(e: Experiment) -> FederatedModule:
@@ -62,7 +57,7 @@ def after_a_round(e: Experiment) -> FederatedModule:
 @pytest.mark.parametrize("paper", ["ssfl", "fedswitch", "sage", pytest.param("rscfed", marks=pytest.mark.slow)])
 def test_every_other_way_trains(paper):
     """On the demo: no switch is refused, and numbers are finite. What the study found are numbers, no other ways."""
-    for cell in departures(paper, "demo").cells:
+    for cell in item_of(f"{paper}/departures", "demo").cells:
         if cell.label.endswith("/other") and not cell.label.startswith("found-"):
             after_a_round(cell.experiment)
 

@@ -31,7 +31,7 @@ from benchmark.cli import launch, report
 from benchmark.cli.main import main
 from benchmark.cli.run import resolve
 from benchmark.errors import ConfigError, FsslError
-from benchmark.experiment import Evaluation, Experiment, Federation, from_json, from_record, to_json
+from benchmark.experiment import Experiment, Federation, from_json, from_record, to_json
 from benchmark.files import read_json
 from benchmark.papers import catalogue
 from benchmark.papers.item import Cell, Claim, Item
@@ -59,7 +59,6 @@ EVERY = int(os.environ.get("EVERY", "250"))
 FIRST = 100  # the first seed, all of which confirm
 TINY = tiny_experiment(
     profile="demo",
-    evaluation=Evaluation(every=1, gradient_diversity_every=0),
     federation=Federation(K=4, C=4, T=1, rounds=2),
 )
 OTHER = replace(TINY, optimizer=replace(TINY.optimizer, lr=0.04))

@@ -41,10 +41,6 @@ def holder(tmp_path):
         other.kill()
 
 
-def answer_of(other: subprocess.Popen[str]) -> str:
-    return other.communicate("\n", timeout=60)[0].strip()
-
-
 def of_another_machine(folder: Path) -> Path:
     """The claim of a process there, whose heart has just beaten."""
     path = folder / NAME
@@ -82,7 +78,7 @@ def test_a_stopped_process_loses_it_when_it_is_silent_and_notices_when_it_wakes(
     with claimed(tmp_path, patience=0.5) as claim:
         beat = (tmp_path / NAME).stat().st_mtime_ns
         holder.send_signal(SIGCONT)
-        assert answer_of(holder) == "lost"
+        assert holder.communicate("\n", timeout=60)[0].strip() == "lost"
         assert claim.is_own() and (tmp_path / NAME).stat().st_mtime_ns == beat  # it neither removed nor moved it
     assert claim.after == "no heartbeat"
 
@@ -104,7 +100,7 @@ def test_a_clock_that_jumps_takes_no_run_from_its_process(tmp_path, holder, jump
     os.utime(tmp_path / NAME, (time.time() - jump,) * 2)
     with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=60.0, beat=5.0):
         pass
-    assert answer_of(holder) == "own"
+    assert holder.communicate("\n", timeout=60)[0].strip() == "own"
 
 
 def test_a_claim_that_is_empty_or_damaged_counts_by_its_heartbeat(tmp_path):

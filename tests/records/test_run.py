@@ -202,16 +202,13 @@ def test_callbacks_hear_of_it_and_the_handlers_are_those_of_before(tmp_path):
     heard = []
 
     class Mirror(pl.Callback):
-        def on_train_batch_start(self, *args):
-            os.kill(os.getpid(), SIGTERM)
-
         def on_exception(self, trainer, pl_module, exception):
             heard.append(exception)
 
     numbers = (SIGTERM, SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     with pytest.raises(Stopped, match="after round 0"):
-        run(EXPERIMENT, tmp_path, callbacks=[Mirror()])
+        run(EXPERIMENT, tmp_path, callbacks=[Mirror(), When(0, lambda: os.kill(os.getpid(), SIGTERM))])
     (exception,) = heard
     assert isinstance(exception, Preempted) and exception.signal == "SIGTERM"
     assert [signal.getsignal(number) for number in numbers] == before

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmark.experiment import Evaluation, Federation
+from benchmark.experiment import Federation
 from benchmark.federated.engines import EngineOptions
 from benchmark.methods.catalogue import METHODS, method_name
 from benchmark.records import recorder
@@ -35,7 +35,6 @@ EXPERIMENT = replace(
     TINY,
     method=replace(TINY.method, momentum="released_code"),
     federation=Federation(K=2, C=2, T=2, rounds=ROUNDS),
-    evaluation=Evaluation(every=1),
 )
 ENGINES: dict[str, dict[str, Any]] = {
     "reference": {"engine": "reference"},

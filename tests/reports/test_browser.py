@@ -12,10 +12,6 @@ from tests.reports.fakes import small, table2
 AXE = Path(__file__).parent / "axe" / "axe.min.js.gz"
 
 
-def show(page: Any, path: Path) -> None:
-    page.goto(path.as_uri())
-
-
 KINDS = (
     *("index.html", "compare.html", "glossary.html", "performance.html", "methods/index.html", "methods/ssfl.html"),
     *("ssfl/index.html", "ssfl/departures.html", "ssfl/explained/index.html", "arena/index.html"),
@@ -34,7 +30,7 @@ WIDTH = "document.documentElement.scrollWidth"
 def test_a_page_fits_its_window_prints_whole_and_can_be_read_by_everybody(site: Path, page: Any, kind: str) -> None:
     """Axe: contrast, names and roles, in both themes. By keys alone: the first leads to the content, and what scrolls
     can be scrolled. On A4 nothing scrolls, and what is folded is open."""
-    show(page, next(site.glob(kind)))
+    page.goto(next(site.glob(kind)).as_uri())
     for width in (1400, 390):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate(WIDTH) <= width
@@ -55,7 +51,7 @@ def test_a_page_fits_its_window_prints_whole_and_can_be_read_by_everybody(site: 
 
 
 def test_a_figure_is_read_with_keys(site: Path, page: Any) -> None:
-    show(page, site / item_page(table2()[0]))
+    page.goto((site / item_page(table2()[0])).as_uri())
     figure = page.locator("svg[data-figure=figure]")
     figure.focus()
     figure.press("ArrowRight")
@@ -65,7 +61,7 @@ def test_a_figure_is_read_with_keys(site: Path, page: Any) -> None:
 
 def test_lists_filter_and_tables_sort(site: Path, page: Any) -> None:
     """The boards of claims and the list of items have filters of their own."""
-    show(page, site / "index.html")
+    page.goto((site / "index.html").as_uri())
     board, _, items = page.locator(".listing").all()
     board.locator("input").fill("hardly falls")
     assert board.locator("[data-entry]:visible").count() == 1 and items.locator("[data-entry]:visible").count() == 3
@@ -80,13 +76,13 @@ def test_lists_filter_and_tables_sort(site: Path, page: Any) -> None:
 
 def test_the_theme_is_the_system_s_until_it_is_chosen(site: Path, page: Any) -> None:
     page.emulate_media(color_scheme="dark")
-    show(page, site / "index.html")
+    page.goto((site / "index.html").as_uri())
     assert page.locator("#theme").get_attribute("aria-checked") == "true"
     page.locator("#theme").click()
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     other = page.context.new_page()  # a reload within milliseconds would lose what chromium has yet to write down
     other.emulate_media(color_scheme="dark")
-    show(other, site / "glossary.html")
+    other.goto((site / "glossary.html").as_uri())
     other.locator("#theme[aria-checked=false]").wait_for()
     other.locator("#theme").click()
     page.locator("#theme[aria-checked=true]").wait_for()
