@@ -1,10 +1,9 @@
-"""Claims for readers: what a verdict says in words, its seeds and looks, and a row of a table each."""
+"""Claims for readers: what a verdict says in words, its seeds and looks."""
 
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from benchmark.data.folder import public_name
 from benchmark.methods.central import Central
@@ -17,23 +16,20 @@ from benchmark.verdicts.judge import DECIDED, Estimate, Judged, judge, share_tex
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import contrast
 from reports.formatting import (
-    NONE,
     WORDS,
     amount,
-    claim_address,
     count,
     difference,
     difference_interval,
     in_unit,
-    is_fraction,
     metric_name,
     plain_quote,
     shown,
-    unit_of,
+    slug,
 )
 from reports.provenance import pre_registration
 from reports.reported import Reported
-from reports.tables import Column, Entry, Row, Table, row_of, table_of
+from reports.tables import Table, table_of
 
 DATA = {**PRINTED, **WORDS["data"]}
 RANGE = "least and largest difference"
@@ -63,7 +59,7 @@ class ClaimRow:
     @property
     def page(self) -> str:
         """Its place on the item's page, from the site's root; empty without a page."""
-        return claim_address(self.item, self.claim) if self.has_page else ""
+        return f"{self.reported.page}#claim-{slug(self.claim.name)}" if self.has_page else ""
 
     @property
     def status(self) -> str:
@@ -285,94 +281,3 @@ def without_runs(item: Item, claim: Claim) -> ClaimRow:
         (item,) = items([item.name], "paper")
         judged = next(judged for judged in judge(item, {}) if judged.claim.name == claim.name)
     return ClaimRow(reported=Reported(item, {}), judged=judged, has_page=False)
-
-
-def claim_values(row: ClaimRow) -> dict[str, Any]:
-    """A claim as plain JSON values; estimate, interval and `least` in the metric's unit."""
-    claim, judged, over_all = row.claim, row.judged, row.judged.over_all
-    return {
-        "name": claim.name,
-        "text": claim.quote or claim.name,
-        "source": claim.source,
-        "scope": row.scope,
-        "metric": claim.metric,
-        "unit": "fraction" if is_fraction(claim.metric) else unit_of(claim.metric) or "none",
-        "form": claim.form,
-        "least": float(claim.least),
-        "verdict": judged.verdict,
-        "estimate": judged.estimate,
-        "interval": None if judged.interval is None else list(judged.interval),
-        "level": judged.level,
-        "n": judged.n,
-        "look": judged.looks or None,
-        "over_all_seeds": None
-        if over_all is None
-        else {"estimate": over_all.value, "interval": list(over_all.interval or ()) or None, "n": over_all.n},
-        "collapsed": {label: [fallen, judged.n] for label, fallen in judged.collapsed.items()},
-        "could_decide": judged.could_decide or None,
-        "withdrawn": claim.withdrawn or None,
-        "reason": judged.reason,
-    }
-
-
-def _csv_values(row: ClaimRow) -> dict[str, Any]:
-    """The same as a row of CSV."""
-    values = claim_values(row)
-    low, high = values.pop("interval") or (None, None)
-    over_all = values.pop("over_all_seeds") or {}
-    values["collapsed"] = "; ".join(f"{label} {k} of {n}" for label, (k, n) in values["collapsed"].items())
-    return {
-        "item": row.item.name,
-        "profile": row.item.profile,
-        **values,
-        "contrast": "; ".join(map(sum_text, row.claim.contrasts)),
-        "estimate_over_all": over_all.get("estimate"),
-        "n_over_all": over_all.get("n"),
-        "low": low,
-        "high": high,
-    }
-
-
-def claims_table(rows: Sequence[ClaimRow]) -> Table:
-    """A row a claim, which leads to its page."""
-    words = (Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic"))
-    return table_of(
-        "claims",
-        "Claims; differences are paired by seed, their intervals at the level of the look",
-        ("Claim", "Verdict", "Typical difference", "n", *words),
-        map(_table_row, rows),
-        words=2,
-        data=[_csv_values(row) for row in rows if row.has_page],
-        notes=tuple(f"{row.claim.name}: {row.quote}" for row in rows if row.has_page),
-    )
-
-
-def _table_row(row: ClaimRow) -> Row:
-    claim, judged, over_all = row.claim, row.judged, row.judged.over_all
-    profile = row.item.profile if row.has_page or judged.is_decided else NONE
-    typical_below = [row.interval_of(judged.seen)] if judged.seen else []
-    if over_all:
-        interval = row.interval_of(over_all)
-        typical_below.append(f"all {over_all.n}: {difference(claim.metric, over_all.value)} {interval}")
-    most = max(judged.collapsed.values(), default=0)  # runs of the cell with most
-    fallen = [f"{label}: {share_text(k, judged.n)}" for label, k in judged.collapsed.items() if k]
-    entries = (
-        Entry(
-            text=claim.name,
-            href=row.page,
-            detail=(*row.against, *row.so_far),
-            below=(f"withdrawn from the boards: {claim.withdrawn}",) if claim.withdrawn else (),
-        ),
-        Entry(text=judged.verdict, look=judged.verdict),
-        Entry(text=row.estimate, below=tuple(filter(None, typical_below)), sort=judged.estimate),
-        judged.n,
-        Entry(
-            text=f"{most} of {judged.n}" if judged.collapsed else NONE,
-            below=(*(["runs fall"] if judged.runs_fall else []), *fallen),
-            sort=most / judged.n if judged.collapsed else None,
-        ),
-        Entry(text=row.item.name, below=(row.scope,) if row.has_page else ()),
-        profile,
-        row.topic,
-    )
-    return row_of(entries, paper=row.reported.paper, profile=profile, verdict=judged.verdict, topic=row.topic)

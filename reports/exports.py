@@ -8,7 +8,8 @@ from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
 from benchmark.verdicts.results import Records
 from reports.arena import arena_rows, arena_tables, is_arena
-from reports.claims import claim_values, claims_table, rows_of
+from reports.claims import rows_of
+from reports.claims_table import claim_values, claims_table
 from reports.figures import Picture
 from reports.formatting import WORDS, slug
 from reports.item_figures import drawn_metrics, item_picture

@@ -113,11 +113,6 @@ def item_page(item: Item) -> str:
     return "/".join((*map(slug, item.name.split("/")), slug(item.profile), "index.html"))
 
 
-def claim_address(item: Item, claim: Claim) -> str:
-    """Where the item's page has the claim: ssfl/tab2/laptop/index.html#claim-grouping-helps."""
-    return f"{item_page(item)}#claim-{slug(claim.name)}"
-
-
 def cell_page(cell: Cell, kind: str = "html") -> str:
     """The page of a cell that has a run, from the site's root: cells/94251b4a8952ec66.html; "json": its experiment."""
     return f"cells/{slug(cell.cell_key)}.{kind}"

@@ -1,6 +1,6 @@
-"""An item's figure: which curves or points are in which panel, as its `Drawing` says; and its claims' intervals."""
+"""An item's figure: which curves or points are in which panel, as its `Drawing` says."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,11 +12,10 @@ from benchmark.errors import FsslError
 from benchmark.federated.environment import prepare
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import Cell, Drawing, Item
-from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import summary
-from reports.figures import GRID, INK, MUTED, PALETTE, Look, Picture, canvas, line_looks, plot, styled, titled
-from reports.formatting import WORDS, axis_title, is_fraction, metric_name, unit_text
+from reports.figures import MUTED, Look, Picture, canvas, line_looks, plot, styled, titled
+from reports.formatting import WORDS, axis_title, is_fraction, metric_name
 from reports.paper_table import method_of, setting_text
 from reports.reported import KEPT, Reported
 from reports.results import Series, measured, series_of
@@ -288,39 +287,3 @@ def class_counts(counts: Mapping[str, pd.DataFrame]) -> Picture:
 
 
 # Claims: an interval each, every seed a dot
-
-
-def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
-    """Every claim's interval, those of one unit on one axis. None of what is counted, or has no estimate."""
-    axes: dict[tuple[str, float], list[Judged]] = {}
-    for one in judged:
-        if one.estimate is not None and one.claim.endpoint != "arithmetic":
-            title = ", ".join(filter(None, (f"{metric_name(one.claim.metric)}: difference", unit_text(one.claim))))
-            axes.setdefault((title, 100.0 if is_fraction(one.claim.metric) else 1.0), []).append(one)
-    return [_intervals(rows, title, scale) for (title, scale), rows in axes.items()]
-
-
-@styled
-def _intervals(rows: Sequence[Judged], x_title: str, scale: float) -> Picture:
-    """A row each, on one axis: least difference of interest, interval, seeds (of one contrast alone) and estimate."""
-    room = 0.2 + 0.068 * max(len(one.claim.name) for one in rows)  # inches of the names
-    figure, [[ax]] = canvas(1, 1, {}, width=5.2, height=0.24 * len(rows) + 0.1, left=room)
-    for place, one in enumerate(rows):
-        least, seen, seeds = one.claim.least, one.evidence, list[float]()
-        if seen is not None and len(seen.differences) == 1:
-            seeds = seen.differences_at((seen.confirming or seen.pilots)[: one.n], 0)
-        lines: tuple[tuple[Sequence[Any], dict[str, Any]], ...] = (
-            ((-least, least) if least else (), {"color": GRID, "linewidth": 14, "alpha": 0.6}),
-            (one.interval or (), {"color": PALETTE[0], "linewidth": 2.2, "alpha": 0.55}),
-            (seeds, {"color": PALETTE[0], "marker": "o", "markersize": 4, "alpha": 0.7, "linewidth": 0}),
-            ((one.estimate,), {"color": INK, "marker": "|", "markersize": 10, "markeredgewidth": 1.6}),
-        )
-        for xs, style in lines:
-            ax.plot(scale * np.array(xs), [place] * len(xs), solid_capstyle="butt", **style)
-    titled(ax, x_title, margins=(0.05, 0.05))
-    ax.axvline(0, color=INK, linewidth=0.8)
-    ax.set_yticks(range(len(rows)), [one.claim.name for one in rows])
-    ax.set_ylim(len(rows) - 0.4, -0.6)
-    ax.grid(visible=False, axis="y")
-    ax.spines["left"].set_visible(False)
-    return Picture(figure=figure)

@@ -15,10 +15,12 @@ from benchmark.records.bundle import Bundle, check_bundle, noted, opened
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.arena import is_arena
-from reports.claims import claims_table, rows_of
+from reports.claim_figures import claims_pictures
+from reports.claims import rows_of
+from reports.claims_table import claims_table
 from reports.findings import SENTENCES, findings, kinds, shown_kinds, state_text
 from reports.formatting import NONE, cell_address, count, points, shown
-from reports.item_figures import caption_of, claims_pictures
+from reports.item_figures import caption_of
 from reports.methods import property_table
 from reports.paper_table import is_printed, mean_entry, method_of
 from reports.provenance import remarks, seeds_text

@@ -15,10 +15,11 @@ from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.judge import Estimate, Judged
 from benchmark.verdicts.results import ACCURACY, Records
 from benchmark.verdicts.rule import RULE_VERSION
-from reports.claims import ClaimRow, claim_values, rows_of, scope_text
+from reports.claim_figures import claims_pictures
+from reports.claims import ClaimRow, rows_of, scope_text
+from reports.claims_table import claim_values
 from reports.findings import board, declared_claims, findings, furthest, kinds, papers_table, state_text
-from reports.formatting import claim_address, item_page
-from reports.item_figures import claims_pictures
+from reports.formatting import item_page
 from reports.pages import _card
 from reports.provenance import pre_registration
 from reports.reported import Reported, connect
@@ -57,7 +58,7 @@ def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> Non
         "over 3 pilot seeds. Pilot seeds are not judged.",
     ):
         assert said in text, said
-    assert claim_address(pair(), pair().claims[0]) in page.links()
+    assert rows_of(Reported(*pilots()))[0].page in page.links()
 
 
 def test_a_decided_claim_is_a_finding_with_its_numbers_and_stands_on_its_item_s_page(tmp_path: Path) -> None:

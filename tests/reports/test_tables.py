@@ -12,7 +12,8 @@ from benchmark.data.datasets import DATASETS
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, Records
-from reports.claims import claims_table, rows_of
+from reports.claims import rows_of
+from reports.claims_table import claims_table
 from reports.exports import item_result
 from reports.formatting import csv_safe, markdown, plain_quote
 from reports.paper_table import item_tables, ours_entry
