@@ -316,7 +316,7 @@ def _read(hint: Any, raw: Any, path: str) -> Any:
         return _read_tuple(args, raw, path)
     if origin is Mapping:
         if not isinstance(raw, Mapping):
-            raise ConfigError(f"{path}: {quoted(raw)} is not a table")
+            raise ConfigError(f"{path}: {quoted(raw)} is not a table; write {{ NAME = VALUE }}")
         return {str(key): _read(args[1], value, _join(path, str(key))) for key, value in raw.items()}
     if dataclasses.is_dataclass(hint):
         return raw if isinstance(raw, typing.cast(type, hint)) else from_plain(typing.cast(type, hint), raw, path)

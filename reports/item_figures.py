@@ -284,6 +284,3 @@ def class_counts(counts: Mapping[str, pd.DataFrame]) -> Picture:
     for ax in panels[len(counts) :]:
         ax.set_visible(False)
     return Picture(figure=figure)
-
-
-# Claims: an interval each, every seed a dot

@@ -56,7 +56,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
     if not options.items:
         for name in ("main", "seeds", "pilots", "also", "also_quoted"):
             if getattr(options, name):
-                raise ConfigError(f"--{name.replace('_', '-')}: of which ITEM? name one")
+                raise ConfigError(f"--{name.replace('_', '-')}: needs an ITEM, such as ssfl/tab2")
         if options.profile not in (None, Experiment.profile):
             check_profile(options.profile)
         return on_disk(options.results, profile=options.profile)

@@ -210,7 +210,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None) -> Environme
     name = method_name(experiment.method)
     if (steps := settings.streaming_steps) > 1:
         if getattr(experiment.method, "asks_for_all_images", False):
-            raise ConfigError(f"data.streaming_steps: {steps} with {name!r}, which asks for all images; choose 1")
+            raise ConfigError(f"data.streaming_steps: {steps} with {name!r}, which needs all images at once; choose 1")
         _ = environment._arrivals  # refused before any training
     if settings.label_setting != "server" and not any(map(len, holders.labelled)):
         raise ConfigError("data.label_setting: the clients that are to hold labels hold no images; choose others")

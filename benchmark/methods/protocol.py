@@ -313,6 +313,8 @@ class Method(Checked):
     # Whether it measures the statistics of static batch norms (`with_static_statistics`). Other methods are refused
     # such a network, which would be tested with its initial means 0 and variances 1.
     asks_for_statistics: ClassVar[bool] = False
+    # Whether clients need all their unlabelled images from the first round: refused with `data.streaming_steps`.
+    asks_for_all_images: ClassVar[bool] = False
     # Whether what the server sends depends on what clients reported: bytes are then known after training alone.
     sends_by_reports: ClassVar[bool] = False
 

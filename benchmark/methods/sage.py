@@ -17,7 +17,7 @@ Departures:
 3. SAGE's soft labels are learned by cross-entropy. The released divergence is less by their entropy, which has no
    gradient, and adds 1e-10 to both distributions (SAGE.py:187-191).
 4. The rows but SAGE's have no released code; what their papers leave open is a switch.
-5. FlexMatch asks that clients hold all their images from the first round on (`data.streaming_steps` 1).
+5. FlexMatch needs all images of a client from the first round on: other `data.streaming_steps` than 1 are refused.
 
 Legend: M unlabelled images of a client.
 """

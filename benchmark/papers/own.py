@@ -82,7 +82,7 @@ def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellName
             cells.append(Cell(label=label, setting=setting, experiment=experiment))
     name = f"{OWN}/{Path(path).stem}"
     if wrong := [claim for claim in file.get("claims", ()) if not isinstance(claim, dict)]:
-        raise ConfigError(f"claims: {quoted(wrong[0])} is not a table")
+        raise ConfigError(f"claims: {quoted(wrong[0])} is not a table; write [[claims]], and its keys below it")
     claims = claims_of({**file, "claims": [{**CLAIM, **claim} for claim in file.get("claims", ())]})
     check_labels("claims", claims, [cell.label for cell in cells])
     return Item(

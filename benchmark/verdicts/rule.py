@@ -12,9 +12,9 @@ Raise the version with every change that can move a verdict, in a constant or in
 5  2026-11-26 10:50, baecc6b7: no seed whose cells were trained on a CPU and on a CUDA device, or on two kinds of these.
    After runs that confirm; the first on CUDA, 40 minutes before, are all cells of one claim, on one card. No verdict
    moved.
-6  2026-11-26 23:10, after 2f591c8: that is asked of each contrast, no longer of a claim's contrasts
-   together. After confirming runs of SSFL's Figures 6 and D.1 on CUDA, before a value of theirs was seen. No verdict
-   moved.
+6  2026-11-26 23:05, 36f19237: the cells of each contrast are trained on one kind of device; two contrasts of a claim
+   may be on two. After confirming runs of SSFL's Figures 6 and D.1 on CUDA, before a diversity of theirs was seen. No
+   verdict moved.
 
 Manifests have the version since 4. The hash of the constants shows a change without a new version.
 """

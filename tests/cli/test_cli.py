@@ -83,7 +83,7 @@ TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federatio
         ("work ssfl/tab2 --launcher ray --gpus-per-run inf", 65, "--gpus-per-run: 'inf' is not a number"),
         ("work ssfl/tab2 --launcher slurm", 65, "unknown launcher 'slurm'; choose local or ray"),
         ("status --profile lptop", 65, "unknown profile 'lptop'; choose demo"),
-        ("status --main --pilots 1", 65, "--main: of which ITEM? name one"),
+        ("status --main --pilots 1", 65, "--main: needs an ITEM, such as ssfl/tab2"),
         ("list data --dta x", 65, "unknown option '--dta'; did you mean '--data-root'?"),
         ("run --xyz=3", 65, "unknown option '--xyz'; see `fssl run --help`"),
         ("run --N_s=51", 65, "unknown option '--N_s'; did you mean '--data.N_s'?"),

@@ -196,7 +196,7 @@ def test_a_study_survives_a_crash_at_any_byte_of_its_journal(tmp_path, monkeypat
 
 
 def test_a_path_may_have_the_signs_of_a_url(tmp_path):
-    """Where it begins with a slash it is no misspelt URL: /home/ann@corp.example/results."""
+    """A path from the root, such as /home/ann@corp.example/results, is never taken for a misspelt URL."""
     place = str(tmp_path / "ann@corp:x" / "a.journal")
     assert checked_place(place) == place
     with pytest.raises(ConfigError, match="neither a path nor a URL"):
