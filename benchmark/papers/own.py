@@ -65,6 +65,7 @@ _read_once = cache(own_item)  # a grid asks for it at every combination
 
 
 def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellNamed, trusted: bool) -> Item:
+    file = {**file, "paper": OWN, "item": Path(path).stem}  # what messages name
     rows, columns = file.get("rows"), file.get("columns", {"": {}})
     for name, table in (("rows", rows), ("columns", columns)):
         if not isinstance(table, dict) or not table or not all(isinstance(entry, dict) for entry in table.values()):

@@ -90,7 +90,7 @@ def test_what_is_misspelt_is_refused_in_one_line(mine, typed, instead, message):
     with pytest.raises(ConfigError) as refused:
         items(["./mine.toml"], "demo")
     assert message in str(refused.value) and str(refused.value).startswith("./mine.toml: ")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refused.value) and "None" not in str(refused.value)
 
 
 def test_a_sweep_s_runs_carry_the_claims_of_the_item(mine, monkeypatch, printed):
