@@ -15,11 +15,13 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmark.data.datasets import DATASETS, DataSet, load
 from benchmark.data.partition import Iid
+from benchmark.data.split import Split, split
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.batches import sources_of, steps_of
@@ -82,8 +84,9 @@ def stand_in(experiment: Experiment) -> Environment:
     A user's own folder of images is loaded for its size. Raises ConfigError where method and setting do not fit.
     """
     settings = experiment.data
-    split = replace(experiment, partition=Iid(), data=replace(settings, pooled_test=0))
-    return prepare(split, data=_stand_in_set(settings.name, settings.pooled_test))
+    even = replace(experiment, partition=Iid(), data=replace(settings, pooled_test=0))
+    data = _stand_in_set(settings.name, settings.pooled_test)
+    return prepare(even, data=data, split=lambda labels_N, **rule: _split_of(len(labels_N), **rule))
 
 
 @cache
@@ -111,6 +114,12 @@ def _stand_in_set(name: str, pooled_test: int) -> DataSet:
         std=(0.5,) * shape[0],
         content_hash="stand-in",
     )
+
+
+@cache
+def _split_of(N: int, *, num_classes: int, **rule: Any) -> Split:
+    """How a stand-in of N images is divided; many runs share it."""
+    return split(np.arange(N) % num_classes, num_classes, **rule)
 
 
 # --- the engine ---------------------------------------------------------------------------------------------------

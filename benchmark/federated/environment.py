@@ -171,8 +171,8 @@ def weights_of(network: nn.Module) -> Weights:
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
-def prepare(experiment: Experiment, *, data: DataSet | None = None) -> Environment:
-    """Load and split the data, and check the method against it. `data`: take this set, load none.
+def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Callable[..., Split] = split) -> Environment:
+    """Load and split the data, and check the method against it. `data`: take this set, load none. `split`: the rule.
 
     Raises ConfigError or DataError before any training.
     """

@@ -31,8 +31,7 @@ class RunningMean:
         if not self._sums:
             self._like = weights
             self._sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
-        for name, value in weights.items():
-            self._sums[name].add_(value, alpha=weight)
+        torch._foreach_add_([self._sums[name] for name in weights], list(weights.values()), alpha=weight)
         self.total += weight
 
     def value(self) -> fl.Weights:
