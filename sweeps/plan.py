@@ -85,7 +85,7 @@ def _first_seeds(item: Item) -> Mapping[str, list[int]]:
     """Of each cell the first seeds that confirm: those of the claims on it and on the cells that it bounds, which may
     be of several families; the first hundred where no claim speaks of it."""
     firsts: dict[str, set[int]] = {}
-    for claim in item.claims:
+    for claim in (claim for claim in item.claims if claim.endpoint != "arithmetic"):  # no family judges it
         for cell in (cell for cell in item.cells if cell.label in claim.labels):
             bound = bound_of(cell, item.cells)
             for one in (cell, bound) if bound is not None else (cell,):

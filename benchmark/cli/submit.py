@@ -44,12 +44,14 @@ def act(options: argparse.Namespace) -> None:
     runs = [run for key in labels for run in records.get(key, {}).values() if run.status in FINISHED]
     if not runs:
         raise DataError(f"{options.what}: no finished run of it in {options.results}; `fssl reproduce` makes them")
-    labels = {run.cell_key: labels[run.cell_key] for run in runs}
+    kept = {run.cell_key: labels[run.cell_key] for run in runs}
+    if left := [label for key, label in labels.items() if key not in kept]:
+        print(f"fssl: without {', '.join(left)}: no finished run at --profile {options.profile}", file=sys.stderr)
     texts = {"title": title, "by": options.by, "note": options.note}
-    sys.stdout.buffer.write(write(texts, labels, runs))
+    sys.stdout.buffer.write(write(texts, kept, runs))
     own = sorted({name for run in runs for name in own_names(run.experiment)})
     named = f"; of your own, named as here: {', '.join(own)}" if own else ""
-    print(f"fssl: {len(runs)} runs of {len(labels)} cells{named}", file=sys.stderr)
+    print(f"fssl: {len(runs)} runs of {len(kept)} cells{named}", file=sys.stderr)
 
 
 def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, str], Records]:

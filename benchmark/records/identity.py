@@ -46,7 +46,7 @@ def sources(experiment: Mapping[str, Any]) -> dict[str, str]:
     for name in own_names(experiment):
         module, _, attribute = name.partition(":")
         cls = getattr(sys.modules.get(module), attribute, None)
-        if isinstance(cls, type) and (source := source_hash(cls)) is not None:
+        if isinstance(cls, type) and (source := source_hash(cls, module)) is not None:
             hashes[name] = source
     return hashes
 
@@ -140,9 +140,12 @@ def _in_words(what: str, here: str | None, recorded: str) -> str:
 
 
 @functools.cache
-def source_hash(cls: type) -> str | None:
-    """16 hexadecimal digits; None for a class that has no file, such as one typed into a notebook."""
-    files = files_of(cls.__module__)
+def source_hash(cls: type, module: str) -> str | None:
+    """16 hexadecimal digits of the module that names the class, which may be made in another one; as it was imported.
+
+    None for one that has no file, such as a notebook.
+    """
+    files = files_of(module)
     return hash_of(files) if files else None
 
 

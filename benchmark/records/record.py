@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, cast
 
 from benchmark.config import quoted
 from benchmark.errors import DataError
@@ -81,6 +81,10 @@ class RunRecord:
     def data_note(self) -> str:
         """What a page that shows its numbers has to say of the files that it read; mostly nothing."""
         return str(self.manifest.get("data", {}).get("note", ""))
+
+    @property
+    def data_hash(self) -> str | None:
+        return cast(str | None, self.manifest.get("data", {}).get("hash"))
 
     def summary(self, metric: str) -> Mapping[str, float]:
         """{"mean", "median"} over all rounds that measured it; empty where none did."""

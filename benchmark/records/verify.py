@@ -18,7 +18,7 @@ from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
 from benchmark.experiment import NUMERICS, from_record
 from benchmark.records import claim, state
-from benchmark.records.identity import own_names
+from benchmark.records.identity import differences, own_names
 from benchmark.records.provenance import equal_bits_expected
 from benchmark.records.record import RunRecord, metrics_in, read_run, run_folder
 from benchmark.records.result import settings_of, sums_of
@@ -140,6 +140,8 @@ def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
     faults, absent = [], set()
     sets: dict[str, DataSet] = {}
     computed: dict[object, Mapping[str, str]] = {}
+    records = list(records)
+    trained_on = {(run.cell_key, run.seed, run.data_hash) for run in records}
     for record in records:
         try:
             experiment = from_record(record.experiment)
@@ -158,6 +160,10 @@ def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
         other_files = notes[0] != notes[1] and UNKNOWN_ORIGIN not in "".join(notes)
         if other_files and name in DATASETS and DATASETS[name].original:
             absent.add(name)  # the suite lists the record's files, too: those of the original, or packed ones
+            continue
+        right = computed[key]["hash"]
+        if name not in DATASETS and record.data_hash != right and (record.cell_key, record.seed, right) in trained_on:
+            absent.add(name)  # of a folder as it was; this run was trained again on the images that are there now
             continue
         for what in ("hash", "partition"):
             recorded, right = record.manifest.get("data", {}).get(what), computed[key][what]
@@ -255,7 +261,7 @@ def why_not_here(record: RunRecord) -> str | None:
         EngineOptions().as_recorded(record.manifest)
     except ConfigError as error:  # an engine that is withdrawn, or a device that is not here
         return str(error)
-    return None
+    return next(iter(differences(record.experiment, record.manifest, finished=True)), None)
 
 
 def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[str]:

@@ -24,6 +24,7 @@ from benchmark.records.copies import read_copy, write_reference
 from benchmark.records.identity import differences, source_hash
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
+from benchmark.records.verify import data_faults, retrain
 from sweeps.launcher import launch
 from sweeps.plan import plan_of_runs
 from sweeps.processes import LocalWorkers
@@ -40,11 +41,11 @@ import own_pkg.loss
 class Mine(SSFL):
     pass
 """
-NETWORK = """
+MADE = """
 from benchmark.models.small_cnn import TinyCnn
 
-class Net(TinyCnn):
-    pass
+def made():
+    return type("Net", (TinyCnn,), {})
 """
 
 
@@ -55,7 +56,8 @@ def own_place(tmp_path, monkeypatch, own_cache, of_any_size):  # noqa: F811
     monkeypatch.syspath_prepend(tmp_path / "code")
     for path, text in {
         "own_method.py": METHOD,
-        "own_net.py": NETWORK,
+        "own_net.py": "from own_pkg.made import made\n\nNet = made()\n",
+        "own_pkg/made.py": MADE,
         "own_pkg/__init__.py": "",
         "own_pkg/loss.py": "from . import scale\n",
         "own_pkg/scale.py": "SCALE = 1.0\n",
@@ -163,6 +165,9 @@ def test_a_run_on_other_data_or_code_is_trained_apart_and_going_back_finds_the_f
     assert [attempt["from_round"] for attempt in record_of(apart).manifest["attempts"]] == [0]
     assert run(experiment, results) == result  # not trained again
     if not stopped:
+        both = [record_of(first), record_of(apart)]
+        assert says in retrain(both[0]).skipped
+        assert "pixel" not in what or data_faults(both) == ([], {experiment.data.name})
         for path, known in before.items():
             path.write_bytes(known)
         assert run(make(tmp_path), results) == first_result != result
@@ -267,7 +272,7 @@ def test_sources_are_those_of_the_users_modules_that_are_imported(tmp_path, monk
 
     def hashed() -> str | None:
         forget_modules()
-        return source_hash(importlib.import_module("own_method").Mine)
+        return source_hash(importlib.import_module("own_method").Mine, "own_method")
 
     seen = {hashed()}
     for count, name in enumerate(("own_late", "own_by_name", "own_pkg/__init__", "own_pkg/deep/inner"), 2):

@@ -11,7 +11,7 @@ from benchmark.papers.item import Family, Item
 from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under, closed, families_of, family_items, family_of, hash_of, owner
 from sweeps.plan import Seeds, plan, wanted
-from tests.conftest import tiny_experiment
+from tests.conftest import ROOT, tiny_experiment
 
 
 @pytest.fixture
@@ -55,6 +55,12 @@ def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item)
     later = {tab2.cell(label).cell_key for label in tab2.claims[0].labels}
     assert {run.seed for run in asked} == {100, 101, 200, 201}
     assert later <= {run.cell_key for run in asked if run.seed == 200} < {run.cell_key for run in asked}
+
+
+def test_a_claim_that_is_counted_asks_for_no_seeds_of_its_own():
+    """No family has it: each hundred that it was given would be closed without it."""
+    asked = plan(items(["fedswitch/tab1"], "laptop"), ROOT / "results", seeds=Seeds(confirming=9)).runs
+    assert {run.seed for run in asked} == {*range(100, 109)}
 
 
 def test_another_margin_sentence_or_cell_is_another_claim(tab2: Item):
