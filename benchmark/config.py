@@ -54,6 +54,7 @@ SYMBOLS = {
     "learning_rate": "lr",
 }
 
+FORMS = "write a finite number, bool, str, Literal, tuple[int, ...] or a frozen dataclass"
 LONGEST = 200  # characters of a value in a message
 _brief = reprlib.Repr()
 _brief.maxlevel, _brief.maxstring, _brief.maxlong, _brief.maxother = 3, LONGEST, LONGEST, LONGEST
@@ -233,11 +234,11 @@ def _intervals(cls: Any) -> dict[str, Interval]:
     }
 
 
-def to_plain(value: Any, *, hashed: bool = False) -> Any:
+def to_plain(value: Any, path: str = "", *, hashed: bool = False) -> Any:
     """The dataclass or value as JSON values.
 
     `hashed`: without the fields declared with `added` that are at their value from before, and values by their former
-    names. Raises TypeError for a value that has no exact JSON form.
+    names. Raises ConfigError for a value that has no exact JSON form.
     """
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
@@ -249,13 +250,13 @@ def to_plain(value: Any, *, hashed: bool = False) -> Any:
                 continue
             if hashed and "former" in f.metadata:
                 now = f.metadata["former"].get(now, now)
-            plain[f.name] = to_plain(now, hashed=hashed)
+            plain[f.name] = to_plain(now, _join(path, f.name), hashed=hashed)
         return plain
     if isinstance(value, tuple | list):
-        return [to_plain(part, hashed=hashed) for part in value]
+        return [to_plain(part, path, hashed=hashed) for part in value]
     if isinstance(value, Mapping):
-        return {str(key): to_plain(part, hashed=hashed) for key, part in value.items()}
-    raise TypeError(f"{quoted(value)} has no exact JSON form")
+        return {str(key): to_plain(part, _join(path, str(key)), hashed=hashed) for key, part in value.items()}
+    raise ConfigError(f"{path}: {quoted(value)} has no exact JSON form; {FORMS}, or no type where it is no field")
 
 
 def from_plain(cls: type[T], data: Any, path: str = "") -> T:
@@ -284,7 +285,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
             raw = {**to_plain(fields[key].default), **raw}
         reader = fields[key].metadata.get("read")  # open sets, such as methods, have a reader of their own
         try:
-            values[key] = reader(raw, _join(path, key)) if reader else _read(hints[key], raw, _join(path, key))
+            values[key] = reader(raw, _join(path, key)) if reader else read_as(hints[key], raw, _join(path, key))
         except UnknownKey as error:
             elsewhere = "" if path or not error.hint.startswith("choose ") else full_name(error.name, cls)
             raise ConfigError(f"{error.what}; {elsewhere}") if elsewhere else error from None
@@ -302,7 +303,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         raise ConfigError(message if not path or message.startswith(path) else f"{path}.{message}") from None
 
 
-def _read(hint: Any, raw: Any, path: str) -> Any:
+def read_as(hint: Any, raw: Any, path: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return raw
@@ -317,12 +318,12 @@ def _read(hint: Any, raw: Any, path: str) -> Any:
     if origin is Mapping:
         if not isinstance(raw, Mapping):
             raise ConfigError(f"{path}: {quoted(raw)} is not a table; write {{ NAME = VALUE }}")
-        return {str(key): _read(args[1], value, _join(path, str(key))) for key, value in raw.items()}
+        return {str(key): read_as(args[1], value, _join(path, str(key))) for key, value in raw.items()}
     if dataclasses.is_dataclass(hint):
         return raw if isinstance(raw, typing.cast(type, hint)) else from_plain(typing.cast(type, hint), raw, path)
     reader = {bool: _bool, int: _int, float: _float, str: _str, datetime: _time}.get(hint)
     if reader is None:
-        raise TypeError(f"{path}: configurations cannot hold {hint!r}")
+        raise ConfigError(f"{path}: configurations cannot hold {hint!r}; {FORMS}")
     return reader(raw, path)
 
 
@@ -331,8 +332,8 @@ def _read_union(args: tuple[Any, ...], raw: Any, path: str) -> Any:
     if type(None) in args and raw in (None, "null", "None"):
         return None
     if len(options) == 1:
-        return _read(options[0], raw, path)
-    if any(isinstance(raw, option) for option in options):
+        return read_as(options[0], raw, path)
+    if any(isinstance(option, type) and isinstance(raw, option) for option in options):
         return raw
     kinds = {kind_of(option): option for option in options}
     kind = raw if isinstance(raw, str) else raw.get("kind") if isinstance(raw, Mapping) else None
@@ -345,10 +346,10 @@ def _read_tuple(args: tuple[Any, ...], raw: Any, path: str) -> tuple[Any, ...]:
     if not isinstance(raw, list | tuple):
         raise ConfigError(f"{path}: {quoted(raw)} is not a list")
     if args[-1] is Ellipsis:
-        return tuple(_read(args[0], part, f"{path}[{i}]") for i, part in enumerate(raw))
+        return tuple(read_as(args[0], part, f"{path}[{i}]") for i, part in enumerate(raw))
     if len(raw) != len(args):
         raise ConfigError(f"{path}: {quoted(raw)} has {len(raw)} entries; it needs {len(args)}")
-    return tuple(_read(arg, part, f"{path}[{i}]") for i, (arg, part) in enumerate(zip(args, raw, strict=True)))
+    return tuple(read_as(arg, part, f"{path}[{i}]") for i, (arg, part) in enumerate(zip(args, raw, strict=True)))
 
 
 def _bool(raw: Any, path: str) -> bool:

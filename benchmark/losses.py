@@ -149,7 +149,8 @@ def leave_out_rejected(network: nn.Module) -> bool:
     """Let `loss_of_kept` pass only kept images through this network. False where all must pass: where a batch norm
     would see other batches, or a dropout draw other masks."""
     draws = any(isinstance(module, DROPOUTS) and module.p > 0 for module in network.modules())
-    allowed = not has_batch_statistics(network) and not draws
+    own = not type(network).__module__.startswith("benchmark.")  # what it calls of torch.nn.functional is not seen
+    allowed = not own and not has_batch_statistics(network) and not draws
     setattr(network, _LEAVES_OUT, allowed)
     return allowed
 

@@ -6,6 +6,7 @@ cells of that item, our default and the other way.
 
 import functools
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from reports.reported import Reported
 TEMPLATES = Path(__file__).parent / "templates"
 CITATION = Path(__file__).parents[1] / "CITATION.cff"  # only in a checkout
 MARKS = formatting.WORDS["verdicts"]
-FILTERS = (formatting.sentence, formatting.slug, formatting.plain_quote, formatting.markdown, share_text)
+FILTERS = (formatting.sentence, formatting.slug, formatting.plain_quote, formatting.markdown, share_text, shlex.quote)
 PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")  # what is not Markdown is text
 NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
 

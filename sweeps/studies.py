@@ -18,17 +18,19 @@ from typing import Any, Literal, TypeAlias, cast
 
 from optuna.trial import Trial
 
-from benchmark.config import choose, from_plain, nearest, quoted, scalar
+from benchmark.config import Checked, Count, Whole, choose, from_plain, nearest, quoted, read_as, scalar
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment, to_json
 from benchmark.methods.catalogue import method_name
 from benchmark.papers.catalogue import cell_named
 from benchmark.plain import read_table
+from benchmark.records.identity import data_hash, own_names, sources
 from sweeps.factors import with_fields
 
 FIRST_SEED = 1000  # apart from the seeds of tables
 DIGITS = 3  # significant digits of a value that is tried: finer differences are noise
 EVALUATIONS = 5  # of a run; after each of them a trial may be pruned
+SETS_ITSELF = ("seed", "profile", "evaluation")  # a study does: to search them would do nothing
 HELD_OUT = 100  # labels at the server by default, at least; else as many as it trains on
 SCALES = {"linear": "linear", "log": "logarithmic", "log below one": "logarithmic in 1 - value"}  # for people
 Value: TypeAlias = float | str  # of a field: also a whole number or a truth value
@@ -90,7 +92,7 @@ class Hyperparameter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(Checked):
     """A question to which no paper prints the answer, at a profile. Raises ConfigError."""
 
     name: str  # "fedswitch/open"
@@ -99,12 +101,21 @@ class Study:
     profile: str
     experiment: Experiment  # the defaults, where the search begins
     space: tuple[Hyperparameter, ...]
-    trials: int = 24
-    seeds: int = 3  # runs of a trial
-    startup: int = 10  # trials at random before TPE learns from them; the first is the default
+    trials: Count = 24
+    seeds: Count = 3  # runs of a trial
+    startup: Whole = 10  # trials at random before TPE learns from them; the first is the default
     typed: str = ""  # what names it on a command line, where that is not its name
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        fields = [span.field for span in self.space]
+        if not fields:
+            raise ConfigError("space: is empty; give one field or more to search")
+        for field in fields:
+            if fields.count(field) > 1:
+                raise ConfigError(f"{field}: is searched twice; give it once")
+            if field.partition(".")[0] in SETS_ITSELF:
+                raise ConfigError(f"{field}: is set by the study itself; search another field")
         if not self.experiment.data.N_validation:
             raise ConfigError("data.N_validation is 0: a study chooses on labels held out at the server; set it")
         for span in self.space:
@@ -145,14 +156,17 @@ class Study:
     def key(self) -> str:
         """8 hexadecimal digits that name the question.
 
-        Another experiment, space or number of seeds is another study. The number of trials is left out: more of them
-        extend the same study.
+        Another experiment, space or number of seeds is another study, and so is other code or another folder of images
+        of one's own. The number of trials is left out: more of them extend the same study.
         """
-        question = {
+        question: dict[str, Any] = {
             "default": self.runs(self.defaults)[0].cell_key,
             "space": [(s.field, *(s.values or (s.low, s.high, s.scale))) for s in self.space],
             "seeds": self.seeds,
         }
+        plain = to_json(self.experiment)
+        if own := own_names(plain):
+            question["own"] = [sources(plain), plain["data"]["name"] in own and data_hash(plain)]
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
@@ -217,7 +231,8 @@ def read_study(name: str, profile: str, **given: int) -> Study:
     path = DECLARED.get(name, Path(name))
     file = read_table(path)
     try:
-        cells, fields = file.pop("cells", {}), file.pop("fields", {})
+        cells = read_as(Mapping[str, str], file.pop("cells", {}), "cells")
+        fields = read_as(Mapping[str, Any], file.pop("fields", {}), "fields")
         if profile not in cells:
             raise ConfigError(f"unknown profile {profile!r}; {choose(cells or ['one that its cells name'])}")
         start = with_fields(to_json(cell_named(cells[profile], profile)), fields)

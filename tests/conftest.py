@@ -1,11 +1,14 @@
 """Shared by all tests: one tiny experiment on the embedded digits, and where the packed real data lies."""
 
 import signal
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from benchmark.cli.main import main
 from benchmark.data.augment import Augmentation, Gentle, Weak
@@ -17,6 +20,8 @@ from benchmark.optim.sgd import SGD
 from benchmark.records.record import RunRecord, read_run
 
 torch.set_num_threads(1)
+settings.register_profile("any machine", deadline=None)  # however busy it is
+settings.load_profile("any machine")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # "make test &" of a script starts with it ignored
 
 
@@ -92,3 +97,10 @@ def status_of(pid: int) -> list[str]:
 
 def alive(pid: int) -> bool:
     return bool(status_of(pid))
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.02)

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import pickle
 import pwd
@@ -18,7 +19,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from benchmark.cli import report
 from benchmark.cli.main import ROOT, main
@@ -32,7 +32,7 @@ from benchmark.papers import catalogue
 from benchmark.plain import read_table
 from benchmark.records.record import run_folder
 from tests.conftest import tiny_experiment
-from tests.data.places import own_cache  # noqa: F401 - a fixture for every test here
+from tests.data.places import own_cache, save_images  # noqa: F401 - a fixture for every test here
 
 
 class Evil:
@@ -207,9 +207,7 @@ def test_a_user_without_a_home(words, code, tmp_path, monkeypatch, capsys):
 def test_names_that_a_terminal_cannot_show_are_written_by_number(tmp_path, monkeypatch):
     """U+96EA is snow."""
     for grey, name in enumerate(("dog", "\u96ea")):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for index in range(6):
-            Image.new("L", (8, 8), 100 * grey + index).save(tmp_path / "images" / name / f"{index}.png")
+        save_images(tmp_path / "images" / name, 6, "L", (8, 8), red=100 * grey)
     words = ["--data=folder:images", "--federation.K=2", "--federation.C=2", "--partition=iid", "--data.N_s=2"]
     shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
     monkeypatch.setattr(sys, "stdout", shown)
@@ -239,24 +237,19 @@ def test_no_path_and_no_secret_of_the_user_s_own(tmp_path, monkeypatch, capfd):
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     home = tmp_path / "home-of-anna"
-    for index in range(12):
-        for name, grey in (("cat", index), ("dog", 100 + index)):
-            (home / "pets" / name).mkdir(parents=True, exist_ok=True)
-            Image.new("L", (8, 8), grey).save(home / "pets" / name / f"{index}.png")
+    for name, grey in (("cat", 0), ("dog", 100)):
+        save_images(home / "pets" / name, 12, "L", (8, 8), red=grey)
     results, site = home / "results", tmp_path / "site"
-    words = [
-        *SMALL[1:],
-        "--federation.rounds=2",
-        f"--data.name=folder:{home / 'pets'}",
-        "--data.N_s=2",
-        f"--results={results}",
-    ]
+    data = [f"--data.name=folder:{home / 'pets'}", "--data.N_s=2"]
+    words = [*SMALL[1:], "--federation.rounds=2", *data, f"--results={results}"]
     done = fssl(tmp_path, "run", *words, "--wandb=offline", **SECRETS)
     assert done.returncode == 0, done.stderr
     assert main(["run", *words, "--optimizer.lr=1e30"]) == 70
     (mirrored,) = home.rglob("*.wandb")  # logs stay here
     assert b"folder:pets" in mirrored.read_bytes() and b"home-of-anna" not in mirrored.read_bytes()
     record = next(home.glob("results/runs/*/seed=0"))
+    manifest = (record / "manifest.json").read_text()
+    assert json.loads(manifest)["data"]["name"] == "folder:pets" and "home-of-anna" not in manifest
     (record.with_name("seed=1")).mkdir()
     (record.with_name("seed=1") / "experiment.json").write_text("{")
     assert main(["report", f"--results={results}", f"--site={site}"]) == 0

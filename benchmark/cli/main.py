@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import difflib
+import errno
 import gc
 import importlib
 import importlib.util
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 
 from benchmark import __version__
 from benchmark.config import full_name, nearest
-from benchmark.errors import ConfigError, DataError, FsslError, Stopped, one_line
+from benchmark.errors import ConfigError, DataError, DiskFull, FsslError, Stopped, one_line
 from benchmark.plain import expanded
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed package, the folder that contains it
@@ -192,16 +193,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             method_class(name)  # imported: from here on, records that name it can be read
         if root := getattr(options, "data_root", None):  # counts wherever data are looked for, in other processes, too
             os.environ["FSSL_DATA"] = str(root.absolute())
-        return int(options.act(options) or 0)
+        code = int(options.act(options) or 0)
+        sys.stdout.flush()
+        return code
     except FsslError as error:
         print(f"fssl: {one_line(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("fssl: stopped; the same command goes on from the last save", file=sys.stderr)
         return Stopped.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has closed it
-        return 0
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python writes there once more
+        if error.errno == errno.EPIPE:  # the reader (head, less) has closed it
+            return 0
+        print(f"fssl: cannot write: {error.strerror}; make room, and type the same again", file=sys.stderr)
+        return DiskFull.exit_code
 
 
 def _check_withdrawn(words: Sequence[str]) -> None:

@@ -58,8 +58,10 @@ def grids_of(options: argparse.Namespace) -> list[Grid]:
     """The grids of the sweep files that stand in place of items; none where none does. Raises ConfigError."""
     files = [Path(name) for name in options.items if name.endswith((".yaml", ".yml"))]
     others = seeds_of(options) != Seeds() or options.also or options.also_quoted or options.main
+    others = others or (options.profile, options.rule) != ("laptop", "released_code")
     if files and (len(files) < len(options.items) or others):
-        raise ConfigError("a sweep file names all its runs; leave out ITEM, --also..., --main, --seeds and --pilots")
+        more = "--also..., --main, --profile, --rule, --seeds and --pilots"
+        raise ConfigError(f"a sweep file names all its runs; leave out ITEM, {more}")
     return [read(path) for path in files]
 
 

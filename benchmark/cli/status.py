@@ -24,7 +24,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     add_reference(command)
     command.add_argument("--watch", action="store_true", help="until all is done: live on a terminal, else by lines")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
-    command.set_defaults(profile=None)
+    command.set_defaults(profile=None, with_reference=None)
 
 
 def act(options: argparse.Namespace) -> None:
@@ -54,9 +54,10 @@ def act(options: argparse.Namespace) -> None:
 
 def _look(options: argparse.Namespace) -> list[RunStatus]:
     if not options.items:
-        for name in ("main", "seeds", "pilots", "also", "also_quoted"):
-            if getattr(options, name):
-                raise ConfigError(f"--{name.replace('_', '-')}: needs an ITEM, such as ssfl/tab2")
+        for name in ("main", "seeds", "pilots", "also", "also_quoted", "rule", "with_reference"):
+            if getattr(options, name) != options.parser.get_default(name):
+                word = "no-reference" if options.with_reference is False else name.replace("_", "-")
+                raise ConfigError(f"--{word}: needs an ITEM, such as ssfl/tab2")
         if options.profile not in (None, Experiment.profile):
             check_profile(options.profile)
         return on_disk(options.results, profile=options.profile)

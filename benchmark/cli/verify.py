@@ -19,7 +19,7 @@ from sweeps.plan import plan
 
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
-    command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), all, or bundle.zip")
+    command.add_argument("items", nargs="*", metavar="ITEM", help="with --claims: ssfl/tab2, ssfl, all; or bundle.zip")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
     command.add_argument(
         "--retrain",
@@ -66,6 +66,9 @@ def act(options: argparse.Namespace) -> int:
         return max([verify_bundle(Path(name), options) for name in bundles])
     if options.trust or options.accept:
         raise ConfigError("--trust and --accept are of a bundle: `fssl verify bundle.zip`")
+    if options.items and not options.claims:
+        words = " ".join(options.items)
+        raise ConfigError(f"{words}: only with --claims; type `fssl verify` for all records, or add --claims")
     chosen = items(options.items, options.profile)
     troubles: list[str] = []
     records = list(all_records(options.results, troubles))

@@ -184,7 +184,8 @@ def change_of_network(job: Job, sends: Tree) -> dict[str, Tensor]:
     before = begins_with(job)
     pairs = [(applied(before[name], sends[name]), before[name]) for name in sends if name in before]
     # Eq. 15: trained parameters only
-    return summed([{name: after[name] - old[name] for name in after if not is_statistic(name)} for after, old in pairs])
+    trained = [[n for n, w in after.items() if w.is_floating_point() and not is_statistic(n)] for after, _ in pairs]
+    return summed([{n: after[n] - old[n] for n in names} for names, (after, old) in zip(trained, pairs, strict=True)])
 
 
 def gradient_of_network(job: Job, gradients: Mapping[str, Weights]) -> dict[str, Tensor]:

@@ -147,6 +147,7 @@ class Environment:
             generator=lambda *names: numpy_stream(self.experiment.seed, "start", *names),
             model=self.experiment.model,
             num_classes=self.data.num_classes,
+            buffers=lambda: [name for name, _ in self.network().named_buffers()],
             width=lambda: cast(nn.Linear, self.network().get_submodule(head_of(self.experiment.model))).in_features,
             K=self.K,
             C=federation.C,

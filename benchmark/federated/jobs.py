@@ -15,7 +15,7 @@ from benchmark.federated.environment import Environment, Part
 from benchmark.federated.evaluate import chunks, logits_of
 from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome_of, seed_job, train
-from benchmark.federated.machine import faster_products, memory_named
+from benchmark.federated.machine import failures_named, faster_products
 from benchmark.federated.trees import first_not_finite, moved
 from benchmark.losses import leave_out_rejected
 from benchmark.methods.calls import finished, started
@@ -58,7 +58,7 @@ class JobRunner:
 
         Raises Diverged where it is not finite, FsslError where memory does not suffice.
         """
-        with memory_named(holder_name(job.key.client), round_number), self._products():
+        with failures_named(holder_name(job.key.client), round_number), self._products():
             outcome, losses = self._run(job, round_number, private)
             private, sends = (moved(tree, self._device) for tree in (outcome.private, outcome.sends))
             outcome = replace(outcome, sends=sends, private=private)

@@ -165,7 +165,7 @@ def pass_in_bfloat16(network: nn.Module) -> None:
         return passed
 
     for name in ("features", "forward"):
-        if hasattr(network, name):
+        if hasattr(type(network), name):  # a method of it; `features` may also be layers
             setattr(network, name, in_bfloat16(getattr(network, name)))
 
 
@@ -180,7 +180,11 @@ def load(network: nn.Module, weights: Weights) -> None:
             "trains are whole ones, such as setup.initial_weights()"
         )
     for name, tensor in own.items():
-        tensor.copy_(weights[name])
+        given = weights[name]
+        if given.shape != tensor.shape or given.is_floating_point() != tensor.is_floating_point():
+            was, wanted = (f"{list(one.shape)} of {one.dtype}" for one in (given, tensor))
+            raise ConfigError(f"a weight set does not fit the network: its {name} is {was}, the network's {wanted}")
+        tensor.copy_(given)
 
 
 def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
@@ -251,7 +255,7 @@ def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, We
     for index, batch in enumerate(batches):
         size = max(len(next(iter(stream.views.values()))) for stream in batch.streams.values())
         (module.training_step(batch, index) * size).backward()
-        images += size
+        images += size if batch.phase == 0 else 0
     return {
         name: {
             tensor: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad / images

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmark.errors import FsslError
+from benchmark.errors import ConfigError, FsslError
 
 # glibc's malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
@@ -29,10 +29,17 @@ SHORT = ("can't allocate memory", "bad_alloc", "could not create a primitive", "
 
 
 @contextlib.contextmanager
-def memory_named(holder: str, round_number: int) -> Iterator[None]:
-    """Name the holder whose job did not fit into memory. Raises FsslError."""
+def failures_named(holder: str, round_number: int) -> Iterator[None]:
+    """Name the holder whose job fails in torch: by memory, or a batch of one image. Raises FsslError."""
     try:
         yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ConfigError(
+            f"round {round_number}, {holder}: a batch of one image, which a batch norm cannot take; choose model.norm "
+            "gn, or another method.batch_size or number of clients"
+        ) from error
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(map(str(error).__contains__, SHORT)):
             raise

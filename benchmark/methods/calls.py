@@ -26,7 +26,8 @@ def first_state(method: Any, setup: fl.Setup) -> fl.State:
 def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
     """`round`, which returns a State and numbers."""
     wanted = "a State and the numbers to record, such as `state, {}`"
-    return _pair(method, f"round {world.round}", method.round(state, world), fl.State, Real, wanted)
+    state, named = _pair(method, f"round {world.round}", method.round(state, world), fl.State, Real, wanted)
+    return state, {name: value if type(value) is int else float(value) for name, value in named.items()}
 
 
 def models_of(method: Any, state: fl.State) -> dict[str, fl.Weights]:
@@ -53,10 +54,23 @@ def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, 
 
 
 def loss_of(update: fl.LocalUpdate, phase: int, *arguments: Any) -> fl.Loss:
-    """The loss of one local step and what to report. A scalar tensor, and tensors by name."""
+    """The loss of one local step and what to report. A scalar tensor, and scalar tensors by name.
+
+    Of pseudo-labels "labels_N", whole numbers, and "kept_N", bools.
+    """
     name = update.phases[phase]
-    wanted = "the loss, a scalar tensor, and tensors to report, such as `loss, {}`"
-    return _pair(update, name, getattr(update, name)(*arguments), Tensor, Tensor, wanted)
+    wanted = "the loss, a scalar tensor, and scalar tensors to report, such as `loss, {}`"
+    loss, aux = _pair(update, name, getattr(update, name)(*arguments), Tensor, Tensor, wanted)
+    labels_N, kept_N = aux.get("labels_N"), aux.get("kept_N")
+    for reported, value in aux.items():
+        if value.dim() and reported not in ("labels_N", "kept_N"):
+            _refuse(update, name, f"{_type(value)} as {reported!r}", wanted)
+    if kept_N is not None and (
+        labels_N is None or labels_N.shape != kept_N.shape or labels_N.is_floating_point() or kept_N.dtype != torch.bool
+    ):
+        given = " and ".join(f"{_type(t)} of {getattr(t, 'dtype', None)}" for t in (labels_N, kept_N))
+        _refuse(update, name, f"'labels_N' and 'kept_N' as {given}", "a whole number and a bool for each image")
+    return loss, aux
 
 
 def finished(update: fl.LocalUpdate, local: fl.Local) -> fl.Tree:
@@ -71,7 +85,8 @@ def _pair(owner: object, function: str, result: Any, first: type, values: type, 
     """The result, which has to be a pair of a `first`, a scalar where it is a tensor, and of `values` by name."""
     match result:
         case (head, Mapping() as named) if isinstance(head, first) and not (isinstance(head, Tensor) and head.dim()):
-            wrong = [f"{_type(value)} as {name!r}" for name, value in named.items() if not isinstance(value, values)]
+            right = {name for name, value in named.items() if isinstance(name, str) and isinstance(value, values)}
+            wrong = [f"{_type(value)} as {name!r}" for name, value in named.items() if name not in right]
             if not wrong:
                 return result
             given = wrong[0]

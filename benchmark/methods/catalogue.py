@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmark.config import from_plain, imported, nearest, quoted
+from benchmark.config import from_plain, imported, nearest, quoted, to_plain
 from benchmark.errors import ConfigError
 
 _FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
@@ -15,6 +15,7 @@ METHODS: Mapping[str, type[Any]] = {
     name: imported(f"benchmark.methods.{place}", "method.kind") for name, place in _FILE["methods"].items()
 }
 SETTINGS: Mapping[str, str] = _FILE["settings"]
+WRITE = {"needs": 'needs = frozenset({"server"})', "round": "def round(self, state, world)"}  # else the name alone
 
 
 def method_class(name: str) -> type:
@@ -31,7 +32,8 @@ def method_class(name: str) -> type:
         )
     missing = [part for part in ("init", "round", "models", "check", "needs") if not hasattr(cls, part)]
     if missing:
-        raise ConfigError(f"method.kind: {name!r} is not a method; add {', '.join(missing)}")
+        write = ", ".join(WRITE.get(part, part) for part in missing)
+        raise ConfigError(f"method.kind: {name!r} is not a method; write {write} in the class")
     return cls
 
 
@@ -61,4 +63,7 @@ def read_method(raw: Any, path: str) -> Any:
             f"{path}: {quoted(raw)} is not a method; choose {path}.kind from {', '.join(sorted(METHODS))}"
         )
     cls = method_class(table["kind"])
-    return from_plain(cls, {key: value for key, value in table.items() if key != "kind"}, path)
+    method: Any = from_plain(cls, {key: value for key, value in table.items() if key != "kind"}, path)
+    if ":" in table["kind"]:  # one's own may have fields that its records could not be read with
+        from_plain(cls, to_plain(method, path), path)
+    return method

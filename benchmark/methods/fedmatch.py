@@ -81,10 +81,10 @@ class FedMatch(fl.Method):
     needs = frozenset({"server", "every_client", "share", "drawn_apart"})
 
     def check(self, setup: fl.Setup) -> None:
-        if setup.model.norm == "bn":
+        if buffers := setup.buffers():
             raise ConfigError(
-                "model.norm: 'bn' has running statistics, which belong to neither sigma nor psi; choose 'none' (the "
-                "paper's) or 'gn'"
+                f"model.norm: {setup.model.norm!r} with network {setup.model.network} has {buffers[0]}, which is not "
+                "trained and belongs to neither sigma nor psi; choose 'none' (the paper's) or 'gn', or another network"
             )
 
     def init(self, setup: fl.Setup) -> fl.State:

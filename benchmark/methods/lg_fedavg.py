@@ -37,8 +37,11 @@ class LGFedAvg(fl.Method):
     needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
 
     def check(self, setup: fl.Setup) -> None:
-        if setup.model.norm == "bn":
-            raise ConfigError("model.norm: 'bn' has statistics, which would belong to no holder; choose gn or none")
+        if buffers := setup.buffers():
+            raise ConfigError(
+                f"model.norm: {setup.model.norm!r} with network {setup.model.network} has {buffers[0]}, which is not "
+                "trained and would belong to no holder; choose gn or none, or another network"
+            )
         layers = layers_of(setup.initial_weights())
         if self.private_layers >= len(layers):
             raise ConfigError(

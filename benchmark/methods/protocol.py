@@ -249,6 +249,7 @@ class Setup:
     generator: Callable[..., np.random.Generator]  # generator("layers"): the run's named stream
     model: Model
     num_classes: int  # D
+    buffers: Callable[[], Sequence[str]]  # names of the network's weights that are not trained
     width: Callable[[], int]  # F, of the network's features; raises ConfigError where it gives none
     K: int  # clients, also one that holds the server's labelled images
     C: int
@@ -305,7 +306,8 @@ class World(Setup):
 class Method(Checked):
     """The contract, with what methods of one weight set share.
 
-    A method may inherit from it or have `needs`, `init`, `round`, `models` and `check` itself. It is a frozen
+    A method has `needs`, the label settings that it can use (any other is refused before training), and `round(state,
+    world)`, which returns a `Round`. It may inherit `init`, `models` and `check` or have them itself. It is a frozen
     keyword-only dataclass: its fields are its hyperparameters, by the paper's symbols, and the types of
     `benchmark.config` (`threshold: Share = 0.95`) say which values they may have.
     """
@@ -318,20 +320,11 @@ class Method(Checked):
     # Whether what the server sends depends on what clients reported: bytes are then known after training alone.
     sends_by_reports: ClassVar[bool] = False
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """The label settings that the method can use. Any other is refused before training."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which label settings it needs")
-
     def check(self, setup: Setup) -> None:
         """Raise ConfigError where the method cannot use these factors (S > C)."""
 
     def init(self, setup: Setup) -> State:
         return State(server={"student": setup.initial_weights()})
-
-    def round(self, state: State, world: World) -> Round:
-        """The state after one round, and numbers to record."""
-        raise NotImplementedError(f"{type(self).__name__} has no round")
 
     def models(self, state: State) -> dict[str, Weights]:
         """What may be evaluated, by name; the first is the default."""

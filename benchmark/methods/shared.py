@@ -35,9 +35,11 @@ class RunningMean:
         self.total += weight
 
     def value(self) -> fl.Weights:
-        """The mean, in its former dtype (counters of batches seen are rounded down). Needs a positive total."""
+        """The mean, in its former dtype (whole numbers are rounded down). Needs a positive total."""
         means = {name: total / self.total for name, total in self._sums.items()}
-        return {name: value.to(self._like[name].dtype) for name, value in means.items()}
+        kinds = {name: value.dtype for name, value in self._like.items()}
+        # The mean of equal whole numbers is that number, although thirds of it add up to a little less.
+        return {n: (v if kinds[n].is_floating_point else torch.floor(v + 1e-6)).to(kinds[n]) for n, v in means.items()}
 
 
 def mean(weight_sets: Sequence[fl.Weights], coefficients: Sequence[float] | None = None) -> fl.Weights:

@@ -20,7 +20,16 @@ UNTRAINED = ("quoted", "partition")  # roles of cells that a plan leaves out
 # Of verdicts/metrics.py.
 ENDPOINTS = ("last", "end", "speed", "throughout", "reached", "spread", "collapse", "arithmetic")
 LAST_ROUNDS = re.compile(r"last_(\d+)")  # one more endpoint: the mean over so many last rounds
+ROUNDS_TO = re.compile(r"rounds_to/(0?\.\d+)")  # a metric: "rounds_to/0.4", the rounds to an accuracy of 40 %
+COUNTED = re.compile(r"parameters|MFLOP|MB|classes.*|exchange/\w+")  # metrics that are the same in every run
 PILOTS, CONFIRMING = range(100), range(100, 1000)  # seeds; from 1000 on they tune
+
+
+def check_metrics(metrics: Iterable[str]) -> None:
+    """Raises ConfigError for a target that is no fraction."""
+    for metric in metrics:
+        if metric.startswith("rounds_to/") and not ROUNDS_TO.fullmatch(metric):
+            raise ConfigError(f"{metric}: write a fraction, such as rounds_to/0.7")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +165,9 @@ class Claim(Checked):
             raise ConfigError("contrast is missing")
         if self.endpoint not in ENDPOINTS and not LAST_ROUNDS.fullmatch(self.endpoint):
             raise ConfigError(f"unknown endpoint {self.endpoint!r}; {nearest(self.endpoint, (*ENDPOINTS, 'last_100'))}")
-
+        check_metrics([self.metric])
+        if self.endpoint == "arithmetic" and not COUNTED.fullmatch(self.metric):
+            raise ConfigError(f"endpoint 'arithmetic': {self.metric} differs from run to run; choose 'end'")
         if self.metric.startswith("rounds_to/") != (self.endpoint == "reached"):
             raise ConfigError(f"endpoint {self.endpoint!r} of {self.metric}; rounds_to/... has 'reached', and it alone")
 
@@ -219,6 +230,12 @@ class Item:
     confirms_from: int = CONFIRMING.start
     # The paper's families that have confirming runs, by their first seed; filled in by the plan.
     closed: Mapping[int, Family] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        drawn = Drawing().metrics if self.drawing is None else self.drawing.metrics
+        if not self.metrics or not drawn:
+            raise ConfigError('metrics: is empty; write metrics = ["test/accuracy"]')
+        check_metrics((*self.metrics, *drawn))
 
     @property
     def family(self) -> str:

@@ -15,7 +15,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Experiment, Federation, follow, from_json, to_json
 from benchmark.methods.catalogue import check_known
 from benchmark.methods.fedswitch import FedSwitch
-from benchmark.papers.item import ACCURACY, Cell, Item
+from benchmark.papers.item import ACCURACY, PILOTS, Cell, Item
 from benchmark.papers.published import check_keys, claims_of, drawing_of
 from benchmark.papers.scale import AUGMENTATIONS
 from benchmark.papers.table import SELECTIONS, check_labels
@@ -26,6 +26,7 @@ KINDS = {  # key of a file -> what it holds
     **{"title": str, "from": str, "seeds": int, "rows": dict, "columns": dict, "fields": dict, "figure": dict},
     **{"metrics": list, "notes": list, "claims": list},
 }
+ENTRIES = {"metrics": str, "notes": str, "claims": dict}  # what is in its lists
 WORDS = {"data": "data.name", "network": "model.network"}  # short names of fields whose value is a name
 CLAIM = {"quote": "", "source": "ours", "least": 0.005}
 
@@ -45,7 +46,13 @@ def read_own(path: str, profile: str, cell_named: CellNamed) -> Item:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    return _read_once(path, text, profile, cell_named)
+    if path in _reading:
+        raise ConfigError(f"{path} begins with itself; let `from` name a cell of another file")
+    _reading.append(path)
+    try:
+        return _read_once(path, text, profile, cell_named)
+    finally:
+        _reading.remove(path)
 
 
 def own_item(path: str, text: str, profile: str, cell_named: CellNamed, *, trusted: bool = True) -> Item:
@@ -54,14 +61,18 @@ def own_item(path: str, text: str, profile: str, cell_named: CellNamed, *, trust
         file = tomllib.loads(text)
         check_keys("item", file, set(KINDS))
         for key, value in file.items():
-            if not isinstance(value, KINDS[key]):
+            entries = value if isinstance(value, list) else ()
+            if not (isinstance(value, KINDS[key]) and all(isinstance(entry, ENTRIES[key]) for entry in entries)):
                 raise ConfigError(f"{key}: {quoted(value)} is not what it holds; see benchmark/papers/README.md")
+        if (seeds := file.get("seeds", 3)) is True or not 1 <= seeds <= len(PILOTS):
+            raise ConfigError(f"seeds: {seeds}; choose 1 to 100; --seeds N has those that judge claims")
         return _item(path, file, profile, cell_named, trusted)
     except (ValueError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
 _read_once = cache(own_item)  # a grid asks for it at every combination
+_reading: list[str] = []  # files whose cells are asked for
 
 
 def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellNamed, trusted: bool) -> Item:
@@ -81,9 +92,8 @@ def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellName
                 raise ConfigError(f"{label}: {error}") from None
             setting = {"method": row, "column": column} if column else {"method": row}
             cells.append(Cell(label=label, setting=setting, experiment=experiment))
+    selections = dict.fromkeys(SELECTIONS[cell.experiment.evaluation.selection] for cell in cells)
     name = f"{OWN}/{Path(path).stem}"
-    if wrong := [claim for claim in file.get("claims", ()) if not isinstance(claim, dict)]:
-        raise ConfigError(f"claims: {quoted(wrong[0])} is not a table; write [[claims]], and its keys below it")
     claims = claims_of({**file, "claims": [{**CLAIM, **claim} for claim in file.get("claims", ())]})
     check_labels("claims", claims, [cell.label for cell in cells])
     return Item(
@@ -93,10 +103,7 @@ def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellName
         cells=tuple(cells),
         claims=claims,
         seeds=file.get("seeds", 3),
-        notes=(
-            *file.get("notes", ()),
-            *dict.fromkeys(SELECTIONS[cell.experiment.evaluation.selection] for cell in cells),
-        ),
+        notes=(*file.get("notes", ()), *selections),
         metrics=tuple(file.get("metrics", (ACCURACY,))),
         columns=("column",) if "columns" in file else (),
         drawing=drawing_of(file),
@@ -108,12 +115,14 @@ def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellName
 def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: CellNamed, trusted: bool) -> Experiment:
     """What the last `from` names, with the fields of all parts in their order."""
     starts = [part["from"] for part in parts if "from" in part]
-    plain = to_json(cell_named(starts[-1], profile) if starts else DEFAULT)
+    plain = to_json(cell_named(f"{starts[-1]}", profile) if starts else DEFAULT)
     given: set[str] = set()
     for part in parts:
         names = [WORDS.get(name, name) for name in dotted_names(part)]
         check_once(names)
         given.update(names)
+        if wrong := given & {"seed", "profile"}:
+            raise ConfigError(f"{min(wrong)} is no field of a cell; write seeds = 3 at the top, type --profile demo")
         fields = {key: value for key, value in part.items() if key != "from"}
         merge(plain, {WORDS.get(k, k) if isinstance(v, str) else k: v for k, v in fields.items()})  # data = "mnist"
     if not trusted:  # no class of the user's own is imported

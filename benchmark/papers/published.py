@@ -7,11 +7,11 @@ and with `each_of` one that has its contrasts in each.
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from benchmark.config import from_plain, nearest
+from benchmark.config import from_plain, nearest, quoted
 from benchmark.errors import ConfigError
 from benchmark.papers.item import Claim, Drawing
 
@@ -62,16 +62,17 @@ def drawing_of(file: Mapping[str, Any]) -> Drawing | None:
     """How a figure is drawn; None for a table."""
     if "figure" not in file:
         return None
-    where = f"{file.get('paper')}/{file.get('item')}: figure"
-    check_keys(where, file["figure"], {f.name for f in fields(Drawing)})
-    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in file["figure"].items()}
-    return Drawing(**values)
+    where, kinds = f"{file.get('paper')}/{file.get('item')}.figure", get_args(get_type_hints(Drawing)["kind"])
+    values = {"kind": "curves", **file["figure"]}
+    if (kind := values.pop("kind")) not in kinds:
+        raise ConfigError(f"{where}.kind: {quoted(kind)}; {nearest(kind, kinds)}")
+    return replace(from_plain(Drawing, values, where), kind=kind)
 
 
 def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = None) -> tuple[Claim, ...]:
     """The claims, each once. `data_names`: data set of the paper -> what its cells' labels begin with.
 
-    Where several data sets have one name (a stand-in for all), their claims are one. Raises ConfigError.
+    Where several data sets have one name (a stand-in for all), equal claims are one; of one's own they are refused.
     """
     claims: dict[tuple[object, ...], Claim] = {}
     for raw in file.get("claims", ()):
@@ -82,7 +83,9 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from None
             estimand = tuple(tuple(sorted(contrast.items())) for contrast in claim.contrasts)
-            claims.setdefault((estimand, claim.form, claim.endpoint, claim.metric), claim)
+            first = claims.setdefault((estimand, claim.form, claim.endpoint, claim.metric), claim)
+            if data_names is None and first is not claim:
+                raise ConfigError(f"{where}: is {first.name!r} again, with one contrast and form; remove one of them")
     return tuple(claims.values())
 
 
@@ -90,11 +93,13 @@ def _over_data(raw: Mapping[str, Any], data_names: Mapping[str, str], where: str
     """The fields of a claim, or of its claim on each data set. A `contrast` is the first of its `contrasts`."""
     plain = {key: value for key, value in raw.items() if key not in (*OVER_DATA, "contrast")}
     contrasts = raw.get("contrasts", [])
-    if "contrast" in raw:
+    if "contrast" in raw and isinstance(contrasts, list):
         contrasts = [raw["contrast"], *contrasts]
     way = next((key for key in OVER_DATA if key in raw), None)
     if way is None:
         return [{**plain, "contrasts": contrasts}]
+    if not data_names:
+        raise ConfigError(f"{where}: {way}: these cells name no data set; write whole labels in the contrast")
     for data in raw[way]:
         if data not in data_names:
             raise ConfigError(f"{where}: unknown data set {data!r}; {nearest(data, data_names)}")

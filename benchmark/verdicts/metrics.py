@@ -14,7 +14,6 @@ arithmetic counts and sizes, which need no training or are the same in every run
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
@@ -22,14 +21,13 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, logit
 
-from benchmark.papers.item import ACCURACY, LAST_ROUNDS
+from benchmark.papers.item import ACCURACY, LAST_ROUNDS, ROUNDS_TO
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.rule import FALL, SURE, TENTH
 from benchmark.verdicts.statistics import is_fraction
 
 # FedSwitch Figure 3 (right): "for the last 100 epochs of training", of 800.
 LAST_PART = 8
-ROUNDS_TO = re.compile(r"rounds_to/(0?\.\d+)")  # "rounds_to/0.4": the rounds to an accuracy of 40 %
 
 
 def value_of(record: RunRecord, metric: str) -> float | None:

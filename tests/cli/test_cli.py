@@ -1,7 +1,9 @@
 """The command line: what it prints and lists, and its exit codes; a wrong word leaves nothing, and is named."""
 
 import json
+import os
 import shlex
+import subprocess
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from sweeps.factors import experiment_of
 from sweeps.plan import plan, restricted
 from sweeps.processes import attempt
 from sweeps.sweep_file import written
-from tests.sweeps.agents import small_sweep
+from tests.sweeps.agents import FSSL, small_sweep
 from tests.sweeps.test_tune import TOY_FILE
 
 TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
@@ -84,6 +86,8 @@ TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federatio
         ("work ssfl/tab2 --launcher slurm", 65, "unknown launcher 'slurm'; choose local or ray"),
         ("status --profile lptop", 65, "unknown profile 'lptop'; choose demo"),
         ("status --main --pilots 1", 65, "--main: needs an ITEM, such as ssfl/tab2"),
+        ("status --rule paper", 65, "--rule: needs an ITEM"),
+        ("status --no-reference", 65, "--no-reference: needs an ITEM"),
         ("list data --dta x", 65, "unknown option '--dta'; did you mean '--data-root'?"),
         ("run --xyz=3", 65, "unknown option '--xyz'; see `fssl run --help`"),
         ("run --N_s=51", 65, "unknown option '--N_s'; did you mean '--data.N_s'?"),
@@ -106,6 +110,10 @@ TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federatio
         (f"tune {TOY_FILE} --storage postgres:hunter2@h/d", 65, "postgresql+psycopg://USER@HOST"),
         (f"tune {TOY_FILE} --storage postgresql+psycopg://ann:hunter2@127.0.0.1:1/d --jobs 1", 73, "ann:***@127.0.0.1"),
         ("tune --search optimizer.lr=0.01..0.02", 65, "optimizer.lr: its default 0.03 is not among what is searched"),
+        ("tune --search optimizer.lr=0.01..0.1 --search optimizer.lr=0.02,0.03", 65, "optimizer.lr: is searched twice"),
+        ("tune --search seed=0,1", 65, "seed: is set by the study itself"),
+        ("tune --search evaluation.every=10,20", 65, "evaluation.every: is set by the study itself"),
+        ("verify arena/digits", 65, "arena/digits: only with --claims"),
         ("fly", 65, "fly"),
         ("", 65, "COMMAND"),
     ],
@@ -164,6 +172,13 @@ def test_an_unwritable_results_folder(fssl, tmp_path):
     assert code == 73 and str(tmp_path / "file") in err
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_a_full_disk_behind_standard_output():
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([*FSSL, "list", "methods"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 73 and ended.stderr.count("\n") == 1 and "cannot write: No space left" in ended.stderr
+
+
 def test_run_prints_its_result_as_json(fssl, tmp_path):
     code, out, _ = fssl("run", *TINY, "--json", "--results", tmp_path)
     result = json.loads(out)
@@ -220,7 +235,8 @@ def test_a_sweep_file_is_planned_and_looked_at_as_it_is_trained(fssl, tmp_path):
     assert (planned["cells"], planned["runs"], planned["profile"]) == (2, 3, "demo")
     seen = json.loads(fssl("status", grid, "--json", *places)[1])
     assert seen["counts"]["done"] == 1 and seen["counts"]["missing"] == 3
-    for command, *words in (("plan", "ssfl/tab2"), ("status", "--seeds", "9"), ("work", "--main")):
+    for command, words in (("plan", ["ssfl/tab2"]), ("status", ["--seeds", "9"]), ("work", ["--main"]),
+                           ("plan", ["--profile", "paper"]), ("status", ["--rule", "paper"])):  # fmt: skip
         code, _, error = fssl(command, grid, *words, *places)
         assert code == 65 and "names all its runs" in error
 

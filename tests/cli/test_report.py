@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import threading
-import time
 from argparse import Namespace
 from dataclasses import replace
 from functools import partial
@@ -28,7 +27,7 @@ from benchmark.records.copies import write_reference
 from benchmark.records.record import Records, run_folder
 from benchmark.records.run import run
 from sweeps.plan import plan
-from tests.conftest import ROOT, record_of, tiny_experiment
+from tests.conftest import ROOT, record_of, tiny_experiment, wait_until
 
 
 def small_item(profile: str) -> Item:
@@ -70,13 +69,9 @@ def test_a_record_that_several_items_show_is_read_once(monkeypatch):
 
 def test_reproduce_trains_once_and_prints_the_same_table_before_it_builds_pages(places, capsys, tmp_path, monkeypatch):
     """After hours of training, a site that cannot be written costs the pages alone. They lie with the records."""
-
-    def fail(*arguments: object) -> None:
-        raise CannotWrite("no room for the site")
-
     words, page = [*WORDS, *places], "site/ssfl/tab2/demo/index.html"
     with monkeypatch.context() as patch:
-        patch.setattr(reproduce, "build_pages", fail)
+        patch.setattr(reproduce, "build_pages", Mock(side_effect=CannotWrite("no room for the site")))
         assert main(words) == 73
     first = capsys.readouterr()
     assert "4 runs to train" in first.err and "no room" in first.err and "n=2" in first.out
@@ -176,8 +171,7 @@ def test_a_stopped_command_shows_what_there_is_and_the_same_command_goes_on(plac
     """SIGINT once a run is done, as by `timeout -s INT`: the table has that run, no page is built, exit code 76."""
 
     def interrupt() -> None:
-        while not list(tmp_path.glob("runs/*/*/result.json")):
-            time.sleep(0.01)
+        wait_until(lambda: list(tmp_path.glob("runs/*/*/result.json")))
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()

@@ -31,8 +31,8 @@ def of_any_size(monkeypatch):
 def save_images(
     folder: Path, count: int, mode: str = "RGB", size: tuple[int, int] = (6, 5), red: int = 0, green: int = 0
 ) -> None:
-    """Images that differ by ten in red, or in gray."""
+    """Images that differ by ten in red, or in gray, from `red` on."""
     folder.mkdir(parents=True)
     for index in range(count):
-        colour = 10 * index if mode == "L" else (10 * index + red, 20 + green, 30)
+        colour = 10 * index + red if mode == "L" else (10 * index + red, 20 + green, 30)
         Image.new(mode, size, colour).save(folder / f"{index}.png")

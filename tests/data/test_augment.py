@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 from torch import Tensor
@@ -37,7 +37,6 @@ def views_of(images_NCHW: Tensor, augmentation: Augmentation, seed: int = 1, mea
     return make_views(images_NCHW, names, augmentation, (mean,) * channels, (std,) * channels, generator)
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), mode=st.sampled_from(["reflect", "zero"]), channels=st.sampled_from([1, 3]))
 def test_crops_equal_numpy_pad(data: st.DataObject, mode: str, channels: int) -> None:
     """Flip, np.pad (reflect, or constant 0), slice: pixel by pixel, for every offset, on 9 x 8 images."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest, truncnorm
 
@@ -33,7 +33,6 @@ def test_pooled_images_come_once_with_their_labels():
         pooled(data, 600, 0)
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps=st.integers(1, 15), more=st.integers(0, 200), seed=st.integers(0, 5), client=st.integers(0, 5))
 def test_every_image_arrives_once_in_equal_steps(steps, more, seed, client):
     positions_N = np.arange(steps + more) * 3

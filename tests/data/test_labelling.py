@@ -5,7 +5,7 @@ Shapes: N images, K clients, d classes.
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.data.partition import ClassSkew, Dirichlet, Iid
@@ -25,7 +25,6 @@ def hand_made(*clients: list[int], d: int = 3) -> tuple[Split, np.ndarray]:
     return whole, labels_N
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     setting=st.sampled_from(("server", "every_client", "some_clients", "share", "one_more_client")),
     K=st.integers(2, 12),
@@ -66,7 +65,6 @@ def test_balanced_clients_are_complete_and_of_mean_size():
     assert [len(images_N) for images_N in actual.unlabelled] == [0, 0, 15, 24]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     half=st.integers(1, 6),
     share=st.floats(0.1, 0.9),

@@ -60,7 +60,6 @@ def test_equal_clients_are_equal_up_to_one_image(n_d, half, R, alpha, seed):
     np.testing.assert_array_equal(skew, iid)
 
 
-@settings(max_examples=60, deadline=None)
 @given(n_d=CLASS_SIZES, K=st.integers(1, 30), percent=st.integers(0, 100))
 def test_paper_sizes_are_equation_9_rounded_down_or_up(n_d, K, percent):
     """Eq. 9 once more, client by client in exact fractions: [i in M] n_i R/m_i + n_i (1-R) sum_M q_j/m_j."""
@@ -75,7 +74,6 @@ def test_paper_sizes_are_equation_9_rounded_down_or_up(n_d, K, percent):
         assert abs(int(counts_Kd[client].sum()) - q * N) < 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(K=st.integers(2, 4), d=st.integers(2, 4), data=st.data())
 def test_rounding_keeps_columns_and_rounds_entries_and_rows(K, d, data):
     """Random tables in quarters whose columns are whole."""
@@ -103,7 +101,6 @@ def test_dirichlet_redraws_until_every_client_has_enough():
         Dirichlet(alpha=0.3, min_size=30, max_redraws=0).shares(np.full(4, 100), 6, 0)
 
 
-@settings(max_examples=60, deadline=None)
 @given(n_d=CLASS_SIZES, K=st.integers(1, 25), alpha=st.floats(0.005, 500), seed=st.integers(0, 9))
 def test_limited_gives_a_full_client_nothing_more(n_d, K, alpha, seed):
     """The cap, class by class: whoever held N/K images or more before a class has none of it."""
@@ -125,7 +122,6 @@ def test_fedswitch_proportions_are_those_of_the_dirichlet_distribution():
     assert shares_Sd.var(axis=0) == pytest.approx(share_d * (1 - share_d) / 3, rel=0.15)
 
 
-@settings(max_examples=60, deadline=None)
 @given(n_d=st.lists(st.integers(0, 300), min_size=10, max_size=10).map(np.array), K=st.integers(1, 40))
 def test_fedmatch_rounds_the_printed_proportions_down_or_up(n_d, K):
     """The row of type 0 of `ten_types_of_class_imbalanced_dist` (data/generator.py); type t is t places further."""
@@ -143,7 +139,6 @@ def test_more_shards_for_the_largest_classes_by_hand():
     assert ((counts_Kd > 0).sum(axis=1) == 2).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     n_d=st.lists(st.integers(60, 300), min_size=2, max_size=12).map(np.array),
     K=st.integers(1, 30), wanted=st.integers(1, 12), distinct=st.booleans(), seed=st.integers(0, 5),

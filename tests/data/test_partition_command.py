@@ -5,7 +5,6 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from benchmark.cli.data import describe, plot
 from benchmark.cli.main import main
@@ -13,6 +12,7 @@ from benchmark.data.datasets import load
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.data.split import split
 from benchmark.errors import CannotWrite, ConfigError
+from tests.data.places import save_images
 
 LABELS_N = np.repeat(np.arange(2), 12)
 SIX = ["data", "partition", "--federation.K=6"]
@@ -32,9 +32,7 @@ def test_it_is_the_split_of_the_run_with_a_picture(printed, tmp_path):
 def test_names_are_printed_as_they_are(printed, tmp_path):
     """Square brackets, too, which the printer of tables takes for colours."""
     for name, grey in (("cat [wild]", 10), ("dog", 200)):
-        (tmp_path / "pets[old]" / name).mkdir(parents=True)
-        for index in range(8):
-            Image.new("L", (8, 8), grey + index).save(tmp_path / "pets[old]" / name / f"{index}.png")
+        save_images(tmp_path / "pets[old]" / name, 8, "L", (8, 8), red=grey)
     sizes = ["--data.N_s=4", "--federation.K=2", "--federation.C=1"]
     said = printed("data", "partition", f"--data=folder:{tmp_path}/pets[old]", *sizes)
     assert "cat [wild]" in said and "pets[old]: R = " in said

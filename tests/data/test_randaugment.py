@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from scipy.stats import chisquare
@@ -136,7 +136,6 @@ def released_cutout(width: int, height: int, v: int, u_x: float, u_y: float) -> 
     return np.asarray(image)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     u_x=st.floats(0, 1 - 2**-24, width=32), u_y=st.floats(0, 1 - 2**-24, width=32),
     size=st.sampled_from([(8, 8), (28, 28), (32, 32), (14, 9), (96, 96)]),

@@ -74,10 +74,7 @@ def test_another_number_of_images_than_the_sets_is_refused(tmp_path):
 
 
 def test_no_network_says_where_it_looked_and_what_to_do(tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise urllib.error.URLError("unreachable")
-
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    monkeypatch.setattr("urllib.request.urlopen", Mock(side_effect=urllib.error.URLError("unreachable")))
     (tmp_path / "data").mkdir()
     with pytest.raises(DataError) as caught:
         load("svhn", tmp_path / "data")

@@ -8,10 +8,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.data.datasets import load
 from benchmark.data.partition import ClassSkew, Dirichlet, FedMatchSkew, Iid, Shards
 from benchmark.data.split import class_counts_in_use, mean_total_variation, share_unlabelled, split
 from benchmark.errors import ConfigError
@@ -30,7 +29,6 @@ RULES = (
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     n_d=st.lists(st.integers(30, 120), min_size=2, max_size=8),
     K=st.integers(1, 8),
@@ -53,7 +51,6 @@ def test_nothing_lost_and_nothing_given_twice(n_d, K, a_class, N_validation, rul
     assert len(shared.clients) == K and all(len(client) for client in shared.clients)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     per_client=st.integers(1, 4),
     K=st.sampled_from([6, 12]),
@@ -87,14 +84,6 @@ def test_the_hash_sees_a_move_but_not_an_order():
     assert replace(shared, clients=(joined[:1], joined[1:], *others)).hash() != shared.hash()
 
 
-def test_golden_hash_of_digits():
-    """A changed draw, rounding or hash changes every run of the suite: this number may move only on purpose."""
-    labels_N = load("digits").train_labels_N.numpy()
-    shared = split(labels_N, 10, 100, 10, ClassSkew(R=0.4), 2019, N_validation=50)
-    assert shared.hash() == "ff51ce1d7f4af2019e9d1e99bcbf0628401aaf9653706fe4ec510638e5e504ff"
-
-
-@settings(max_examples=50, deadline=None)
 @given(st.integers(2, 8), st.integers(1, 6), st.integers(0, 10**6))
 def test_realised_R_is_definition_2(K, d, seed):
     """Against Eq. 2 written as its double sum over pairs."""
@@ -137,7 +126,6 @@ def test_clients_without_images_are_refused():
     assert sorted(len(client) for client in shared.clients) == [1, 1, 1, 1, 2]
 
 
-@settings(max_examples=30, deadline=None)
 @given(K=st.integers(1, 30), more=st.integers(0, 50))
 def test_unlabelled_images_are_shared_equally(K, more):
     clients = share_unlabelled(K + more, K, 0)
@@ -147,7 +135,6 @@ def test_unlabelled_images_are_shared_equally(K, more):
         share_unlabelled(3, 4, 0)
 
 
-@settings(max_examples=40, deadline=None)
 @given(n_d=st.lists(st.integers(1, 90), min_size=2, max_size=8).map(np.array), images=st.integers(1, 800))
 def test_a_cap_takes_the_same_share_of_each_class(n_d, images):
     """Every class keeps its exact share, images n_c / N, rounded down or up; together they are the cap."""

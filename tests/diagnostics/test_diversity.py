@@ -93,17 +93,9 @@ def flat(*weight_sets):
     return sum(torch.cat([value.double().flatten() for value in weights.values()]) for weights in weight_sets)
 
 
-def test_all_sixteen_variants_and_no_number_moved(tiny):
+def test_gradients_are_taken_in_every_second_round_and_no_number_moved(tiny):
     module, seen, _ = run_with(tiny, 2)
-    names = {
-        f"diversity/{kind}/{norm}/{power}/{who}"
-        for kind in ("gradient", "delta")
-        for norm in ("l1", "l2")
-        for power in ("squared", "plain")
-        for who in ("clients", "with_server")
-    }
-    assert names <= seen[1].keys()
-    assert not [name for name in seen[0] if name.startswith("diversity/gradient/")]
+    assert ["diversity/gradient/l2/squared/clients" in metrics for metrics in seen] == [False, True, False]
     plain = module_of(module.experiment)
     fit(plain)
     assert agree(module.state.server["average"], plain.state.server["average"])

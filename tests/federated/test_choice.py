@@ -14,7 +14,6 @@ from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.records.verify import retrain
 from tests.conftest import record_of
-from tests.records.conftest import stopped_after
 
 POOL_OF_ONE = EngineOptions(engine="pool", workers=1)
 FEW, MANY = 1, 5_000  # rounds of two clients and a local step: beyond 10,000 steps workers pay
@@ -44,16 +43,7 @@ def test_processes_are_known_before_there_is_data_and_are_what_is_built(tiny, na
     ):
         assert isinstance(built, ProcessPool) == (processes > 1)
         assert ({**built.settings, "workers": 1} == launchers.settings) == (processes > 0)
-
-
-def test_a_run_goes_on_with_the_engine_it_began_with(tiny, tmp_path):
-    """Begun by workers and asked to go on with the reference: the bits are those of workers throughout."""
-    whole = run(tiny, tmp_path / "whole", engine=POOL_OF_ONE)
-    stopped_after(1, tiny, tmp_path / "broken", engine=POOL_OF_ONE)
-    resumed = run(tiny, tmp_path / "broken")
-    broken, as_one = (record_of(run_folder(tmp_path / name, tiny)) for name in ("broken", "whole"))
-    assert broken.manifest["engine"] == as_one.manifest["engine"]
-    assert resumed["last"] == whole["last"]
+        assert built.settings.get("workers", 0) == processes and "device" not in built.settings
 
 
 @pytest.mark.parametrize(("engine", "threads"), [("reference", 2), ("pool", 1)])

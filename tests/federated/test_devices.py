@@ -13,10 +13,8 @@ from benchmark.federated import devices, process_pool
 from benchmark.federated.devices import auto_devices, devices_named, memory_format, prepare_torch
 from benchmark.federated.engines import EngineOptions
 from benchmark.federated.environment import prepare
-from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from tests.conftest import record_of, tiny_experiment
-from tests.records.equality import untimed
+from tests.conftest import tiny_experiment
 
 DEMO, PAPER = Experiment(profile="demo"), Experiment(profile="paper")
 ON_CUDA = {"engine": {"name": "reference", "threads": 1, "device": "NVIDIA H200"}}
@@ -150,16 +148,3 @@ def test_workers_on_cuda_are_started_anew_and_have_the_devices_in_turn(monkeypat
     pool = process_pool.ProcessPool(prepare(tiny_experiment()), 3, ("cuda:0", "cuda:1"))
     assert given == [("cuda:0", True), ("cuda:1", True), ("cuda:0", True)] and str(pool.device) == "cuda:0"
     assert (pool.settings["device"], pool.settings["workers"], pool.settings["bit_equal"]) == ("NVIDIA H200", 3, False)
-
-
-def test_a_run_on_two_devices_is_the_run_on_one(tiny, tmp_path):
-    """The same rounds, to the bit, and what decides them in the record: only the number of workers is another."""
-    results = []
-    for name, places in (("one", ("cpu",)), ("two", ("cpu", "cpu"))):
-        engine = EngineOptions(engine="pool", workers=len(places), devices=places)
-        run(tiny, tmp_path / name, engine=engine)
-        folder = run_folder(tmp_path / name, tiny)
-        noted = record_of(folder).manifest["engine"]
-        results.append((untimed(folder), {**noted, "workers": None}))
-        assert noted["workers"] == len(places) and "device" not in noted
-    assert results[0] == results[1] and len(results[0][0]) == 3

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -153,18 +154,14 @@ def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, 
     monkeypatch.setattr(
         "benchmark.records.run.build_engine", lambda options, environment: Spoiling(environment, (1,), 2)
     )
-    saved, save = [], state.save
-
-    def noted(folder, run_state, *rest):
-        saved.append(run_state)
-        save(folder, run_state, *rest)
-
-    monkeypatch.setattr(state, "save", noted)
+    save = Mock(wraps=state.save)
+    monkeypatch.setattr(state, "save", save)
     with pytest.raises(Diverged, match="round 2, client 1"):
         run(tiny, tmp_path)
     (folder,) = tmp_path.glob("runs/*/seed=0")
     assert (folder / "rounds.jsonl").read_text().count("\n") == 1
-    assert [found.round for found in saved] == [1] and first_not_finite(saved[0].state.server) is None
+    (saved,) = [call.args[1] for call in save.call_args_list]
+    assert saved.round == 1 and first_not_finite(saved.state.server) is None
     monkeypatch.setattr("benchmark.records.run.prepare", None)  # nothing may be prepared, let alone trained
     found = run(tiny, tmp_path)
     assert found["status"] == "diverged" and "round 2, client 1: student." in found["error"]

@@ -7,12 +7,14 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
+from benchmark.diagnostics.diversity import on_all_images
 from benchmark.federated.batches import JobBatches, passes
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare, weights_of
 from benchmark.federated.jobs import JobReader
 from benchmark.federated.local import ClientModule, ServerModule, gradient, pass_in_bfloat16, seed_job, train
 from benchmark.federated.trees import moved
+from benchmark.losses import supervised_loss
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
 from benchmark.optim.sgd import SGD, Constant
@@ -106,11 +108,9 @@ def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused)
     assert difference(weights_of(module.trainable["student"]), weights_of(by_hand.trainable["student"])) < 1e-5
 
 
-def test_the_gradient_pass_is_the_gradient_of_the_mean_loss(environment, jobs):
-    """All images of the server in one batch: the gradient over passes of 8 equals autograd on the mean of all 20."""
-    from benchmark.diagnostics.diversity import on_all_images
-    from benchmark.losses import supervised_loss
-
+def test_the_gradient_pass_is_the_gradient_of_the_mean_loss(environment, jobs, monkeypatch):
+    """All images of the server in one batch: the gradient over passes of 8 equals autograd on the mean of all 20.
+    With two losses in turn on each batch it is that of their sum."""
     (job,) = on_all_images(jobs[:1])
     module = fresh(ServerModule, environment, job)
     batches = list(JobBatches(environment, job, 1, purpose="gradient"))
@@ -122,6 +122,9 @@ def test_the_gradient_pass_is_the_gradient_of_the_mean_loss(environment, jobs):
     labels = torch.cat([part.labels_N for part in parts])
     supervised_loss(network(images), labels).backward()
     assert difference(found, {name: p.grad for name, p in network.named_parameters()}) < 1e-6
+    monkeypatch.setattr(type(job.update), "phases", ("loss", "loss"))
+    twice = gradient(module, [one for batch in batches for one in (batch, replace(batch, phase=1))])["student"]
+    assert difference(twice, {name: 2 * value for name, value in found.items()}) < 1e-6
 
 
 def test_passes_reshuffle_and_leave_out_the_rest():

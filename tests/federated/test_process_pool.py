@@ -7,10 +7,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from benchmark.federated.start import starting
 from benchmark.losses import supervised_loss
 from benchmark.methods.protocol import Job, Key, Limit, Local, Stream, Tree
 from benchmark.methods.shared import StudentUpdate
-from tests.conftest import alive, tiny_experiment
+from tests.conftest import alive, tiny_experiment, wait_until
 from tests.federated.helpers import FastHere, agree, difference
 from tests.methods.golden import TRACES
 
@@ -226,9 +227,7 @@ def test_a_killed_worker_is_one_error_and_not_a_hang(environment, tmp_path):
 
 
 def test_a_machine_that_starts_no_process_is_one_line(environment, monkeypatch):
-    def refused() -> None:
-        raise OSError(24, "Too many open files")
-
+    refused = Mock(side_effect=OSError(24, "Too many open files"))
     monkeypatch.setattr("benchmark.federated.process_pool.Pipe", refused)
     with pytest.raises(FsslError, match="Too many open files; choose --workers 1"):
         ProcessPool(environment, workers=2)
@@ -261,10 +260,3 @@ def test_no_worker_outlives_its_parent(tmp_path):
     wait_until(lambda: not alive(pid), seconds=3)
     parent.join(timeout=20)
     assert parent.exitcode == -signal.SIGKILL
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds
-        time.sleep(0.02)

@@ -61,7 +61,6 @@ PER_SUBSET: dict[str, Any] = {"M": 2, "subset": 3, "labelled_weight": "per_subse
 RELEASED_RSCFED: dict[str, Any] = dict.fromkeys(
     ("labelled_weight", "beta_rule", "distance", "ema_warm_up", "teacher_start", "momentum"), "released_code"
 )
-FEDIRM = values_before(FedIRM)  # as in records from before 2026-11-25
 HALF: dict[str, Any] = {"threshold": 0.14, "ratio": 0.5, "optimizer": SLOW}  # in round 2, too, some labels are kept
 ONE: dict[str, Any] = {"threshold": 0.14, "optimizer": SLOW}
 # tau is within the spread of confidences in both rounds, so that some labels are kept and others are not.
@@ -111,7 +110,7 @@ TRACES = {
         uncertainty=2.3,
         least_confidence=0.13,
         momentum="released_code",
-        **FEDIRM,
+        **values_before(FedIRM),  # as in records from before 2026-11-25
     ),
     "fedprox-fixmatch": of("fedprox_fixmatch", **ONE),
     "fedprox-fixmatch-every-client": of("fedprox_fixmatch", "every_client", **ONE),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -98,7 +98,6 @@ def test_two_rounds_by_plain_torch(way):
         assert min(plain.kept) > 0 and sum(plain.kept) < 0.8 * 2 * 216  # images without labels
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 8), st.integers(2, 10), st.sampled_from([0.1, 1.0, 10.0]), st.integers(0, 10**6))
 def test_no_shares_are_less_biased(K, D, alpha, seed):
     """The conditions of the least: where a share is above 0 its slope is the least of all."""

@@ -17,17 +17,14 @@ from benchmark.federated.trees import tree_bytes
 from benchmark.methods.fedmatch import ClientUpdate, FedMatch, Lambdas, applied, changes, summed
 from benchmark.methods.protocol import Batch
 from benchmark.optim.sgd import SGD
-from tests.conftest import tiny_experiment
 from tests.federated.helpers import difference, module_of
-from tests.methods.watch import Watch
+from tests.methods.watch import Watch, tiny_with
 
-BASE = replace(tiny_experiment(), optimizer=SGD(lr=0.005, momentum=0.9, weight_decay=1e-3))
 METHOD = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, threshold=0.14, helper_interval=3)
 
 
-def experiment(setting="server", method=METHOD, **factors):
-    data = replace(BASE.data, label_setting=setting)
-    return replace(BASE, data=data, method=method, federation=replace(BASE.federation, **factors))
+def experiment(setting, **factors):
+    return replace(tiny_with(METHOD, setting, **factors), optimizer=SGD(lr=0.005))
 
 
 # Helpers.
@@ -37,7 +34,7 @@ def experiment(setting="server", method=METHOD, **factors):
 def test_helpers_are_the_nearest_seen_clients_every_third_round(setting):
     """C = 3 of K = 6: each client seen before has the psi of the two whose last model's softmax on one and the same
     image of noise is nearest to its own, computed here once more; new ones and other rounds have none."""
-    e = experiment(setting, METHOD, K=6, C=3, rounds=6)
+    e = experiment(setting, K=6, C=3, rounds=6)
     module, data = module_of(e), prepare(e).data
     watch, states, network = Watch(module), [module.state.server], module.environment.network().eval()
     for number in range(1, 7):

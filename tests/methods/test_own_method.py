@@ -1,9 +1,12 @@
 """A user's own method: the README's one runs; wrong return values are named."""
 
+import math
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
+from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,9 +40,9 @@ def test_the_method_in_the_readme_runs(tmp_path, monkeypatch, own_loss):
 
 OF_ROUND = "return a State and the numbers to record, such as `state, {}`"
 OF_MODELS = "return the weights to evaluate by name, such as {'student': weights}"
-OF_LOSS = "return the loss, a scalar tensor, and tensors to report, such as `loss, {}`"
+OF_LOSS = "return the loss, a scalar tensor, and scalar tensors to report, such as `loss, {}`"
 OF_START = "return None or Local(trainable={'student': weights})"
-STATE, LOSS = State(server={}), torch.ones(())
+STATE, LOSS, KEPT = State(server={}), torch.ones(()), {"kept_N": torch.ones(2)}
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,7 @@ STATE, LOSS = State(server={}), torch.ones(())
         (SSFL, "round", STATE, f"ssfl, round 1: returned State; {OF_ROUND}"),
         (SSFL, "round", (STATE, None), f"ssfl, round 1: returned State and NoneType; {OF_ROUND}"),
         (SSFL, "round", (STATE, {"loss": "low"}), f"ssfl, round 1: returned str as 'loss'; {OF_ROUND}"),
+        (SSFL, "round", (STATE, {3: 1.0}), f"ssfl, round 1: returned float as 3; {OF_ROUND}"),
         (SSFL, "models", {}, f"ssfl, models: returned {{}}; {OF_MODELS}"),
         (SSFL, "models", {"best": LOSS}, f"ssfl, models: returned {{'best': Tensor}}; {OF_MODELS}"),
         (SSFL, "models", {"best": {"w": LOSS}}, "(missing or unknown: conv1.bias, conv1.weight, conv2.bias); what"),
@@ -58,6 +62,8 @@ STATE, LOSS = State(server={}), torch.ones(())
         (ConsistencyUpdate, "loss", LOSS, f":ConsistencyUpdate, loss: returned Tensor[]; {OF_LOSS}"),
         (ConsistencyUpdate, "loss", (torch.ones(2), {}), f"loss: returned Tensor[2] and {{}}; {OF_LOSS}"),
         (ConsistencyUpdate, "loss", (LOSS, {"l": 1.0}), f"loss: returned float as 'l'; {OF_LOSS}"),
+        (ConsistencyUpdate, "loss", (LOSS, {"v": torch.ones(2)}), f"loss: returned Tensor[2] as 'v'; {OF_LOSS}"),
+        (ConsistencyUpdate, "loss", (LOSS, KEPT), " as NoneType of None and Tensor[2] of torch.float32; return"),
         (ConsistencyUpdate, "finish", None, "finish: returned NoneType; return what is sent by name, such as {'"),
     ],
 )
@@ -80,12 +86,31 @@ class Apart:
     check, init, models = Method.check, Method.init, Method.models
 
     def round(self, state, world):
-        return state, {}
+        return state, {"own": np.int64(3), "is": True}
 
 
 def test_a_method_may_have_the_five_names_itself(tmp_path):
     assert method_class(f"{__name__}:Apart") is Apart
     assert run(tiny_experiment(method=Apart()), tmp_path)["status"] == "done"
+
+
+Bare = make_dataclass("Bare", [], bases=(Method,), frozen=True, kw_only=True)
+
+
+@pytest.mark.parametrize(
+    ("hint", "default", "message"),
+    [
+        (float, math.inf, "method.own: inf has no exact JSON form"),
+        (list[int], field(default_factory=lambda: [1]), r"method.own: .*cannot hold list.int.; write .*tuple.int, "),
+        (tuple[int, ...] | Literal["all"], "all", "method.own.kind: unknown value 'all'"),
+        (int, 0.5, "method.own: 0.5 is not a whole number"),
+    ],
+)
+def test_a_field_that_no_record_can_hold_is_refused_when_the_class_is_read(monkeypatch, hint, default, message):
+    made = make_dataclass("Made", [("own", hint, default)], bases=(Apart,), frozen=True, kw_only=True)
+    monkeypatch.setattr(sys.modules[__name__], "Made", made, raising=False)
+    with pytest.raises(ConfigError, match=message):
+        read_method(f"{__name__}:Made", "method")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +119,8 @@ def test_a_method_may_have_the_five_names_itself(tmp_path):
         ("semifll", "did you mean 'semifl'"),
         ("grouping", "type --method ssfl --method.averaging grouping"),
         (f"{__name__}:Plain", "is not a dataclass"),
-        ("benchmark.optim.sgd:SGD", "add init, round, models, check, needs"),
+        ("benchmark.optim.sgd:SGD", "write init, def round"),
+        (f"{__name__}:Bare", r"write def round\(self, state, world\), needs = frozenset.* in the class"),
     ],
 )
 def test_names_that_are_no_method(name, message):

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision.models import resnet18
 
 from benchmark.errors import ConfigError
 from benchmark.models.build import NETWORKS, ImageShape, Model, build, count_parameters, forward_flops
@@ -113,8 +114,6 @@ def images_of(shape: ImageShape, count: int = 3) -> Tensor:
         (SMALL_CNN, (1, 28, 28), 10, 207_018),
         # (9+1)*16 + 2*16 + (9*16+1)*32 + 2*32 + (512+1)*64 + 65*10 = 160+32+4,640+64+32,832+650
         (TINY_CNN, (1, 8, 8), 10, 38_378),
-        # the figure printed for the released network
-        (Model(network="wresnet28x2", norm="bn"), (3, 32, 32), 10, 1_467_610),
         # convolutions with bias 27*64+64 + 576*128+128 + 2*(1152*128+128) + 1152*256+256 + 2304*512+512
         # + 2*(4608*512+512) = 6,565,760; norms 2*(64+3*128+256+3*512) = 4,480; fc 513*10 = 5,130
         (Model(network="resnet9"), (3, 32, 32), 10, 6_575_370),
@@ -192,8 +191,6 @@ def test_resnet18_is_torchvisions_with_another_stem() -> None:
     """torchvision's ResNet-18 with a 3x3 stem and no max-pool has the same tensors in the same order: copied over,
     they must give the same logits. (Its downsample stands last in a block, as our shortcut does.)
     """
-    from torchvision.models import resnet18
-
     theirs = resnet18(num_classes=10, norm_layer=lambda channels: nn.GroupNorm(32, channels))
     theirs.conv1, theirs.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     ours = build(Model(network="resnet18"), (3, 32, 32), 10, seed=1)

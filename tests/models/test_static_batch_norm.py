@@ -1,7 +1,7 @@
 """Static batch norm against torch's, in training and after a pass for statistics."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -20,7 +20,6 @@ def batches_of(sizes: list[int], shape: tuple[int, int, int] = (CHANNELS, 4, 5),
     return [torch.randn(size, *shape, generator=generator) * scale_C11 + 10 * scale_C11 for size in sizes]
 
 
-@settings(max_examples=25, deadline=None)
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6), seed=st.integers(0, 1000))
 def test_pooled_they_are_those_of_all_values(sizes: list[int], seed: int) -> None:
     """E[x] and Var[x] of all images at once, whatever the batches' sizes; the first of them moved by 5."""

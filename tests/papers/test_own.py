@@ -26,6 +26,7 @@ name     = "FedSwitch is better"
 contrast = { "FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -1 }
 form     = "improves"
 """
+CLAIMS = FILE[FILE.index("[[claims]]") :]
 SHORT = ("--federation.rounds=1", "--federation.T=1")
 
 
@@ -80,7 +81,22 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed):
         ("= 1\nfields", '= "a"\nfields', "seeds: 'a'"),
         ('"SemiFL/R = 0.8" = -1', '"SemiFL/R = 0" = -1', "no cell 'SemiFL/R = 0'"),
         ('contrast = { "FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -1 }', 'contrast = "x"', "'x' is not a table"),
-        (FILE[FILE.index("[[claims]]") :], 'claims = ["x"]', "claims: 'x' is not a table"),
+        (CLAIMS, 'claims = ["x"]', "claims: ['x'] is not"),
+        (CLAIMS, f"{CLAIMS}least = 0.1\n{CLAIMS}", "claim 'FedSwitch is better': is 'FedSwitch is better' again"),
+        (CLAIMS, f'{CLAIMS}mean_over = ["mnist"]', "mean_over: these cells name no data set"),
+        (CLAIMS, f'{CLAIMS}endpoint = "arithmetic"', "test/accuracy differs from run to run; choose 'end'"),
+        (CLAIMS, f'{CLAIMS}endpoint = "reached"\nmetric = "rounds_to/70"', "such as rounds_to/0.7"),
+        *[("seeds   = 1", f"seeds = {n}", "choose 1 to 100") for n in ("0", "-2", "true", "200")],
+        ("seeds   = 1", 'metrics = ["rounds_to/abc"]', "such as rounds_to/0.7"),
+        ("seeds   = 1", 'figure = { metrics = ["rounds_to/70"] }', "such as rounds_to/0.7"),
+        ("seeds   = 1", "metrics = []", 'write metrics = ["test/accuracy"]'),
+        *[("seeds   = 1", f"{key} = [1]", f"{key}: [1] is not") for key in ("metrics", "notes")],
+        ("seeds   = 1", 'figure = { kind = "curve" }', "figure.kind: 'curve'; choose curves, against or class_counts"),
+        ("seeds   = 1", 'figure = { metrics = "test/loss" }', "'test/loss' is not a list"),
+        ("seeds   = 1", 'from = "./mine.toml:SemiFL"', "./mine.toml begins with itself"),
+        *[('"federation.T" = 2', f"{key} = 5", f"{key} is no field of a cell") for key in ("seed", "profile")],
+        ("SemiFL = { from =", "B = { from = 3 }, SemiFL = { from =", "unknown item '3'"),
+        (CLAIMS, f"{CLAIMS}contrasts = 3", "contrasts: 3 is not a list"),
         ("SemiFL/untuned", "SemiF/untuned", "did you mean 'SemiFL/untuned'"),
     ],
 )

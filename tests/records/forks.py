@@ -16,7 +16,7 @@ from benchmark.federated.engines import EngineOptions
 from benchmark.federated.start import starting
 from benchmark.records.claim import PATIENCE
 from benchmark.records.run import run
-from tests.conftest import status_of
+from tests.conftest import status_of, wait_until
 from tests.records import faults
 
 SECONDS_TO_END = 180.0
@@ -58,13 +58,11 @@ class Child:
 
     def wait_for_rounds(self, number: int) -> None:
         """Until so many are saved."""
-        while self._process.is_alive() and _saved_rounds(self._results) < number:
-            time.sleep(0.01)
+        wait_until(lambda: not self._process.is_alive() or _saved_rounds(self._results) >= number, SECONDS_TO_END)
 
     def wait_until_stopped(self) -> None:
         """By SIGSTOP."""
-        while self._process.is_alive() and status_of(self.pid)[:1] != ["T"]:
-            time.sleep(0.01)
+        wait_until(lambda: not self._process.is_alive() or status_of(self.pid)[:1] == ["T"], SECONDS_TO_END)
 
     def end(self, seconds: float = SECONDS_TO_END) -> End:
         """Wait for its end; after so many seconds it is killed."""

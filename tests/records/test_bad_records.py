@@ -34,7 +34,7 @@ from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment, Federation, from_json, from_record, to_json
 from benchmark.files import read_json
 from benchmark.papers import catalogue
-from benchmark.papers.item import Cell, Claim, Item
+from benchmark.papers.item import Cell, Item
 from benchmark.records.copies import copied, copy_digest, pack, read_copy
 from benchmark.records.record import PROGRESS, RESULT, ROUNDS, read_run, run_digest, run_folder, run_name
 from benchmark.records.run import run
@@ -46,6 +46,7 @@ from benchmark.verdicts.rule import rule
 from sweeps.processes import attempt
 from tests.conftest import record_of, tiny_experiment
 from tests.records.conftest import stopped_after
+from tests.reports.fakes import pair
 from tests.sweeps.here import Here
 
 FILES = ("experiment.json", "manifest.json", ROUNDS, RESULT)  # of a run; all that its digest is made of
@@ -54,22 +55,19 @@ ODD: dict[str, Any] = {
     "null": None, "text": "x", "list": [1], "object": {"a": 1}, "NaN": float("nan"), "400 digits": int("9" * 400),
     "negative": -1, "true": True, "missing": MISSING,
 }  # fmt: skip
-COMMANDS = ("status --json", "status ssfl/odd", "plan ssfl/odd", "report ssfl/odd", "verify ssfl/odd", "work ssfl/odd")
+COMMANDS = (
+    "status --json",
+    "status ssfl/odd",
+    "plan ssfl/odd",
+    "report ssfl/odd",
+    "verify ssfl/odd --claims",
+    "work ssfl/odd",
+)
 EVERY = int(os.environ.get("EVERY", "250"))
 FIRST = 100  # the first seed, all of which confirm
-TINY = tiny_experiment(
-    profile="demo",
-    federation=Federation(K=4, C=4, T=1, rounds=2),
-)
+TINY = tiny_experiment(profile="demo", federation=Federation(K=4, C=4, T=1, rounds=2))
 OTHER = replace(TINY, optimizer=replace(TINY.optimizer, lr=0.04))
-CLAIM = Claim(
-    name="one beats the other",
-    quote="",
-    source="a test",
-    form="improves",
-    least=0.01,
-    contrasts=({"odd": 1, "sound": -1},),
-)
+CLAIM = replace(pair().claims[0], contrasts=({"odd": 1, "sound": -1},))
 EXPERIMENT, COPY = "experiment.json", "copy"
 Files = dict[str, Any]  # of a run, and its compact copy: trees by name; MISSING is not there
 Odd = tuple[str, str, tuple[str | int, ...], str]  # form, file, path of the field in it, name in ODD

@@ -17,7 +17,7 @@ import pytest
 from benchmark.errors import RunningElsewhere
 from benchmark.records.claim import NAME, ClaimLost, claimed, is_held, why_dead
 from benchmark.records.processes import this_process
-from tests.conftest import ROOT
+from tests.conftest import ROOT, wait_until
 
 # Claims the folder argv[1], says so, and when a line comes in whether the claim is still its own.
 HOLDER = """
@@ -72,9 +72,7 @@ def test_a_stopped_process_loses_it_when_it_is_silent_and_notices_when_it_wakes(
     holder.send_signal(SIGSTOP)
     with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=60.0):
         pass
-    deadline = time.monotonic() + 20
-    while is_held(tmp_path, patience=0.5):
-        assert time.monotonic() < deadline
+    wait_until(lambda: not is_held(tmp_path, patience=0.5), 20)
     with claimed(tmp_path, patience=0.5) as claim:
         beat = (tmp_path / NAME).stat().st_mtime_ns
         holder.send_signal(SIGCONT)

@@ -104,7 +104,8 @@ def test_the_record_is_that_of_an_unbroken_run(request, whole, tmp_path, place, 
 
 
 def test_it_goes_on_with_other_workers_and_each_attempt_has_its_code_packages_and_processor(whole, tmp_path):
-    """Killed with a pool of two, taken up by a pool of one: equal bits, since both are one engine."""
+    """Killed with a pool of two, taken up by a process that is told the reference engine: it goes on as a pool of one,
+    whose bits are equal."""
     killed = Child(EXPERIMENT, tmp_path, **ENGINES["pool of two"], happens=("killed", "in a job", AT, tmp_path))
     assert killed.end().code == -SIGKILL
     path = run_folder(tmp_path, EXPERIMENT) / "manifest.json"
@@ -112,6 +113,7 @@ def test_it_goes_on_with_other_workers_and_each_attempt_has_its_code_packages_an
     manifest["attempts"][0]["packages"]["torch"] = "1.0"
     path.write_text(json.dumps(manifest))
     assert Child(EXPERIMENT, tmp_path, workers=1).end().code == 0
+    assert json.loads(path.read_text())["engine"]["name"] == "pool"
     first, second = json.loads(path.read_text())["attempts"]
     assert (first["packages"]["torch"], first.get("after")) == ("1.0", None)
     assert second["packages"] == manifest["packages"] != first["packages"]

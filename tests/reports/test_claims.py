@@ -24,7 +24,7 @@ from reports.pages import _card
 from reports.provenance import pre_registration
 from reports.reported import Reported, connect
 from reports.site import build
-from tests.reports.fakes import accuracies, alone, begun_under, make_cell, make_record, pair
+from tests.reports.fakes import accuracies, alone, begun_under, gained, make_cell, make_record, pair
 from tests.reports.test_site import Page, words
 
 
@@ -33,12 +33,8 @@ def pilots() -> tuple[Item, Records]:
     return item, accuracies([(item.cells[0], [0.9, 0.91, 0.92]), (item.cells[1], [0.8, 0.82, 0.81])])
 
 
-def confirmed(seeds: int = 9, gain: float = 0.1) -> tuple[Item, Records]:
-    """The s-th seed gives a: .8 + gain + s / 10,000, b: .8."""
-    item = pair()
-    a, b = item.cells
-    records = accuracies([(a, [0.8 + gain + s / 1e4 for s in range(seeds)]), (b, [0.8] * seeds)], first=100)
-    return item, begun_under(item, records)
+def confirmed(seeds: int = 9) -> tuple[Item, Records]:
+    return pair(), gained(pair(), 0.1, seeds)
 
 
 def found(results: tuple[Item, Records]) -> ClaimRow:
@@ -62,7 +58,7 @@ def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> Non
 
 
 def test_a_decided_claim_is_a_finding_with_its_numbers_and_stands_on_its_item_s_page(tmp_path: Path) -> None:
-    """Differences .1000 to .1008: the middle is 10.04 points. A claim about collapse without a seed is there, too."""
+    """Differences .100 to .108: the middle is 10.40 points. A claim about collapse without a seed is there, too."""
     item, records = confirmed()
     collapse = replace(item.claims[0], name="falls", endpoint="collapse", contrasts=({"b": 1.0, "a": -1.0},))
     none = replace(item, name="toy/tab2", cells=tuple(make_cell(x, {}, 20 + i) for i, x in enumerate("ab")))
@@ -70,10 +66,10 @@ def test_a_decided_claim_is_a_finding_with_its_numbers_and_stands_on_its_item_s_
     pilot = {none.cells[0].cell_key: {0: make_record(none.cells[0], 0, {ACCURACY: 0.9})}}
     text = words(build([(item, records), (none, pilot)], tmp_path))
     assert "What was found" in text and "sentences of the papers 2 are decided." in text
-    assert "the typical difference is +10.04 points" in text and "over 9 confirming seeds" in text
+    assert "the typical difference is +10.40 points" in text and "over 9 confirming seeds" in text
     text = words(tmp_path / item_page(item))
     said = (
-        *("holds", "+10.04 points", "reached at look 1 of 4", "above zero", "1.0 points", "seed 108 90.08 80.00"),
+        *("holds", "+10.40 points", "reached at look 1 of 4", "above zero", "1.0 points", "seed 108 60.80 50.00"),
         *("Claim made no date, hash", "18 runs begun before the rule had a version"),
     )
     assert not [words_ for words_ in said if words_ not in text]

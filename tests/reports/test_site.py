@@ -158,13 +158,14 @@ def test_hostile_names_are_shown_not_run(tmp_path: Path) -> None:
         records[cell.cell_key] = {0: replace(run, manifest=manifest)}
     claim = replace(pair().claims[0], name=HOSTILE, quote=HOSTILE, contrasts=({HOSTILE: 1.0, "../../x": -1.0},))
     item = Item(name="toy/<b>", title=HOSTILE, profile="demo", cells=cells, claims=(claim,), notes=(HOSTILE,))
-    build([(item, records)], tmp_path / "site", troubles=[HOSTILE])
+    build([(replace(item, typed="$(x).toml"), records)], tmp_path / "site", troubles=[HOSTILE])
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
     for path in (tmp_path / "site").rglob("*"):
         if path.suffix in (".html", ".svg"):
             assert "<script>alert" not in path.read_text(), path
     page = tmp_path / "site" / item_page(item)
     assert HOSTILE in words(page) and HOSTILE in words(tmp_path / "site/index.html")
+    assert "fssl reproduce '$(x).toml' --profile" in words(page) and "fssl report '$(x).toml' --" in words(page)
     table = page.with_name("table.md").read_text()
     assert len([line for line in table.splitlines() if line.startswith("|")]) == 2 + len(names)
     assert "<script" not in table and "[x](http" not in table

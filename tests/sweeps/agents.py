@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from benchmark.experiment import Experiment
 from benchmark.records.record import run_folder
 from sweeps.grid import checked
 from sweeps.sweep_file import read, written
-from tests.conftest import ROOT, record_of
+from tests.conftest import ROOT, record_of, wait_until
 from tests.records.wandb_server import ENTITY, PROJECT, Run, Server
 from tests.sweeps.gates import SECONDS, begun
 
@@ -43,10 +42,8 @@ def signalled(words: Sequence[Any], number: int, results: Path, run: Experiment,
     env = {**os.environ, "PYTHONPATH": str(ROOT), "FSSL_RESULTS": str(results), **more}
     command, pipe = [str(word) for word in words], subprocess.PIPE
     with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) as process:
-        deadline = time.monotonic() + SECONDS
-        while not begun(run_folder(results, run)):
-            assert time.monotonic() < deadline and process.poll() is None, process.communicate()
-            time.sleep(0.02)
+        wait_until(lambda: begun(run_folder(results, run)) or process.poll() is not None, SECONDS)
+        assert process.poll() is None, process.communicate()
         process.send_signal(number)
         out, err = process.communicate(timeout=300)
     return process.returncode, out, err

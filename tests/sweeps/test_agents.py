@@ -25,6 +25,7 @@ from benchmark.records.run import run
 from benchmark.records.wandb_mirror import unreachable
 from sweeps.factors import experiment_of
 from sweeps.plan import plan_of_runs
+from tests.conftest import wait_until
 from tests.records.wandb_server import PROJECT, Server
 from tests.sweeps.agents import FSSL, SWEEP, assert_mirrored, called, environment, signalled, small_sweep
 
@@ -47,8 +48,7 @@ def test_a_sweep_is_run_to_its_end_whatever_the_server_does(tmp_path):
         assert made.returncode == 0 and f"wandb agent {SWEEP}" in made.stderr, made.stderr
 
         def delete_once_begun() -> None:
-            while "run1" not in server.runs or not server.runs["run1"].lines:
-                time.sleep(0.02)
+            wait_until(lambda: "run1" in server.runs and server.runs["run1"].lines, SECONDS)
             server.deleted = True
 
         threading.Thread(target=delete_once_begun, daemon=True).start()
@@ -148,8 +148,7 @@ def test_signals_are_passed_on_to_the_agents_each_time(tmp_path, monkeypatch):
 
     def interrupt() -> None:
         for name, number in (("a", SIGTERM), ("b", SIGINT)):
-            while not (tmp_path / name).exists():
-                time.sleep(0.01)
+            wait_until((tmp_path / name).exists)
             os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt).start()

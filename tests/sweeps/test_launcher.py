@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver
@@ -29,7 +28,7 @@ from sweeps.launcher import Launch, RunFailed, launch
 from sweeps.plan import plan_of_runs
 from sweeps.processes import LocalWorkers
 from sweeps.status import status_of
-from tests.conftest import alive, record_of, tiny_experiment
+from tests.conftest import alive, record_of, tiny_experiment, wait_until
 from tests.sweeps.agents import FSSL, signalled, small_sweep
 from tests.sweeps.gates import Gated
 from tests.sweeps.here import Here
@@ -171,8 +170,6 @@ def test_a_run_ends_with_its_launcher_and_is_saved(tmp_path):
     path, experiment = small_sweep(tmp_path)
     folder = run_folder(tmp_path, experiment)
     signalled([*FSSL, "work", path, "--jobs", "1"], signal.SIGKILL, tmp_path, experiment)
-    worker, deadline = (read(folder) or {}).get("pid"), time.monotonic() + 200
-    while worker is not None and alive(worker):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    worker = (read(folder) or {}).get("pid")
+    wait_until(lambda: worker is None or not alive(worker), 200)
     assert (folder / "state.pt").exists() and not (folder / "result.json").exists()

@@ -26,10 +26,12 @@ from optuna.storages._heartbeat import get_heartbeat_thread
 from optuna.trial import TrialState
 
 from benchmark.cli.main import main
+from benchmark.cli.run import resolve
 from benchmark.errors import CannotWrite, ConfigError
 from benchmark.experiment import from_json
 from benchmark.federated.module import FederatedModule
 from benchmark.papers.own import DEFAULT
+from benchmark.records.identity import source_hash
 from benchmark.records.record import run_folder
 from sweeps.storage import checked_place, storage_errors
 from sweeps.studies import DECLARED, Study, read_study, study_of_words
@@ -226,6 +228,18 @@ def test_whole_numbers_and_choices_are_tried_as_such(tmp_path, monkeypatch):
     assert study.key != study_of_words(words[:-1], DEFAULT, typed="a test").key
 
 
+def test_a_study_of_other_code_or_images_of_one_s_own_is_another(tmp_path, monkeypatch):
+    keys, code = [], "from benchmark.methods.ssfl import SSFL\n\nclass Mine(SSFL):\n    pass\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    for text, images in ((code, "a"), (f"{code}# edited\n", "a"), (code, "b"), (code, "a")):
+        (tmp_path / "own_tuned.py").write_text(text)
+        source_hash.cache_clear()
+        monkeypatch.setattr("benchmark.records.identity.content_hash", lambda name, images=images: images)
+        own = resolve(None, ["--method", "own_tuned:Mine", f"--data.name=folder:{tmp_path}", "--data.N_s=50"])
+        keys.append(study_of_words(["optimizer.lr=0.01..0.1"], own, typed="a test").key)
+    assert len(set(keys)) == 3 and keys[0] == keys[3]
+
+
 def test_the_declared_study_has_the_key_that_it_always_had():
     """Storages name it by that. Its summary is of experiments that can be read."""
     (name,) = DECLARED
@@ -243,6 +257,12 @@ def test_the_declared_study_has_the_key_that_it_always_had():
         ("trials = 3", "trails = 3", "did you mean 'trials'"),
         ('"data.N_validation" = 40', '"data.N_validation" = 0', "labels held out at the server"),
         ("cells = {demo", "cell = {demo", "unknown profile 'demo'"),
+        ("cells = {demo", "cells = {demo = 3} #", "cells.demo: 3 is not a text"),
+        ("cells = {demo", "cells = 'a demo' #", "cells: 'a demo' is not a table"),
+        ("[fields]", "fields = 'x'\n[x]", "fields: 'x' is not a table"),
+        ("seeds = 2", "seeds = 0", "seeds: 0; choose 1 or more"),
+        ("startup = 2", "startup = -1", "startup: -1; choose 0 or more"),
+        (Path(TOY_FILE).read_text().partition("startup = 2")[2], "\nspace = []", "space: is empty"),
     ],
 )
 def test_a_wrong_file_is_refused_by_its_name_and_what_is_wrong(old, new, message, tmp_path):
