@@ -108,7 +108,7 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
             'from = "improves"',
             r"claim 'A is better': unknown key from = 'improves'; did you mean 'form'",
         ),
-        ("log_x = true", "logx = true", r"figure: unknown key 'logx'; did you mean 'log_x'"),
+        ("log_x = true", "logx = true", r"unknown key toy/tab1.figure.logx = True; did you mean 'log_x'"),
         ('paper = "toy"', "paper = ", "toy/tab1.toml"),
         ("least = 0.01", "", "claim 'A is better': least is missing"),
         ("least = 0.01", 'least = "small"', "least: 'small' is not a number"),
