@@ -256,7 +256,8 @@ def to_plain(value: Any, path: str = "", *, hashed: bool = False) -> Any:
         return [to_plain(part, path, hashed=hashed) for part in value]
     if isinstance(value, Mapping):
         return {str(key): to_plain(part, _join(path, str(key)), hashed=hashed) for key, part in value.items()}
-    raise ConfigError(f"{path}: {quoted(value)} has no exact JSON form; {FORMS}, or no type where it is no field")
+    constant = "a constant of the class, such as needs, is written without a type"
+    raise ConfigError(f"{path}: {quoted(value)} has no exact JSON form; {FORMS}; {constant}")
 
 
 def from_plain(cls: type[T], data: Any, path: str = "") -> T:
@@ -304,6 +305,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
 
 
 def read_as(hint: Any, raw: Any, path: str) -> Any:
+    """The JSON value as that type. Raises ConfigError, which begins with the path of what is wrong."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return raw

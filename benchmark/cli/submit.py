@@ -46,7 +46,8 @@ def act(options: argparse.Namespace) -> None:
         raise DataError(f"{options.what}: no finished run of it in {options.results}; `fssl reproduce` makes them")
     kept = {run.cell_key: labels[run.cell_key] for run in runs}
     if left := [label for key, label in labels.items() if key not in kept]:
-        print(f"fssl: without {', '.join(left)}: no finished run at --profile {options.profile}", file=sys.stderr)
+        missing = f"no finished run at --profile {options.profile}; train them, or type the profile that they have"
+        print(f"fssl: without {', '.join(left)}: {missing}", file=sys.stderr)
     texts = {"title": title, "by": options.by, "note": options.note}
     sys.stdout.buffer.write(write(texts, kept, runs))
     own = sorted({name for run in runs for name in own_names(run.experiment)})

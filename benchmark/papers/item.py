@@ -26,7 +26,7 @@ PILOTS, CONFIRMING = range(100), range(100, 1000)  # seeds; from 1000 on they tu
 
 
 def check_metrics(metrics: Iterable[str]) -> None:
-    """Raises ConfigError for a target that is no fraction."""
+    """Raises ConfigError for "rounds_to/70": the accuracy has to be a fraction."""
     for metric in metrics:
         if metric.startswith("rounds_to/") and not ROUNDS_TO.fullmatch(metric):
             raise ConfigError(f"{metric}: write a fraction, such as rounds_to/0.7")

@@ -122,7 +122,8 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
         check_once(names)
         given.update(names)
         if wrong := given & {"seed", "profile"}:
-            raise ConfigError(f"{min(wrong)} is no field of a cell; write seeds = 3 at the top, type --profile demo")
+            write = {"seed": "write seeds = 3 at the top of the file", "profile": "type --profile demo"}
+            raise ConfigError(f"{min(wrong)}: cannot be set for a cell; {write[min(wrong)]}")
         fields = {key: value for key, value in part.items() if key != "from"}
         merge(plain, {WORDS.get(k, k) if isinstance(v, str) else k: v for k, v in fields.items()})  # data = "mnist"
     if not trusted:  # no class of the user's own is imported

@@ -10,6 +10,8 @@ from torch import nn
 from benchmark.errors import ConfigError
 from benchmark.federated.environment import prepare
 from benchmark.federated.local import load
+from benchmark.federated.machine import failures_named
+from benchmark.losses import leave_out_rejected
 from benchmark.methods.catalogue import METHODS
 from benchmark.methods.ssfl import CRL, FedAvg, Grouping, SelfTraining, Supervised
 from tests.methods.golden import TRACES
@@ -52,8 +54,14 @@ def test_buffers_of_an_own_network_stay_as_they_are(kind):
         assert weights["index"].tolist() == list(range(1, 8)) and bool(weights["mask"].all())
 
 
+def test_a_batch_norm_that_gets_one_image_is_refused_with_the_holder():
+    with pytest.raises(ConfigError, match="round 2, client 3: a batch of one image"), failures_named("client 3", 2):
+        nn.BatchNorm1d(4)(torch.ones(1, 4))
+
+
 def test_weights_that_only_fit_by_broadcasting_are_refused():
     network = OwnNet((1, 8, 8), 10, None)
+    assert not leave_out_rejected(network)  # what a network of one's own calls in `forward` is not known
     with pytest.raises(ConfigError, match=r"its fc.bias is \[1\] of torch.float32, the network's \[10\]"):
         load(network, {**network.state_dict(), "fc.bias": torch.zeros(1)})
 

@@ -94,7 +94,7 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed):
         ("seeds   = 1", 'figure = { kind = "curve" }', "figure.kind: 'curve'; choose curves, against or class_counts"),
         ("seeds   = 1", 'figure = { metrics = "test/loss" }', "'test/loss' is not a list"),
         ("seeds   = 1", 'from = "./mine.toml:SemiFL"', "./mine.toml begins with itself"),
-        *[('"federation.T" = 2', f"{key} = 5", f"{key} is no field of a cell") for key in ("seed", "profile")],
+        *[('"federation.T" = 2', f"{key} = 5", f"{key}: cannot be set for a cell;") for key in ("seed", "profile")],
         ("SemiFL = { from =", "B = { from = 3 }, SemiFL = { from =", "unknown item '3'"),
         (CLAIMS, f"{CLAIMS}contrasts = 3", "contrasts: 3 is not a list"),
         ("SemiFL/untuned", "SemiF/untuned", "did you mean 'SemiFL/untuned'"),
