@@ -177,13 +177,6 @@ def fssl(folder: Path, *words: str, **variables: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace")
 
 
-def test_a_home_that_cannot_be_written_is_not_spoken_of(tmp_path):
-    """As in a container that runs as any user. /proc takes no folder, whoever asks."""
-    done = fssl(tmp_path, "run", *SMALL, "--results=results", HOME="/proc")
-    assert done.returncode == 0 and "done after 1 rounds" in done.stdout
-    assert "/proc" not in done.stderr and "atplotlib" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "code"),
     [
