@@ -99,8 +99,7 @@ def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
 @styled
 def cell_pictures(result: CellResult) -> list[Picture]:
     """A picture for each measured metric: every run thin, their mean and its band over it."""
-    method = method_of(result.cell)
-    look = looks([method])[method]
+    (look,) = looks([method_of(result.cell)]).values()
     pictures = []
     for metric, y_title, drawn in PANELS:
         lines = {name: series_of(result, of, CURVE_POINTS) for name, of in drawn.items()}

@@ -14,14 +14,13 @@ from benchmark.papers.table import COMPUTED
 from benchmark.papers.table import WORDS as PRINTED
 from benchmark.verdicts.judge import DECIDED, Estimate, Judged, judge, share_text
 from benchmark.verdicts.signed_ranks import typical
-from benchmark.verdicts.statistics import contrast
+from benchmark.verdicts.statistics import contrast, in_unit
 from reports.formatting import (
     WORDS,
     amount,
     count,
     difference,
     difference_interval,
-    in_unit,
     metric_name,
     plain_quote,
     shown,

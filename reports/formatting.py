@@ -10,9 +10,7 @@ from typing import Any
 
 from benchmark.papers.item import Cell, Claim, Item
 from benchmark.verdicts.results import CellResult
-from benchmark.verdicts.statistics import in_unit as in_unit
-from benchmark.verdicts.statistics import is_fraction as is_fraction
-from benchmark.verdicts.statistics import number as number
+from benchmark.verdicts.statistics import is_fraction, number
 
 NONE = "\u2013"
 WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text())
@@ -135,9 +133,7 @@ def slug(name: str) -> str:
 
 
 SYMBOLS = {"alpha": "\u03b1", "eta": "\u03b7", "gtrsim": "\u2273", "gg": "\u226b"}
-MARKDOWN = str.maketrans(
-    {character: "\\" + character for character in "\\|*_`[]"} | {"\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"}
-)
+MARKDOWN = str.maketrans({c: "\\" + c for c in "\\|*_`[]"} | {"\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"})
 
 
 def markdown(text: str) -> str:

@@ -44,9 +44,8 @@ def item_picture(reported: Reported) -> Picture | None:
 def caption_of(item: Item) -> str:
     drawing = item.drawing or Drawing()
     named = ", ".join(dict.fromkeys(metric_name(metric) for metric in drawing.truth.values()))
-    return str(WORDS["drawings"][drawing.kind]) + (
-        f" Dotted, in a line's colour: {named}, mean over seeds." if named else ""
-    )
+    dotted = f" Dotted, in a line's colour: {named}, mean over seeds." if named else ""
+    return f"{WORDS['drawings'][drawing.kind]}{dotted}"
 
 
 def drawn_metrics(reported: Reported) -> list[str]:
@@ -55,12 +54,9 @@ def drawn_metrics(reported: Reported) -> list[str]:
     Without that share accuracy does not say whether clients learn.
     """
     item, runs = reported.item, reported.runs
-    if item.drawing:
-        metrics = list(item.drawing.metrics)
-    else:
-        metrics = [ACCURACY, *([DIVERSITY] if measured(runs, DIVERSITY) and not item.methods_are_rows else [])]
-    if KEPT not in metrics and measured(runs, KEPT) and not item.methods_are_rows:
-        metrics.append(KEPT)
+    metrics, more = (list(item.drawing.metrics), [KEPT]) if item.drawing else ([ACCURACY], [DIVERSITY, KEPT])
+    if not item.methods_are_rows:
+        metrics += [metric for metric in more if metric not in metrics and measured(runs, metric)]
     return metrics
 
 

@@ -145,12 +145,10 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry]:
     if any("client" in exchange["holders"] for exchange in exchanges):
         reasons = [f"clients also send {_list(further)}"] if further else []
         reasons += [f"clients receive {_list(of_others)}"] if of_others else []
-        privacy = Entry(
-            text=_yes(all(map(is_private, exchanges))), below=tuple(reasons or [f"clients send {_list(sent)}"])
-        )
-        stateless = Entry(
-            text=_yes(all(map(is_stateless, exchanges))), below=(f"clients keep {_list(kept)}",) if kept else ()
-        )
+        reasons = reasons or [f"clients send {_list(sent)}"]
+        keeps = (f"clients keep {_list(kept)}",) if kept else ()
+        privacy = Entry(text=_yes(all(map(is_private, exchanges))), below=tuple(reasons))
+        stateless = Entry(text=_yes(all(map(is_stateless, exchanges))), below=keeps)
 
     views = names("views", "client", "central") or names("views", "server")  # of whoever has unlabelled images
     kinds = {name.partition("/")[2] for name in views}

@@ -4,6 +4,7 @@ A pure function of items and records: no clock, no machine, no random name, so t
 bytes. Pages open from a file. They load the site's style sheet and script, and nothing else: their policy forbids it.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -186,11 +187,9 @@ def _methods(every: Sequence[Reported], places: Mapping[str, Places]) -> Files:
 
 def _remove_what_is_gone(out: Path, site: Collection[str]) -> None:
     """What an earlier build wrote and this one does not; no file that it did not write."""
-    path = out / WRITTEN
-    try:
-        before = set(json.loads(path.read_text())) if path.is_file() else set()
-    except (OSError, ValueError, TypeError):
-        before = set()
+    before = set[str]()
+    with contextlib.suppress(OSError, ValueError, TypeError):  # there was none, or the file is broken
+        before = set(json.loads((out / WRITTEN).read_text()))
     for name in before.difference(site, [WRITTEN]):
         gone = (out / name).resolve()
         if gone.is_relative_to(out.resolve()) and gone.is_file():

@@ -75,9 +75,8 @@ class Table:
         for row in self.rows:
             for key, value in row.values.items():
                 values.setdefault(key, {}).update(dict.fromkeys([value] if isinstance(value, str) else value))
-        return {
-            key: list(choices) for key, choices in values.items() if 2 <= len(choices) <= min(60, len(self.rows) - 1)
-        }
+        most = min(60, len(self.rows) - 1)
+        return {key: list(choices) for key, choices in values.items() if 2 <= len(choices) <= most}
 
     def heads(self) -> list[str]:
         """The columns' names with what their group adds: "FedAvg, published"."""
@@ -136,10 +135,8 @@ def latex_of(table: Table) -> str:
 
     remarks = "".join("% " + " ".join(text.split()) + "\n" for text in (table.caption, *table.notes))
     rows = [[" ".join(entry.line.split()) for entry in row.entries] for row in table.rows]
-    body = pd.DataFrame(rows, columns=table.heads(), dtype=object).to_latex(
-        index=False, escape=True, column_format="l" + "r" * (len(table.columns) - 1)
-    )
-    return remarks + body
+    frame = pd.DataFrame(rows, columns=table.heads(), dtype=object)
+    return remarks + frame.to_latex(index=False, escape=True, column_format="l" + "r" * (len(table.columns) - 1))
 
 
 def files_of(name: str, tables: Sequence[Table]) -> dict[str, bytes]:

@@ -1,7 +1,4 @@
-"""An item on the terminal, 100 columns wide.
-
-It can be read without colours, too.
-"""
+"""An item on the terminal, 100 columns wide. It can be read without colours, too."""
 
 import re
 import textwrap
@@ -133,10 +130,8 @@ def _rich(table: Table, console: Console) -> RichTable:
 
 def say(console: Console, text: str, style: str = "", indent: str = "") -> None:
     """Wrapped at WIDTH."""
-    for line in textwrap.wrap(
-        plain(text, console), WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False
-    ):
-        console.print(Text(line, style=style), soft_wrap=True)
+    for line in textwrap.wrap(plain(text, console), WIDTH - len(indent), break_long_words=False):
+        console.print(Text(indent + line, style=style), soft_wrap=True)
 
 
 def plain(text: str, console: Console) -> str:

@@ -76,8 +76,7 @@ def wanted(
             asked = (*range(seeds.pilots_of(item)), *confirming)
             known = records.get(cell.cell_key, {})
             for seed in asked if seeds != PROFILES_SEEDS else seeds_awaited(known, item.seeds):
-                run, place = cell.experiment.with_seed(seed), (seed, cell.cell_key)
-                runs.setdefault(place, run)
+                runs.setdefault((seed, cell.cell_key), cell.experiment.with_seed(seed))
     return tuple(run for _, run in sorted(runs.items(), key=lambda entry: entry[0][0]))
 
 
@@ -116,9 +115,8 @@ def plan(
     read = read or partial(_read, tell=tell)
     trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
     tried = read(results, (trial.cell_key for trial in trials), with_reference=with_reference)
-    resolved = tuple(
-        replace(item.resolved(lambda trial: _score(tried, trial)), closed=closed(item, results)) for item in items
-    )
+    score = partial(_score, tried)
+    resolved = tuple(replace(item.resolved(score), closed=closed(item, results)) for item in items)
     keys = (cell.cell_key for item in resolved for cell in item.cells)
     records = {**read(results, keys, with_reference=with_reference), **tried}
     runs = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, records))))

@@ -12,11 +12,10 @@ from benchmark.errors import FsslError
 from benchmark.records.claim import is_held, why_dead
 from benchmark.records.collect import runs_in, trouble_with
 from benchmark.records.identity import seed_folder, why_apart
-from benchmark.records.record import Round, RunRecord, read_run
+from benchmark.records.record import FINISHED, Round, RunRecord, read_run
 
 # stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
 State = Literal["done", "diverged", "running", "stopped", "dead", "damaged", "missing"]
-FINISHED: frozenset[State] = frozenset({"done", "diverged"})
 
 
 def in_words(seconds: float) -> str:
@@ -63,9 +62,8 @@ class Summary:
         counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
         left = "" if self.seconds_left is None else f", about {in_words(self.seconds_left)} left"
         total = sum(self.counts.values())
-        return (
-            f"{total} run{'' if total == 1 else 's'}: {counts or 'none'}; {self.rounds_done}/{self.rounds} rounds{left}"
-        )
+        runs = "1 run" if total == 1 else f"{total} runs"
+        return f"{runs}: {counts or 'none'}; {self.rounds_done}/{self.rounds} rounds{left}"
 
 
 def status_of(folder: Path, *, name: str, rounds: int, record: RunRecord | None = None) -> RunStatus:

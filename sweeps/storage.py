@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import optuna
 import sqlalchemy
+from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages._heartbeat import BaseHeartbeat
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
@@ -38,9 +38,8 @@ def checked_place(place: str) -> str:
     try:
         sqlalchemy.create_engine(place)  # loads the driver, and does not connect
     except (sqlalchemy.exc.ArgumentError, ImportError, ValueError):
-        raise ConfigError(
-            f"--storage: no database can be reached by this URL; give {FORMS} (pip install 'fssl-bench[postgres]')"
-        ) from None
+        driver = "pip install 'fssl-bench[postgres]'"
+        raise ConfigError(f"--storage: no database can be reached by this URL; give {FORMS} ({driver})") from None
     return place
 
 
@@ -125,18 +124,12 @@ def storage_errors(place: str) -> Iterator[None]:
     """Turn what a storage raises into one line, CannotWrite, without the password."""
     try:
         yield
-    except (
-        sqlalchemy.exc.SQLAlchemyError,
-        optuna.exceptions.StorageInternalError,
-        OSError,
-        json.JSONDecodeError,
-    ) as error:
+    except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError, OSError, json.JSONDecodeError) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         if "://" in place and (password := sqlalchemy.make_url(place).password):
             reason = reason.replace(str(password), "***")
-        raise CannotWrite(
-            f"--storage: {shown(place)} takes no trial ({reason}); nothing is lost, the same command goes on"
-        ) from None
+        text = f"--storage: {shown(place)} takes no trial ({reason})"
+        raise CannotWrite(f"{text}; nothing is lost, the same command goes on") from None

@@ -72,8 +72,7 @@ class Hyperparameter:
         """The field's value at a coordinate, which is rounded to `DIGITS` significant digits."""
         if self.values or isinstance(coordinate, int):
             return coordinate
-        rounded = float(f"{coordinate:.{DIGITS}g}")
-        return round(1 - rounded, 12) if self.scale == "log below one" else rounded
+        return self.coordinate(float(f"{coordinate:.{DIGITS}g}"))  # which is its own inverse
 
     def suggested(self, trial: Trial, *, whole: bool = False) -> Value:
         """`whole`: whole numbers alone."""

@@ -69,7 +69,8 @@ class Worker:
         trials = open_study(self.study, self.storage)
         while ended(trials) < self.study.trials:
             optuna.storages.fail_stale_trials(trials)
-            if self._may_begin(trials):
+            states = [trial.state for trial in trials.get_trials(deepcopy=False)]
+            if TrialState.WAITING in states or len(states) - states.count(TrialState.FAIL) < self.study.trials:
                 try:
                     trials.optimize(self._value, n_trials=1)
                 except ValueError as error:
@@ -78,10 +79,6 @@ class Worker:
                 print(f"fssl: {self.study.name}: {ended(trials)} of {self.study.trials} trials", file=sys.stderr)
             else:  # the last ones are with other workers, who may die
                 time.sleep(SECONDS_BETWEEN_LOOKS)
-
-    def _may_begin(self, trials: optuna.Study) -> bool:
-        states = [trial.state for trial in trials.get_trials(deepcopy=False)]
-        return TrialState.WAITING in states or len(states) - states.count(TrialState.FAIL) < self.study.trials
 
     def _value(self, trial: Trial) -> float:
         """What the trial is worth; NaN, which fails it, where several workers asked for the last one at once."""
@@ -99,9 +96,8 @@ class Worker:
 
     def _sampler(self, number: int, *, is_first: bool) -> optuna.samplers.BaseSampler:
         """TPE whose draws depend on the study and the trial's number alone; the first trial is the default."""
-        sampler = optuna.samplers.TPESampler(
-            n_startup_trials=self.study.startup, seed=(int(self.study.key, 16) + number) % 2**32
-        )
+        seed = (int(self.study.key, 16) + number) % 2**32
+        sampler = optuna.samplers.TPESampler(n_startup_trials=self.study.startup, seed=seed)
         return optuna.samplers.PartialFixedSampler(self.study.coordinates, sampler) if is_first else sampler
 
     def _mean_accuracy(self, values: Mapping[str, Value], trial: Trial) -> float:

@@ -68,11 +68,9 @@ def device(options: argparse.Namespace) -> str:
 
     if torch.cuda.is_available():
         return ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-    if torch.version.cuda and NVIDIA.exists():
+    if (cuda := torch.version.cuda) and NVIDIA.exists():
         driver = NVIDIA.read_text().splitlines()[0]
-        raise FsslError(
-            f"torch with CUDA {torch.version.cuda} cannot use the driver ({driver}); install a newer driver"
-        )
+        raise FsslError(f"torch with CUDA {cuda} cannot use the driver ({driver}); install a newer driver")
     meanings = [meaning for unit, meaning in UNITS.items() if torch.cpu.get_capabilities().get(unit)]
     return f"the CPU, {usable_cores()} cores; {(*meanings, NO_UNITS)[0]}"
 

@@ -176,9 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = list(sys.argv[1:] if arguments is None else arguments)
         check_packages()
         if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
-            raise ConfigError(
-                f"unknown option {words[0].partition('=')[0]!r}; options follow a command, see `fssl --help`"
-            )
+            option = words[0].partition("=")[0]
+            raise ConfigError(f"unknown option {option!r}; options follow a command, see `fssl --help`")
         _check_withdrawn(words)
         options, rest = parser(words[0] if words else None).parse_known_args(words)
         options.rest = rest

@@ -90,9 +90,8 @@ def _alone(options: argparse.Namespace) -> None:
     names, profiles = options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES
     results = on_disk(names, profiles, options.results, partial(read_records, troubles=[]))
     if not results:
-        raise ConfigError(
-            f"--out: no record of {', '.join(names)} under {', '.join(profiles)}; `fssl reproduce` makes them"
-        )
+        asked = f"{', '.join(names)} under {', '.join(profiles)}"
+        raise ConfigError(f"--out: no record of {asked}; `fssl reproduce` makes them")
     for item, records in results:
         print(*write_item(item, records, options.out), sep="\n")
 

@@ -52,11 +52,7 @@ def reproduce(options: argparse.Namespace) -> int:
     """Trains what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."""
     check_launch(options)
     chosen, seeds = scope.chosen_items(options), scope.seeds_of(options)
-    with_reference = scope.uses_reference(options)
-
-    def look() -> Plan:
-        return plan(chosen, options.results, seeds=seeds, with_reference=with_reference)
-
+    look = partial(plan, chosen, options.results, seeds=seeds, with_reference=scope.uses_reference(options))
     note_own(chosen, options.results)
     planned = look()
     if seeds.confirming and planned.missing:

@@ -45,8 +45,7 @@ def add_scope(command: argparse.ArgumentParser, number_of_items: str = "+", what
 
 def chosen_items(options: argparse.Namespace) -> list[Item]:
     """The items that the options name. Raises ConfigError, also where --main leaves none."""
-    more = {"also_quoted": options.also_quoted, "rule": options.rule}
-    chosen = items(options.items, options.profile, options.also, **more)
+    chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted, rule=options.rule)
     if options.main:
         chosen = [item.main_claims_only() for item in chosen if any(claim.main for claim in item.claims)]
         if not chosen:

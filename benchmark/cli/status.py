@@ -38,7 +38,7 @@ def act(options: argparse.Namespace) -> None:
     if options.watch:
         try:
             with Display(console) as display:
-                while any(run.state not in FINISHED | {"damaged"} for run in runs):
+                while any(run.state not in (*FINISHED, "damaged") for run in runs):
                     display.show(partial(list, runs))
                     time.sleep(SECONDS_BETWEEN_LOOKS)
                     runs = _look(options)

@@ -157,8 +157,8 @@ def test_signals_are_passed_on_to_the_agents_each_time(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def preempted(tmp_path_factory):
-    """A run under an agent that was stopped by SIGTERM and handed out again: its server, folder and exit codes. Two
-    uploads of the history are cut off."""
+    """A run under an agent that was stopped by SIGTERM and handed out again: its server, its record's folder and exit
+    codes. Two uploads of the history are cut off."""
     folder = tmp_path_factory.mktemp("preempted")
     (folder / "config.json").write_text(json.dumps({"T": 4, "profile": "demo"}))
     with Server(drops=2) as server:
@@ -168,14 +168,14 @@ def preempted(tmp_path_factory):
         before = server.runs["given"]
         state = (code, before.preempting, len(before.lines), said)
         again = called(words, env, SECONDS)
-        yield server, folder, state, again
+        (record,) = folder.glob("results/runs/*/seed=0")
+        yield server, record, state, again
 
 
 def test_a_preempted_run_is_marked_and_goes_on_under_its_id_with_every_round_once(preempted):
-    server, folder, (code, marked, lines, said), again = preempted
+    server, record, (code, marked, lines, said), again = preempted
     assert code == 76 and marked and 0 < lines < 60, said
     assert again.returncode == 0, again.stderr
-    (record,) = folder.glob("results/runs/*/seed=0")
     assert list(server.runs) == ["given"]
     assert_mirrored(server.runs["given"], record)
     assert server.runs["given"].exit_code == 0 and server.drops == 0
@@ -185,9 +185,9 @@ def test_a_preempted_run_is_marked_and_goes_on_under_its_id_with_every_round_onc
 def test_wandb_runs_are_made_again_from_the_records(preempted):
     """Into an empty W&B: every round, under the id that the agent had given the run; a second time nothing is added.
     What the agents never saw gets a name of its own."""
-    _, folder, _, _ = preempted
-    (record,) = folder.glob("results/runs/*/seed=0")
-    shutil.copytree(record, (other := folder / "own" / "runs" / record.parent.name / "seed=0"))
+    _, record, _, _ = preempted
+    results, own = record.parents[2], record.parents[3] / "own"
+    shutil.copytree(record, (other := own / "runs" / record.parent.name / "seed=0"))
     plain = json.loads((other / "manifest.json").read_text())
     for attempt in plain["attempts"]:
         assert attempt.pop("wandb") == {"id": "given", "project": PROJECT}
@@ -195,8 +195,7 @@ def test_wandb_runs_are_made_again_from_the_records(preempted):
     again = "import sys\nfrom benchmark.cli.main import main\n"
     again += "sys.exit(any([main(['wandb-rebuild', '--results', results]) for results in sys.argv[1:]]))"
     with Server() as server:
-        results = (folder / "results", folder / "results", folder / "own")
-        done = called([sys.executable, "-c", again, *map(str, results)], environment(server, folder))
+        done = called([sys.executable, "-c", again, *map(str, (results, results, own))], environment(server, own))
         assert done.returncode == 0 and done.stdout.count("1 of 1 runs mirrored") == 3, done.stderr
         assert list(server.runs) == ["given", f"{record.parent.name}-0"]
         for run in server.runs.values():
