@@ -82,7 +82,7 @@ class Arena:
 
 def is_arena(item: Item) -> bool:
     """A table with methods as rows, and nothing published: what is compared is methods among each other."""
-    return item.methods_are_rows and item.drawing is None and not is_printed(item)
+    return "method" in item.rows and item.drawing is None and not is_printed(item)
 
 
 @functools.cache

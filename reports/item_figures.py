@@ -55,7 +55,7 @@ def drawn_metrics(reported: Reported) -> list[str]:
     """
     item, runs = reported.item, reported.runs
     metrics, more = (list(item.drawing.metrics), [KEPT]) if item.drawing else ([ACCURACY], [DIVERSITY, KEPT])
-    if not item.methods_are_rows:
+    if "method" not in item.rows:
         metrics += [metric for metric in more if metric not in metrics and measured(runs, metric)]
     return metrics
 

@@ -158,7 +158,7 @@ def gains_text(gains: pd.DataFrame) -> str:
 def page(items: Sequence[Reported]) -> dict[str, Any] | None:
     """The page over all of the paper's items, a section a profile. None without a record."""
     # The departures' cells differ in more than the averaging, and have a page of their own.
-    own = [one for one in items if not one.item.methods_are_rows and not one.item.name.endswith("/departures")]
+    own = [one for one in items if "method" not in one.item.rows and not one.item.name.endswith("/departures")]
     profiles = dict.fromkeys(reported.item.profile for reported in own)
     runs = {profile: runs_of(one for one in own if one.item.profile == profile) for profile in profiles}
     sections = [_section(profile, frame) for profile, frame in runs.items() if not frame.empty]

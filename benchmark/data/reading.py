@@ -64,8 +64,7 @@ def cached(source: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
     path = cache_folder() / "decoded" / f"{source[:32]}-pillow-{PIL.__version__}.npz"
     try:
         with np.load(path, allow_pickle=False) as arrays:  # a zip archive, whose CRC is checked on reading
-            kept: np.ndarray = arrays["images"]
-            return kept
+            return arrays["images"]
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         pass  # not there yet, or damaged: both mean computing again
     array = compute()

@@ -41,8 +41,7 @@ def read_digits() -> Raw:
 def torchvision_set(name: str) -> Callable[..., Any]:
     from torchvision import datasets as tv  # seconds to import: not for commands that only list sets
 
-    data_set: Callable[..., Any] = getattr(tv, name)
-    return data_set
+    return getattr(tv, name)
 
 
 def cifar(root: str, download: bool, kind: str) -> Raw:

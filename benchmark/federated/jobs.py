@@ -117,14 +117,9 @@ class JobRunner:
         if kind in self._modules:
             self._modules[kind].reuse(job, local, rate_at)
         else:
+            network, sgd, precision = self._network(job.network), experiment.optimizer, experiment.precision
             self._modules[kind] = module_class(job)(
-                job,
-                local,
-                self._network(job.network),
-                experiment.optimizer,
-                rate_at,
-                precision=experiment.precision,
-                fused=self._fast,
+                job, local, network, sgd, rate_at, precision=precision, fused=self._fast
             )
         seed_job(self._modules[kind], experiment.seed, round_number, job, purpose)
         return self._modules[kind], batches

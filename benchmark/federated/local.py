@@ -78,9 +78,7 @@ class LocalModule(pl.LightningModule):
             for name, weights in weight_sets.items():
                 load(networks[name], weights)
         self.trainable.train()
-        self.frozen.eval()
-        for network in self.frozen.values():
-            network.requires_grad_(False)
+        self.frozen.eval().requires_grad_(False)
 
     def training_step(self, batch: LocalBatch, batch_idx: int) -> Tensor:
         loss, aux = loss_of(self.update, batch.phase, self.trainable, self.frozen, batch.streams, self.draw)
@@ -157,16 +155,13 @@ def pass_in_bfloat16(network: nn.Module) -> None:
     Not the loss: a probability of bfloat16 has steps of 0.4 % near 1, and tau is there.
     """
 
-    def in_bfloat16(plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        def passed(images_NCHW: Tensor) -> Tensor:
-            with torch.autocast(images_NCHW.device.type, torch.bfloat16):
-                return plain(images_NCHW).float()
-
-        return passed
+    def in_bfloat16(plain: Callable[[Tensor], Tensor], images_NCHW: Tensor) -> Tensor:
+        with torch.autocast(images_NCHW.device.type, torch.bfloat16):
+            return plain(images_NCHW).float()
 
     for name in ("features", "forward"):
         if hasattr(type(network), name):  # a method of it; `features` may also be layers
-            setattr(network, name, in_bfloat16(getattr(network, name)))
+            setattr(network, name, partial(in_bfloat16, getattr(network, name)))
 
 
 @torch.no_grad()

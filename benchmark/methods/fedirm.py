@@ -35,7 +35,7 @@ from benchmark.errors import ConfigError
 from benchmark.losses import DROPOUTS, kept_rows, sharpen, squared_error_loss, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.fed_consist import FedConsist, LabelledUpdate, MeanTeacherUpdate, share_of_labelled
-from benchmark.methods.shared import RunningMean
+from benchmark.methods.shared import ReadOnlyUpdate, RunningMean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +149,9 @@ def relation_loss(mine_DD: Tensor, theirs_DD: Tensor) -> Tensor:
 @torch.no_grad()
 def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor | None:
     """logits_PND of several passes with dropout. All other modules stay in their mode. None without dropout."""
-    dropouts = [m for m in network.modules() if isinstance(m, DROPOUTS) and m.p > 0.0]
-    if not dropouts:
+    modes = {m: m.training for m in network.modules() if isinstance(m, DROPOUTS) and m.p > 0.0}
+    if not modes:
         return None
-    modes = {dropout: dropout.training for dropout in dropouts}
     for dropout in modes:
         dropout.train()
     try:
@@ -172,7 +171,7 @@ class LabelledAndKept(LabelledUpdate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelationUpdate(fl.LocalUpdate):
+class RelationUpdate(ReadOnlyUpdate):
     """Trains nothing: the relations of the model that the client has just trained. The client then deletes it."""
 
     method: FedIRM
@@ -183,13 +182,9 @@ class RelationUpdate(fl.LocalUpdate):
         if trained is None or labels_N is None:
             return None
         logits_ND = reader.predict(trained, "labelled", "plain")
-        relation_DD = relation_matrix(
-            logits_ND, labels_N, torch.ones_like(labels_N, dtype=torch.bool), self.method.relation_temperature
-        )
+        all_N = torch.ones_like(labels_N, dtype=torch.bool)
+        relation_DD = relation_matrix(logits_ND, labels_N, all_N, self.method.relation_temperature)
         return fl.Local(trainable={}, private=kept, for_finish={"relation": relation_DD})
-
-    def finish(self, local: fl.Local) -> fl.Tree:
-        return local.for_finish
 
 
 @dataclass(frozen=True, kw_only=True)

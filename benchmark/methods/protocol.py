@@ -141,22 +141,18 @@ class Reader(Protocol):
 
     def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
         """logits_ND of all images of the part, in evaluation mode. In the part's order."""
-        ...
 
     def labels(self, part: PartName) -> Tensor | None:
         """labels_N of all images of the part, in its order. None where they are hidden from the holder."""
-        ...
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         """The statistics of the network's static batch norms over batches of the part. In order and without
         augmentation: `running_mean` and `running_var` by name (float64; `statistics_over` of models.norms), and the
         number of images, or of batches where they are not `pooled`. Nothing where the holder has no such images."""
-        ...
 
     def on_noise(self, weights: Weights) -> Tensor:
         """logits_D of one image of Gaussian noise, in evaluation mode. It is the same image for every holder and
         round."""
-        ...
 
 
 @dataclass(kw_only=True)

@@ -66,10 +66,8 @@ class ProxyFL(TwoLabellers):
 
     def init(self, setup: fl.Setup) -> fl.State:
         """Shares of the classes are equal at first; layers begin as PyTorch's do."""
-        server = {
-            "student": setup.initial_weights(),
-            "shares": torch.full((setup.num_classes,), 1 / setup.num_classes),
-        }
+        D = setup.num_classes
+        server: fl.Tree = {"student": setup.initial_weights(), "shares": torch.full((D,), 1 / D)}
         if self.projections == "released_code":
             width = setup.width()
             draw, bound = setup.generator("projections"), width**-0.5

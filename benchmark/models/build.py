@@ -14,11 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, imported, nearest
 from benchmark.errors import ConfigError, one_line
-from benchmark.models.classifier import Classifier
+from benchmark.models.classifier import Classifier, ImageShape
 from benchmark.models.norms import NORMS, require_groups_divide
 from benchmark.streams import stream_seed
-
-ImageShape = tuple[int, int, int]  # channels, rows, columns
 
 # README.md of this folder says what a network is made by. Ours may have a width (a share of the hidden units), too.
 NETWORKS: Mapping[str, type[Classifier]] = {

@@ -4,6 +4,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+ImageShape = tuple[int, int, int]  # channels, rows, columns
+
 # In all networks: N images, C channels, H rows, W columns, F features, D classes
 
 

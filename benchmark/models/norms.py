@@ -8,6 +8,7 @@ average over batches, momentum=None).
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -106,14 +107,10 @@ def _mean_of(running_var: str) -> str:
     return running_var.removesuffix("var") + "mean"
 
 
-def group_norm(num_groups: int) -> Norm:
+def group_norm(num_groups: int, channels: int) -> nn.Module:
     """Group norm with learned scale and shift (SSFL: 32 groups). Released: resnet_gn.py:72-103."""
-
-    def norm(channels: int) -> nn.Module:
-        require_groups_divide(num_groups, channels)
-        return nn.GroupNorm(num_groups, channels)
-
-    return norm
+    require_groups_divide(num_groups, channels)
+    return nn.GroupNorm(num_groups, channels)
 
 
 def require_groups_divide(num_groups: int, channels: int) -> None:
@@ -124,7 +121,7 @@ def require_groups_divide(num_groups: int, channels: int) -> None:
 
 
 NORMS: Mapping[str, Callable[[int], Norm]] = {
-    "gn": group_norm,
+    "gn": lambda num_groups: partial(group_norm, num_groups),
     "bn": lambda num_groups: nn.BatchNorm2d,
     "sbn": lambda num_groups: StaticBatchNorm2d,
     "none": lambda num_groups: nn.Identity,

@@ -24,7 +24,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from benchmark.models.classifier import Classifier
+from benchmark.models.classifier import Classifier, ImageShape
 from benchmark.models.norms import Norm
 from benchmark.models.small_cnn import narrowed
 
@@ -60,12 +60,7 @@ class ResNet18(Classifier):
     blocks_per_stage = 2
 
     def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-        norm: Norm,
-        width: float = 1.0,
-        channel_multiple: int = 1,
+        self, image_shape: ImageShape, num_classes: int, norm: Norm, width: float = 1.0, channel_multiple: int = 1
     ) -> None:
         super().__init__()
         stages = [narrowed(channels, width, channel_multiple) for channels in self.norm_channels]

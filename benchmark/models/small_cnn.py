@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from benchmark.models.classifier import Classifier
+from benchmark.models.classifier import Classifier, ImageShape
 from benchmark.models.norms import Norm
 
 
@@ -41,12 +41,7 @@ class SmallCnn(Classifier):
     pools_twice = True
 
     def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-        norm: Norm,
-        width: float = 1.0,
-        channel_multiple: int = 1,
+        self, image_shape: ImageShape, num_classes: int, norm: Norm, width: float = 1.0, channel_multiple: int = 1
     ) -> None:
         super().__init__()
         channels, rows, columns = image_shape

@@ -247,10 +247,6 @@ class Item:
         """What names it on a command line."""
         return self.typed or self.name
 
-    @property
-    def methods_are_rows(self) -> bool:
-        return "method" in self.rows
-
     def resolved(self, score: Callable[[Experiment], float | None]) -> "Item":
         """The item with a cell for every choice whose trials are done; the other choices still wait."""
         chosen = {choice.label: choice.cell(score) for choice in self.choices}

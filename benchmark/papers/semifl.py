@@ -180,11 +180,8 @@ def flfl(cells: Sequence[Cell]) -> Iterable[Cell]:
         e = cell.experiment
         if isinstance(e.method, SemiFL) and cell.setting["partition"] in ("IID", "Non-IID, Dir(0.3)"):
             of_profile = e.method.batch_size if e.profile in REDUCED else FL2.batch_size
-            method = FL2(
-                batch_size=of_profile,
-                server_batch_size=e.method.server_batch_size,
-                warm_start_rounds=e.method.warm_start_rounds,
-            )
+            same = {name: getattr(e.method, name) for name in ("server_batch_size", "warm_start_rounds")}
+            method = FL2(batch_size=of_profile, **same)
             yield cell.companion("(FL)^2", replace(e, method=method), note="ours: a method of 2024 in SemiFL's place")
 
 

@@ -210,9 +210,8 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
     """The control of every grouping cell for which there is one of FedAvg."""
     by_label = {cell.label: cell for cell in cells}
     for label, cell in by_label.items():
-        if not any(label.replace("Grouping", other) in by_label for other in COUNTERPARTS if "Grouping" in label):
-            continue
-        yield cell.companion(CONTROL, control_of(cell.experiment), note=cell.note)
+        if any(label.replace("Grouping", other) in by_label for other in COUNTERPARTS if "Grouping" in label):
+            yield cell.companion(CONTROL, control_of(cell.experiment), note=cell.note)
 
 
 def ladder(full: Experiment) -> list[Cell]:

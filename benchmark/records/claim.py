@@ -77,8 +77,7 @@ def refuse_if_held(folder: Path, patience: float) -> None:
 
 def why_dead(folder: Path, patience: float = PATIENCE) -> str | None:
     """Why the run's holder counts as dead; None where it does not, or there is none."""
-    content = read(folder)
-    if content is None:
+    if (content := read(folder)) is None:
         return None
     if is_gone(content):
         return "its process is gone"
@@ -152,8 +151,7 @@ def _beats(path: Path, patience: float) -> bool:
     Ages are taken against a file touched now on the same file system, so that clocks of machines may differ. A time
     that far in the future was set before a clock was put back, and counts as little as an old one.
     """
-    beat = _touched(path)
-    if beat is None:
+    if (beat := _touched(path)) is None:
         return False
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".now.", suffix=TEMPORARY) as file:

@@ -121,13 +121,8 @@ def unpack(copy: Mapping[str, Any], path: Path) -> RunRecord:
                     if value is not None:
                         lines[number][name] = value
         return RunRecord(
-            cell_key=copy["cell_key"],
-            seed=copy["seed"],
-            experiment=copy["experiment"],
-            manifest=copy["manifest"],
-            result=copy["result"],
+            **{name: copy[name] for name in ("cell_key", "seed", "experiment", "manifest", "result", "summaries")},
             rounds=tuple(lines.values()),
-            summaries=copy["summaries"],
             edited=copy["digest"] != copy_digest(copy),
             committed=True,
             path=path,

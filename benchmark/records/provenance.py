@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,9 +78,7 @@ def commit() -> dict[str, Any]:
 def hardware() -> dict[str, Any]:
     """Processor and cores as the operating system names them."""
     name = platform.processor() or platform.machine()
-    try:
+    with suppress(OSError):  # not Linux: the plain name has to do
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
-    except OSError:
-        pass  # not Linux: the plain name has to do
     return {"processor": name, "cores": os.cpu_count() or 1}

@@ -118,10 +118,9 @@ def read_run(folder: Path) -> RunRecord | None:
 
     Raises DataError for a file that is damaged or holds something else.
     """
-    experiment_bytes = bytes_of(folder / "experiment.json")
-    if experiment_bytes is None:
-        return None
     experiment_path = folder / "experiment.json"
+    if (experiment_bytes := bytes_of(experiment_path)) is None:
+        return None
     experiment = check(json_object(experiment_bytes, experiment_path), schema.EXPERIMENT, f"{experiment_path}")
     result = read_result(folder) or {}
     manifest = read_manifest(folder)

@@ -58,8 +58,7 @@ def run(
     folder = seed_folder(runs, here)
     if reason := why_apart(folder, here):
         print(f"fssl: {reason}", file=sys.stderr)
-    finished = _finished(folder)
-    if finished is not None:
+    if (finished := _finished(folder)) is not None:
         return finished
     refuse_if_held(folder, patience)  # before time goes into data; `claimed` is what decides
     stop, clock = stopping.StopOnSignal(), CpuClock()
@@ -72,8 +71,7 @@ def run(
             with claimed(folder, patience=patience) as claim:
                 if seed_folder(runs, here) != folder:
                     raise RunningElsewhere(f"{folder}: another process began it on other data or code; call again")
-                finished = _finished(folder)  # by another process, which was at it until now
-                if finished is not None:
+                if (finished := _finished(folder)) is not None:  # by another process, which was at it until now
                     return finished
                 resumed = _resumed(folder, experiment)
                 if resumed:

@@ -56,11 +56,6 @@ def _in_netrc(host: str) -> bool:
         return False
 
 
-def config_of(experiment: Experiment) -> dict[str, Any]:
-    """The experiment as W&B has it."""
-    return {"cell_key": experiment.cell_key, **published(to_json(experiment))}
-
-
 def labels_of(experiment: Experiment, words: Mapping[str, Any]) -> dict[str, Any]:
     """How people find the run: {"group": the item or "grid", "name", "tags"}.
 
@@ -162,7 +157,7 @@ class WandbMirror(pl.Callback):
             id=None if under_agent else self._id["id"],
             resume="allow",
             **self._labels,
-            config=config_of(self._experiment),
+            config={"cell_key": self._experiment.cell_key, **published(to_json(self._experiment))},
             dir=str(self._wandb_folder),
             mode=mode,
             settings=wandb.Settings(
@@ -181,8 +176,7 @@ class WandbMirror(pl.Callback):
         self._send_recorded()
 
     def _send_recorded(self) -> None:
-        record = self._record()
-        if record is None:
+        if (record := self._record()) is None:
             return
         self._send(record.rounds)
         if record.result:

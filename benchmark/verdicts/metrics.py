@@ -33,8 +33,7 @@ LAST_PART = 8
 def value_of(record: RunRecord, metric: str) -> float | None:
     """The run's value of the metric under its selection rule; None where it has none."""
     if target := ROUNDS_TO.fullmatch(metric):
-        reached = to_target(record, ACCURACY, float(target[1]))
-        return float(reached[0]) if reached else None
+        return rounds_to(record, float(target[1]))
     return DERIVED[metric](record) if metric in DERIVED else record.selected(metric)
 
 
@@ -43,17 +42,11 @@ def is_derived(metric: str) -> bool:
     return metric in DERIVED or bool(ROUNDS_TO.fullmatch(metric))
 
 
-def to_target(record: RunRecord, metric: str, target: float) -> tuple[int, int] | None:
-    """(round, bytes) until an evaluation is at least the target, since clients take part; None if none is.
-
-    Bytes are those sent both ways until the end of that round.
-    """
-    sent, start = 0, rounds_without_clients(record)
-    for line in record.rounds:
-        sent += line.get("comm/bytes_up", 0) + line.get("comm/bytes_down", 0)
-        if line["round"] >= start and line.get(metric, -math.inf) >= target:
-            return line["round"], sent
-    return None
+def rounds_to(record: RunRecord, target: float) -> float | None:
+    """The first round of accuracy at least the target, since clients take part; None: it is never reached."""
+    start = rounds_without_clients(record)
+    lines = (line for line in record.rounds if line["round"] >= start)
+    return next((float(line["round"]) for line in lines if line.get(ACCURACY, -math.inf) >= target), None)
 
 
 def rounds_without_clients(record: RunRecord) -> int:
@@ -149,8 +142,7 @@ DERIVED: Mapping[str, Callable[[RunRecord], float | None]] = {
 
 def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:
     """The run's value, in the metric's own unit; None where it has none. Raises KeyError for an unknown endpoint."""
-    last_rounds = LAST_ROUNDS.fullmatch(endpoint)
-    if last_rounds:
+    if last_rounds := LAST_ROUNDS.fullmatch(endpoint):
         rounds = _length(record)
         return _mean(_between(record, metric, rounds - min(int(last_rounds[1]), rounds / LAST_PART), rounds))
     functions = {"last": value_of, "arithmetic": value_of, "end": end, "collapse": end}

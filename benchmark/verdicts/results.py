@@ -110,8 +110,7 @@ def collapsed(item: Item, records: Records) -> frozenset[str]:
 
 def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
     """Seed -> where its run and that of labels alone end; a diverged run ends at 0. Empty without a bound."""
-    bound = bound_of(cell, item.cells)
-    if bound is None:
+    if (bound := bound_of(cell, item.cells)) is None:
         return {}
     ended, least = _ends(item, records, cell), cell_result(bound, records, item.seeds, ACCURACY, "end")
     return {seed: (ended[seed], least.values[seed]) for seed in sorted(ended.keys() & least.values.keys())}

@@ -10,7 +10,7 @@ from scipy.integrate import trapezoid
 
 from benchmark.records.copies import pack, unpack
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.metrics import gain_at_end, is_private, is_smoothed, is_stateless, to_target, value_at, value_of
+from benchmark.verdicts.metrics import gain_at_end, is_private, is_smoothed, is_stateless, value_at, value_of
 from tests.reports.fakes import make_cell, make_record
 
 CELL = make_cell("a", {"method": "A"}, 40)
@@ -43,14 +43,10 @@ def test_speed_is_an_area_under_log_odds_given_back_as_an_accuracy():
     assert uneven is not None and 0.75 < uneven < odds / 4 / (1 + odds / 4)
 
 
-def test_rounds_and_bytes_to_a_target():
-    """Each round sends 3 + 4 bytes. Round 2 is above .5, but clients do not take part before round 5; round 8 is the
-    first from there on that is evaluated at .5 or more: 8 x 7 bytes. As a metric .71 is never reached, and a claim
-    counts 11 for a run of 10."""
+def test_rounds_to_a_target():
+    """Round 2 is above .5, but clients do not take part before round 5; round 8 is the first from there on that is
+    evaluated at .5 or more. As a metric .71 is never reached, and a claim counts 11 for a run of 10."""
     one = run({2: 0.6, 6: 0.4, 8: 0.5, 10: 0.7}, 10, joined=5)
-    one = replace(one, rounds=[{**line, "comm/bytes_up": 3, "comm/bytes_down": 4} for line in one.rounds])
-    assert to_target(one, "test/accuracy", 0.5) == (8, 56)
-    assert to_target(one, "test/accuracy", 0.71) is None
     assert value_of(one, "rounds_to/0.5") == value_at(one, "rounds_to/0.5", "reached") == 8
     assert value_of(one, "rounds_to/0.71") is None and value_at(one, "rounds_to/0.71", "reached") == 11
 
