@@ -35,7 +35,7 @@ from benchmark.errors import ConfigError
 from benchmark.losses import DROPOUTS, kept_rows, sharpen, squared_error_loss, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.fed_consist import FedConsist, LabelledUpdate, MeanTeacherUpdate, share_of_labelled
-from benchmark.methods.shared import ReadOnlyUpdate, RunningMean
+from benchmark.methods.shared import RunningMean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class LabelledAndKept(LabelledUpdate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelationUpdate(ReadOnlyUpdate):
+class RelationUpdate(fl.LocalUpdate):
     """Trains nothing: the relations of the model that the client has just trained. The client then deletes it."""
 
     method: FedIRM
@@ -185,6 +185,9 @@ class RelationUpdate(ReadOnlyUpdate):
         all_N = torch.ones_like(labels_N, dtype=torch.bool)
         relation_DD = relation_matrix(logits_ND, labels_N, all_N, self.method.relation_temperature)
         return fl.Local(trainable={}, private=kept, for_finish={"relation": relation_DD})
+
+    def finish(self, local: fl.Local) -> fl.Tree:
+        return local.for_finish
 
 
 @dataclass(frozen=True, kw_only=True)
