@@ -50,7 +50,8 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
 def _numbers(reported: Reported, cell: Cell, metric: str) -> dict[str, Any]:
     published, values = cell.printed(metric), entry_values(reported, cell, metric)
     ours = {name: values[name] for name in ("mean", "std", "n", "n_wanted", "n_diverged", "status")}
-    return {"published": None if published is None else float(published), **ours}
+    setting = {} if published is None else {"published_setting": dict(cell.printed_at)}
+    return {"published": None if published is None else float(published), **setting, **ours}
 
 
 def shown_of(reported: Reported) -> dict[str, Any]:
