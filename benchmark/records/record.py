@@ -19,6 +19,7 @@ from benchmark.config import quoted
 from benchmark.errors import DataError
 from benchmark.experiment import Evaluation, Experiment, to_json
 from benchmark.files import ANEW, bytes_of, json_object, read_json
+from benchmark.numerics import is_current, numerics_of
 from benchmark.records import schema
 from benchmark.records.identity import RESULT, read_manifest, seed_folder
 from benchmark.records.schema import check
@@ -76,6 +77,21 @@ class RunRecord:
     @property
     def selected_on_test(self) -> bool:
         return self.result.get("selection") == "best_on_test"
+
+    @functools.cached_property
+    def numerics(self) -> Mapping[str, int]:
+        """The numerics version of each part that the run was computed with (`benchmark.numerics`)."""
+        return numerics_of(self.experiment, self.manifest, self._metrics)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this code computes the run bit by bit, on the same processor type and packages."""
+        return is_current(self.numerics)
+
+    @property
+    def _metrics(self) -> set[str]:
+        """Names of what the run measured in some round."""
+        return {*self.result.get("last", {}), *self.summaries}
 
     @property
     def data_note(self) -> str:

@@ -36,7 +36,9 @@ from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, RUNS_FALL
 from benchmark.verdicts.signed_ranks import DIGITS, Interval, interval, median_interval, sign_test, typical
 from benchmark.verdicts.statistics import contrast, in_unit
 
-Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet", "not run"]
+Verdict: TypeAlias = Literal[
+    "holds", "contradicted", "no effect of interest", "no room", "undecided", "not judged yet", "not run"
+]
 REJECTIONS = ("holds", "contradicted")  # their share of the error goes to other claims
 DECIDED = (*REJECTIONS, "no effect of interest")
 
@@ -73,6 +75,12 @@ class Judged:
     could_decide: int = 0  # seeds of the next look that can decide; 0: it is decided, or none can
     evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
     judged_in: str = ""  # "ssfl/tab2: Grouping wins": where the same contrast is judged; empty: here
+    gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seeds that can never count -> why, in words
+    caveats: tuple[str, ...] = ()  # what findings and pages print beside the verdict, a phrase each
+    signs: "Signs | None" = None  # the exact sign test over the estimate's seeds
+    room: float | None = None  # what the cells leave above them, in the metric's unit (room.py); None: no accuracy
+    no_room: bool = False  # the room is less than four margins
+    detectable: "Detectable | None" = None  # of an open claim
 
     @property
     def estimate(self) -> float | None:
@@ -89,6 +97,25 @@ class Judged:
     @property
     def is_decided(self) -> bool:
         return self.verdict in DECIDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs:
+    """The exact sign test of the differences: how many lie above and below zero, and its two-sided p-value."""
+
+    better: int
+    worse: int
+    p: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detectable:
+    """The smallest difference that the claim's test finds with a power of 80 %, by the spread of the seeds so far."""
+
+    value: float  # in the metric's unit
+    seeds: int  # at this interim analysis, the largest that can be reached
+    spread: float  # standard deviation of the differences
+    n: int  # of so many seeds
 
 
 @dataclass(frozen=True, kw_only=True)
