@@ -32,7 +32,18 @@ from reports.tables import Table, table_of
 
 DATA = {**PRINTED, **WORDS["data"]}
 RANGE = "least and largest difference"
-STATUSES = (*DECIDED, "undecided", "pilots only", "not run")  # of a claim on a board
+OPEN = ("undecided", "no room", "pilots only", "not run")  # statuses of a claim without a decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Larger:
+    """A claim's sentence at more clients than those of the claim: the largest K for which there is an item."""
+
+    K: int
+    item: str  # "ssfl/tabj1"
+    verdict: str = ""  # of the claim on this contrast there; empty: none is decided
+    runs: str = ""  # what its runs show: "+30.30 points (n = 19)"
+    is_known: bool = True  # False: the records of that item are not at hand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +73,84 @@ class ClaimRow:
 
     @property
     def status(self) -> str:
-        """One of STATUSES."""
+        """The verdict of a decided claim, else one of OPEN."""
         if self.judged.estimate is None:
-            return STATUSES[-1]
-        return self.judged.verdict if self.judged.verdict in STATUSES else "pilots only"
+            return OPEN[-1]
+        return self.judged.verdict if self.judged.verdict in (*DECIDED, *OPEN) else "pilots only"
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict as pages print it.
+
+        Of a sentence that is also about more clients, with its K: "contradicted at K = 10; not judged at K = 470,
+        where runs show +30.30 points (n = 19)".
+        """
+        verdict, larger = self.verdict, self.larger
+        if larger is None:
+            return verdict
+        own = f"{verdict} at K = {max(_clients(self.item, self.claim.labels))}"
+        at = f"at K = {larger.K}"
+        if larger.verdict:
+            return f"{own}; {larger.verdict} {at}"
+        if not larger.is_known:
+            return f"{own}; {at} see {larger.item}"
+        return f"{own}; not judged {at}" + (f", where runs show {larger.runs}" if larger.runs else "")
+
+    @property
+    def is_open_at_larger(self) -> bool:
+        """Whether the sentence is about more clients than have a verdict, or has another verdict there."""
+        return self.larger is not None and self.larger.verdict != self.verdict
+
+    @functools.cached_property
+    def larger(self) -> Larger | None:
+        """Of a decided claim: its sentence at the largest K, where that is larger than the claim's own.
+
+        Contrasts on the sentence are those that the claim names (`elsewhere`).
+        """
+        claim, own = self.claim, max(_clients(self.item, self.claim.labels), default=0)
+        if self.judged.verdict not in (*DECIDED, "no room") or not own:
+            return None
+        places = [place.item for place in claim.elsewhere]
+        found = [one for name in dict.fromkeys(places) for one in self._at_larger(name, own)]
+        return max(found, key=lambda one: (one.K, bool(one.verdict), bool(one.runs)), default=None)
+
+    def _at_larger(self, name: str, own: int) -> list[Larger]:
+        """What an item says of the sentence at more than `own` clients."""
+        other = self.reported.same_profile.get(name)
+        item = other.item if other else items([name], self.item.profile)[0]
+        labels, found = [cell.label for cell in item.cells], []
+        for place in (place for place in self.claim.elsewhere if place.item == name):
+            for coefficients in place.contrasts_in(labels):
+                if (K := max(_clients(item, coefficients), default=0)) <= own:
+                    continue
+                values = list(differences(other, self.claim, coefficients).values()) if other else []
+                runs = f"{amount(self.claim, typical(values))} (n = {len(values)})" if values else ""
+                verdict = _verdict_on(other, self.claim, coefficients) if other else ""
+                found.append(Larger(K=K, item=name, verdict=verdict, runs=runs, is_known=other is not None))
+        return found
+
+    @property
+    def caveats(self) -> list[str]:
+        """What has to be known before the verdict, a sentence each."""
+        evidence = self.judged.evidence
+        phrases = self.judged.caveats or (evidence.caveats if evidence else ())
+        return [f"{phrase[:1].upper()}{phrase[1:]}." for phrase in phrases]
+
+    @property
+    def statistics(self) -> list[str]:
+        """What else the seeds say: the sign test, what an open claim can find, and how firm the verdict is."""
+        judged, lines = self.judged, list[str]()
+        if signs := judged.signs:
+            said = f"{signs.better} of {signs.better + signs.worse} seeds above zero, {signs.worse} below"
+            lines.append(f"Sign test: {said}, p = {signs.p:.2g}.")
+        if found := judged.detectable:
+            spread = f"by a spread of {in_unit(self.claim.metric, found.spread)} over {found.n} seeds"
+            smallest = in_unit(self.claim.metric, found.value)
+            lines.append(f"Smallest detectable effect at {found.seeds} seeds: {smallest} (power 80 %, {spread}).")
+        if judged.no_room and judged.room is not None:
+            left = in_unit(self.claim.metric, judged.room)
+            lines.append(f"No room: its cells leave {left}, less than four times the least difference of interest.")
+        return lines
 
     @property
     def verdict(self) -> str:
@@ -134,8 +219,14 @@ class ClaimRow:
     def context(self) -> list[str]:
         """What else a reader of the verdict has to know, a sentence each.
 
-        The estimate over more seeds than the look's, how many runs of each cell collapsed, and what speaks against it.
+        The caveats of a decided one, the estimate over more seeds than the look's, how many runs of each cell
+        collapsed, and what speaks against it.
         """
+        return [*(self.caveats if self.judged.is_decided else []), *self.more]
+
+    @property
+    def more(self) -> list[str]:
+        """The context without the caveats, which the reason has."""
         judged, over_all, lines = self.judged, self.judged.over_all, list[str]()
         if over_all:
             what = f"{amount(self.claim, over_all.value)} {self.interval_of(over_all)}"
@@ -235,6 +326,22 @@ class ClaimRow:
             for seed in seeds
         ]
         return table_of("seeds", f"{metric_name(metric)}, {self.endpoint}", heads, rows)
+
+
+def _clients(item: Item, labels: Collection[str]) -> set[int]:
+    """K of these cells, without methods that have no clients."""
+    experiments = (cell.experiment for cell in item.cells if cell.label in labels)
+    return {one.federation.K for one in experiments if not isinstance(one.method, ServerOnly | Central)}
+
+
+def _verdict_on(reported: Reported, claim: Claim, coefficients: Mapping[str, float]) -> str:
+    """The item's decided verdict on this contrast in the claim's form and quantity; empty where it has none."""
+    for judged in reported.judged:
+        other = judged.claim
+        same = (other.form, other.metric, other.contrasts) == (claim.form, claim.metric, (dict(coefficients),))
+        if same and judged.is_decided:
+            return judged.verdict
+    return ""
 
 
 def scope_text(item: Item, labels: Collection[str]) -> str:

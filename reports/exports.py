@@ -16,6 +16,7 @@ from reports.item_figures import drawn_metrics, item_picture
 from reports.paper_table import entry_values, item_tables, metrics_of, notes_of
 from reports.reported import Reported
 from reports.results import CURVE_COLUMNS, curve_rows
+from reports.sentences import sentence_values, sentences_of
 from reports.tables import Table, csv_of, files_of
 
 
@@ -41,6 +42,7 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "units": WORDS["units"],
         "cells": cells,
         "claims": [claim_values(row) for row in rows_of(reported)],
+        "sentences": [sentence_values(sentence) for sentence in sentences_of(rows_of(reported))],
         "notes": list(notes_of(reported)),
         "report": report,
         **({"arena": arena_rows(reported)} if is_arena(item) else {}),
