@@ -91,15 +91,15 @@ class ClaimRow:
         own = f"{verdict} at K = {max(_clients(self.item, self.claim.labels))}"
         at = f"at K = {larger.K}"
         if larger.verdict:
-            return f"{own}; {larger.verdict} {at}"
+            return f"{own}; {larger.verdict} {at} ({larger.item})"
         if not larger.is_known:
             return f"{own}; {at} see {larger.item}"
         return f"{own}; not judged {at}" + (f", where runs show {larger.runs}" if larger.runs else "")
 
     @property
     def is_open_at_larger(self) -> bool:
-        """Whether the sentence is about more clients than have a verdict, or has another verdict there."""
-        return self.larger is not None and self.larger.verdict != self.verdict
+        """Whether the sentence is also about more clients than have a verdict."""
+        return self.larger is not None and not self.larger.verdict
 
     @functools.cached_property
     def larger(self) -> Larger | None:
@@ -335,11 +335,13 @@ def _clients(item: Item, labels: Collection[str]) -> set[int]:
 
 
 def _verdict_on(reported: Reported, claim: Claim, coefficients: Mapping[str, float]) -> str:
-    """The item's decided verdict on this contrast in the claim's form and quantity; empty where it has none."""
+    """The item's decided verdict on this contrast of the claim's metric; empty where it has none."""
+    above_zero = ("improves", "trend")
     for judged in reported.judged:
         other = judged.claim
-        same = (other.form, other.metric, other.contrasts) == (claim.form, claim.metric, (dict(coefficients),))
-        if same and judged.is_decided:
+        same_form = other.form == claim.form or {other.form, claim.form} == set(above_zero)
+        same = (other.metric, other.contrasts) == (claim.metric, (dict(coefficients),))
+        if same and same_form and judged.is_decided:
             return judged.verdict
     return ""
 

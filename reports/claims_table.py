@@ -22,7 +22,7 @@ def claim_values(row: ClaimRow) -> dict[str, Any]:
         "form": claim.form,
         "least": float(claim.least),
         "verdict": judged.verdict,
-        "not_judged_at": _not_judged_at(row),
+        "at_largest_K": _at_largest_K(row),
         "caveats": row.caveats,
         "estimate": judged.estimate,
         "interval": None if judged.interval is None else list(judged.interval),
@@ -39,10 +39,10 @@ def claim_values(row: ClaimRow) -> dict[str, Any]:
     }
 
 
-def _not_judged_at(row: ClaimRow) -> dict[str, Any] | None:
-    """The largest K that the sentence is about, where the claim's verdict is of a smaller one."""
+def _at_largest_K(row: ClaimRow) -> dict[str, Any] | None:
+    """Of a decided claim whose sentence is also about more clients: the verdict there, null without one."""
     larger = row.larger
-    if larger is None or not row.is_open_at_larger:
+    if larger is None:
         return None
     return {"K": larger.K, "item": larger.item, "verdict": larger.verdict or None, "runs": larger.runs or None}
 
@@ -57,7 +57,7 @@ def _csv_values(row: ClaimRow) -> dict[str, Any]:
         "item": row.item.name,
         "profile": row.item.profile,
         **values,
-        "not_judged_at": row.verdict_text if values["not_judged_at"] else "",
+        "at_largest_K": row.verdict_text if values["at_largest_K"] else "",
         "caveats": " ".join(values["caveats"]),
         "contrast": "; ".join(map(sum_text, row.claim.contrasts)),
         "estimate_over_all": over_all.get("estimate"),

@@ -3,7 +3,7 @@
 The status of a sentence follows from those of its claims, withdrawn ones left out:
 
 * "holds", "contradicted" or "no effect of interest": all of its claims are decided, and all alike;
-* "mixed": they are decided, and not alike;
+* "mixed": they are decided, and not alike; or one has another verdict at more clients (`ClaimRow.larger`);
 * "in part": some are decided, alike, and others are open; or a claim is decided, and the sentence is also about more
   clients than those of any verdict (`ClaimRow.larger`);
 * "undecided", "no room", "pilots only", "not run": none is decided; the first of these that is the status of a claim.
@@ -49,6 +49,7 @@ class Sentence:
         """One of STATUSES."""
         statuses = [row.status for row in self.rows]
         decided = {status for status in statuses if status in DECIDED}
+        decided |= {row.larger.verdict for row in self.rows if row.larger and row.larger.verdict}
         if not decided:
             return min(statuses, key=OPEN.index)
         if len(decided) > 1:
