@@ -21,7 +21,7 @@ from benchmark.experiment import Evaluation, Experiment, to_json
 from benchmark.files import ANEW, bytes_of, json_object, read_json
 from benchmark.numerics import is_current, numerics_of
 from benchmark.records import schema
-from benchmark.records.identity import RESULT, read_manifest, seed_folder
+from benchmark.records.identity import RESULT, import_classes, read_manifest, seed_folder
 from benchmark.records.schema import check
 
 ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
@@ -125,7 +125,8 @@ def run_name(experiment: Experiment) -> str:
 
 
 def run_folder(results: Path, experiment: Experiment) -> Path:
-    """The folder of the experiment's run on the data and code at hand; it need not exist."""
+    """The folder of the experiment's run on the data and code at hand; it need not exist. Raises ConfigError."""
+    import_classes(experiment)
     return seed_folder(results / "runs" / experiment.cell_key, to_json(experiment))
 
 
