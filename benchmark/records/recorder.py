@@ -24,7 +24,7 @@ from benchmark.methods.protocol import Weights
 from benchmark.numerics import CURRENT, numerics_of
 from benchmark.records import state
 from benchmark.records.claim import Claim
-from benchmark.records.identity import read_manifest
+from benchmark.records.identity import INITIAL_WEIGHTS, read_manifest
 from benchmark.records.processes import CpuClock
 from benchmark.records.record import PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest, run_name
 from benchmark.records.result import result_of
@@ -34,7 +34,7 @@ from benchmark.records.wandb_mirror import agents_run
 SECONDS_BETWEEN_SAVES = 2.0
 MOST_OF_A_RUN = 0.05  # that saving may take: where a save takes longer than a tenth of a second, they are further apart
 ATTEMPT_ENTRIES = ("code", "packages", "hardware")  # of the manifest; they may change when a run goes on
-COMPUTED_FROM = ("data", "sources")  # of the manifest: a run that goes on has those that it began with
+COMPUTED_FROM = ("data", "sources", INITIAL_WEIGHTS)  # of the manifest: a run that goes on has those that it began with
 OLD_FILES = ("checkpoints", "leases", "attempts", "exchange.json")  # of an unfinished run of an older version
 UNFINISHED_FILES = (state.NAME, PROGRESS, "checkpoints")  # which a finished run needs no longer
 

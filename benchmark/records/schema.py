@@ -64,6 +64,7 @@ MANIFEST: Wanted = {
         }
     ],
     "sources?": {"*": "text"},
+    "initial_weights?": {"*": "a number"},
     "claims?": {"*": {"main": ["text"], "others": ["text"]}},
     "rule?": {"version": "a whole number", "constants": "text"},
     "numerics?": {"*": "a whole number"},

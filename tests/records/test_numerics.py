@@ -14,6 +14,8 @@ from benchmark.records.collect import all_records
 from benchmark.records.copies import COMMITTED
 from benchmark.records.provenance import ROOT
 from benchmark.records.record import RunRecord
+from benchmark.records.verify import _differences, retrain, why_not_here
+from benchmark.records.versions import numerics_caveat, older_numerics
 
 BEFORE, SINCE = "b4a98f7c736a85c3d88e8454a237aa79a15a4e89", "ba816e81b3b8d87015bceb957b8f3b8b208bc0cd"
 POOL = {"name": "pool", "threads": 1, "workers": 1}
@@ -115,3 +117,41 @@ def test_records_whose_number_moved_are_known() -> None:
 
 def test_this_code_is_read_from_a_file_in_the_package() -> None:
     assert Path(numerics.__file__).with_suffix(".toml").is_file()
+
+
+def copy_of(key: str, seed: int) -> RunRecord:
+    return next(record for record in committed() if record.cell_key.startswith(key) and record.seed == seed)
+
+
+def test_a_record_of_an_older_norm_is_not_trained_again_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was "not equal to six digits", exit 66, though it was an honest run."""
+    monkeypatch.setattr("benchmark.records.run.run", None)
+    outcome = retrain(copy_of("41c2e4d6bf09d4ba", 104))
+    assert outcome.skipped is not None and "norm 1" in outcome.words() and SINCE[:8] in outcome.words()
+    assert outcome.trouble is None
+
+
+def test_of_an_older_diversity_everything_else_is_compared() -> None:
+    old = copy_of("ff690fd4", 111)
+    assert {name for name in old.summaries if name.startswith("diversity/")}
+    assert why_not_here(old) is None
+    doubled = {name: {what: 2 * value for what, value in sums.items()} for name, sums in old.summaries.items()}
+    diversity = {**old.summaries, **{name: doubled[name] for name in doubled if name.startswith("diversity/")}}
+    assert list(_differences(old, dataclasses.replace(old, summaries=diversity), 0.0)) == []
+    assert list(_differences(old, dataclasses.replace(old, summaries=doubled), 0.0))
+    current = dataclasses.replace(old, manifest={**old.manifest, "numerics": dict(CURRENT), "code": {}, "attempts": []})
+    assert list(_differences(current, dataclasses.replace(current, summaries=diversity), 0.0))
+
+
+def test_verify_counts_older_versions_and_calls_them_no_fault() -> None:
+    lines = older_numerics(committed())
+    old = [record for record in committed() if not record.is_current]
+    assert sum(int(line.split()[0]) for line in lines) == len(old)
+    assert {numerics_in_words(record.numerics) for record in old} == {line.split(" runs of ")[1] for line in lines}
+
+
+def test_a_table_says_how_many_of_its_runs_are_of_an_older_version() -> None:
+    old, current = copy_of("41c2e4d6bf09d4ba", 104), next(record for record in committed() if record.is_current)
+    assert numerics_caveat([current]) == "" == numerics_caveat([])
+    caveat = numerics_caveat([old, current, old])
+    assert "2 of 3 runs" in caveat and "2 runs of norm 1" in caveat and "--no-reference" in caveat
