@@ -13,7 +13,9 @@ from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.table import COMPUTED
 from benchmark.papers.table import WORDS as PRINTED
 from benchmark.verdicts.judge import DECIDED, Estimate, Judged, judge, share_text
+from benchmark.verdicts.others import Other, numbers, others_of
 from benchmark.verdicts.signed_ranks import typical
+from benchmark.verdicts.spread import comes_out_again, spread_per_run
 from benchmark.verdicts.statistics import contrast, in_unit
 from reports.formatting import (
     WORDS,
@@ -41,8 +43,8 @@ class Larger:
 
     K: int
     item: str  # "ssfl/tabj1"
-    verdict: str = ""  # of the claim on this contrast there; empty: none is decided
-    runs: str = ""  # what its runs show: "+30.30 points (n = 19)"
+    verdict: str = ""  # of the claim on this contrast there; empty: none is judged
+    runs: str = ""  # what its runs show: "+32.86 points (n = 16)"
     is_known: bool = True  # False: the records of that item are not at hand
 
 
@@ -83,15 +85,15 @@ class ClaimRow:
         """The verdict as pages print it.
 
         Of a sentence that is also about more clients, with its K: "contradicted at K = 10; not judged at K = 470,
-        where runs show +30.30 points (n = 19)".
+        where runs show +30.30 points (n = 3, pilots)".
         """
         verdict, larger = self.verdict, self.larger
         if larger is None:
             return verdict
-        own = f"{verdict} at K = {max(_clients(self.item, self.claim.labels))}"
+        own = f"{verdict} at K = {max(numbers(self.item, self.claim.labels, 'K'))}"
         at = f"at K = {larger.K}"
         if larger.verdict:
-            return f"{own}; {larger.verdict} {at} ({larger.item})"
+            return f"{own}; {larger.verdict} {at}: {larger.runs}"
         if not larger.is_known:
             return f"{own}; {at} see {larger.item}"
         return f"{own}; not judged {at}" + (f", where runs show {larger.runs}" if larger.runs else "")
@@ -99,7 +101,7 @@ class ClaimRow:
     @property
     def is_open_at_larger(self) -> bool:
         """Whether the sentence is also about more clients than have a verdict."""
-        return self.larger is not None and not self.larger.verdict
+        return self.larger is not None and self.larger.verdict not in DECIDED
 
     @functools.cached_property
     def larger(self) -> Larger | None:
@@ -107,7 +109,7 @@ class ClaimRow:
 
         Contrasts on the sentence are those that the claim names (`elsewhere`).
         """
-        claim, own = self.claim, max(_clients(self.item, self.claim.labels), default=0)
+        claim, own = self.claim, max(numbers(self.item, self.claim.labels, "K"), default=0)
         if self.judged.verdict not in (*DECIDED, "no room") or not own:
             return None
         places = [place.item for place in claim.elsewhere]
@@ -116,20 +118,29 @@ class ClaimRow:
 
     def _at_larger(self, name: str, own: int) -> list[Larger]:
         """What an item says of the sentence at more than `own` clients."""
-        other = self.reported.same_profile.get(name)
-        if other is None and name not in ITEMS:  # of a test, or of a paper that is not here
+        place = self.reported.same_profile.get(name)
+        if place is None and name not in ITEMS:  # of a test, or of a paper that is not here
             return []
-        item = other.item if other else items([name], self.item.profile)[0]
+        item = place.item if place else items([name], self.item.profile)[0]
         labels, found = [cell.label for cell in item.cells], []
-        for place in (place for place in self.claim.elsewhere if place.item == name):
-            for coefficients in place.contrasts_in(labels):
-                if (K := max(_clients(item, coefficients), default=0)) <= own:
-                    continue
-                values = list(differences(other, self.claim, coefficients).values()) if other else []
-                runs = f"{amount(self.claim, typical(values))} (n = {len(values)})" if values else ""
-                verdict = _verdict_on(other, self.claim, coefficients) if other else ""
-                found.append(Larger(K=K, item=name, verdict=verdict, runs=runs, is_known=other is not None))
+        seen = {tuple(other.contrast.items()): other for other in self.others if other.item == name}
+        contrasts = (each for one in self.claim.elsewhere if one.item == name for each in one.contrasts_in(labels))
+        for coefficients in contrasts:
+            K = max(numbers(item, coefficients, "K"), default=0)
+            other = seen.get(tuple(coefficients.items()))
+            verdict, runs = (other.verdict or "", self._shown(other)) if other else ("", "")
+            if own < K:
+                found.append(Larger(K=K, item=name, verdict=verdict, runs=runs, is_known=place is not None))
         return found
+
+    @functools.cached_property
+    def others(self) -> list[Other]:
+        """What runs of other items say of the sentence."""
+        return others_of(self.judged, self.reported.same_profile)
+
+    def _shown(self, other: Other) -> str:
+        """ "+30.00 points (n = 3, pilots)"."""
+        return f"{amount(self.claim, other.estimate)} (n = {other.n}{'' if other.confirmatory else ', pilots'})"
 
     @property
     def caveats(self) -> list[str]:
@@ -152,6 +163,10 @@ class ClaimRow:
         if judged.no_room and judged.room is not None:
             left = in_unit(self.claim.metric, judged.room)
             lines.append(f"No room: its cells leave {left}, less than four times the least difference of interest.")
+        share = comes_out_again(judged)
+        if share is not None:
+            spread = f"{100 * spread_per_run():.2g} points RMS, as between two processors"
+            lines.append(f"Comes out again in {100 * share:.0f} % of repetitions if each run differs by {spread}.")
         return lines
 
     @property
@@ -249,22 +264,14 @@ class ClaimRow:
         if pilots and self._says(pilots.value) == "the other way":
             seen = f"{amount(self.claim, pilots.value)} (n = {pilots.n})"
             lines.append(f"Pilots of the same cells say the other way: {seen}.")
-        for place in self.claim.elsewhere:
-            if other := self.reported.same_profile.get(place.item):
-                for coefficients in place.contrasts_in(cell.label for cell in other.item.cells):
-                    lines += self._said_by(other, coefficients)
-        return lines
+        return [*lines, *map(self._said_by, self.others)]
 
-    def _said_by(self, other: Reported, coefficients: Mapping[str, float]) -> list[str]:
-        values = differences(other, self.claim, coefficients)
-        if not values:
-            return []
-        runs = "Runs" if any(seed in CONFIRMING for seed in values) else "Pilots"
-        seen = typical(list(values.values()))
-        how = self._says(seen)
-        where = f"{scope_text(other.item, coefficients)} ({other.item.name}: {sum_text(coefficients)})"
+    def _said_by(self, other: Other) -> str:
+        how, item = self._says(other.estimate), self.reported.same_profile[other.item].item
+        where = f"{scope_text(item, other.contrast)} ({other.item}: {sum_text(other.contrast)})"
         says = f"say {how}" if how else "show"
-        return [f"{runs} {where} {says}: {amount(self.claim, seen)} (n = {len(values)})."]
+        runs = "Runs" if other.confirmatory else "Pilots"
+        return f"{runs} {where} {says}: {amount(self.claim, other.estimate)} (n = {other.n})."
 
     def _says(self, value: float) -> str:
         """Whether a difference agrees with a decided verdict; empty for one that is open."""
@@ -328,24 +335,6 @@ class ClaimRow:
             for seed in seeds
         ]
         return table_of("seeds", f"{metric_name(metric)}, {self.endpoint}", heads, rows)
-
-
-def _clients(item: Item, labels: Collection[str]) -> set[int]:
-    """K of these cells, without methods that have no clients."""
-    experiments = (cell.experiment for cell in item.cells if cell.label in labels)
-    return {one.federation.K for one in experiments if not isinstance(one.method, ServerOnly | Central)}
-
-
-def _verdict_on(reported: Reported, claim: Claim, coefficients: Mapping[str, float]) -> str:
-    """The item's decided verdict on this contrast of the claim's metric; empty where it has none."""
-    above_zero = ("improves", "trend")
-    for judged in reported.judged:
-        other = judged.claim
-        same_form = other.form == claim.form or {other.form, claim.form} == set(above_zero)
-        same = (other.metric, other.contrasts) == (claim.metric, (dict(coefficients),))
-        if same and same_form and judged.is_decided:
-            return judged.verdict
-    return ""
 
 
 def scope_text(item: Item, labels: Collection[str]) -> str:

@@ -105,6 +105,8 @@ def state_text(every: Sequence[Reported]) -> str:
         parts.append(f"Of {len(own)} {kind} {decided.total() or 'none'} {has} a decision{how}.")
     if status[IN_PART]:
         parts.append("In part: other contrasts of the sentence, or more clients that it is about, are not decided.")
+    if no_room := status["no room"]:
+        parts.append(f"{no_room} {'has' if no_room == 1 else 'have'} no room: the cells are too near the ceiling.")
     if undecided := status["undecided"]:
         parts.append(f"{undecided} {'has' if undecided == 1 else 'have'} confirming runs without a decision.")
     if pilots := status["pilots only"]:

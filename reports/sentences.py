@@ -49,7 +49,7 @@ class Sentence:
         """One of STATUSES."""
         statuses = [row.status for row in self.rows]
         decided = {status for status in statuses if status in DECIDED}
-        decided |= {row.larger.verdict for row in self.rows if row.larger and row.larger.verdict}
+        decided |= {row.larger.verdict for row in self.rows if row.larger and row.larger.verdict in DECIDED}
         if not decided:
             return min(statuses, key=OPEN.index)
         if len(decided) > 1:

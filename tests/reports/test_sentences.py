@@ -90,13 +90,13 @@ def test_a_verdict_at_few_clients_never_stands_alone_where_more_have_none(tmp_pa
     (row,) = rows_of(every[0])
     assert row.judged.verdict == "contradicted"
     text = row.verdict_text
-    assert text == "contradicted at K = 10; not judged at K = 470, where runs show +30.00 points (n = 2)"
+    assert text == "contradicted at K = 10; not judged at K = 470, where runs show +30.00 points (n = 2, pilots)"
     assert [one.status for one in sentences_of(rows_of(every[0]))] == ["in part"]
     assert claim_values(row)["at_largest_K"] == {
         "K": 470,
         "item": "toy/tab2",
         "verdict": None,
-        "runs": "+30.00 points (n = 2)",
+        "runs": "+30.00 points (n = 2, pilots)",
     }
     build([small, large], tmp_path)
     for page in ("index.html", every[0].page):
@@ -108,7 +108,7 @@ def test_a_verdict_at_more_clients_stands_beside_that_at_few() -> None:
     large = replace(large, claims=(replace(pair().claims[0], form="trend"),))
     every = connect([Reported(*small), Reported(large, gained(large, 0.3, 9))])
     (row,) = rows_of(every[0])
-    assert row.verdict_text == "contradicted at K = 10; holds at K = 470 (toy/tab2)"
+    assert row.verdict_text == "contradicted at K = 10; holds at K = 470: +30.40 points (n = 9)"
     assert [one.status for one in sentences_of(rows_of(every[0]))] == ["mixed"]
 
 
