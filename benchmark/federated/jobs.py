@@ -87,12 +87,10 @@ class JobRunner:
             return gradient(*self._training(job, local, round_number, "gradient"))
 
     def _started(self, job: Job, round_number: int, private: Tree | None, purpose: str) -> tuple[Job, Local | None]:
-        """The job with what it receives, and tensors of its update, on the runner's device; and what `start` gives."""
-        held = {name: value for name, value in vars(job.update).items() if isinstance(value, Tensor)}
-        update = replace(job.update, **moved(held, self._device)) if held else job.update  # type: ignore[type-var]
-        job = replace(job, receives=moved(job.receives, self._device), update=update)
+        """The job with what it receives on the runner's device, and what `start` gives."""
+        job = replace(job, receives=moved(job.receives, self._device))
         reader = self._reader(job, round_number, purpose)
-        return job, started(update, job.receives, moved(private, self._device), reader)
+        return job, started(job.update, job.receives, moved(private, self._device), reader)
 
     def _network(self, model: Model | None) -> nn.Module:
         if model not in self._networks:

@@ -21,7 +21,7 @@ from benchmark.federated.environment import weights_of
 from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.trees import moved
 from benchmark.methods.calls import finished, loss_of
-from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
+from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Step, Weights
 from benchmark.optim.sgd import SGD
 from benchmark.streams import seed_global, stream_seed, torch_stream
 
@@ -61,15 +61,20 @@ class LocalModule(pl.LightningModule):
         if precision == "bf16":
             for copied in (*self.trainable.values(), *self.frozen.values()):
                 pass_in_bfloat16(copied)
-        self.draw = torch.Generator()
         self.reuse(job, local, rate_at)
 
     def reuse(self, job: Job, local: Local, rate_at: Callable[[int], float]) -> None:
         """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
         self.update, self.local, self.rate_at = job.update, local, rate_at
         self.rate = job.learning_rate or ("server" if job.key.client == SERVER else "client")
-        private = moved(local.private or {}, next(self.trainable.parameters()).device)
-        self.training_state = Training(trainable=self.trainable, frozen=self.frozen, private=private, step=0)
+        device = next(self.trainable.parameters()).device
+        self.step = Step(
+            trainable=self.trainable,
+            frozen=self.frozen,
+            received=job.receives,
+            private=moved(local.private or {}, device),
+            notes=moved(local.notes, device),
+        )
         # Read after the job, since a read within a step would wait for the device: what was reported, and the losses.
         self.reported: dict[str, list[Tensor]] = defaultdict(list)
         self.losses: list[Tensor] = []
@@ -81,7 +86,8 @@ class LocalModule(pl.LightningModule):
         self.frozen.eval().requires_grad_(False)
 
     def training_step(self, batch: LocalBatch, batch_idx: int) -> Tensor:
-        loss, aux = loss_of(self.update, batch.phase, self.trainable, self.frozen, batch.streams, self.draw)
+        self.step.batch = batch.streams
+        loss, aux = loss_of(self.update, batch.phase, self.step)
         self.losses.append(loss.detach())
         for name, value in aux.items():
             if name not in ("labels_N", "kept_N"):
@@ -119,9 +125,9 @@ class LocalModule(pl.LightningModule):
             torch.nn.utils.clip_grad_norm_(self.trainable.parameters(), self.sgd.clip)
 
     def on_train_batch_end(self, outputs: Any, batch: LocalBatch, batch_idx: int) -> None:
-        self.training_state.step += 1
+        self.step.number += 1
         with torch.no_grad():
-            self.update.after_step(self.training_state)
+            self.update.after_step(self.step)
 
 
 def added_up(values: Iterable[Tensor]) -> float:
@@ -263,7 +269,7 @@ def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, We
 def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpose: str = "train") -> None:
     """Seed what a job draws while it trains: the update's own generator, and torch's global one for dropout."""
     names = (purpose, "round", round_number, *key_names(job.key))
-    module.draw = torch_stream(seed, *names, "loss")
+    module.step.draw = torch_stream(seed, *names, "loss")
     seed_global(stream_seed(seed, *names, "dropout"))
 
 
@@ -272,9 +278,9 @@ def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> O
     local = module.local
     local.trainable = {name: weights_of(network) for name, network in module.trainable.items()}
     local.frozen = {name: weights_of(network) for name, network in module.frozen.items()}
-    local.momentum, local.steps = momentum, module.training_state.step
-    if local.private is not None or module.training_state.private:
-        local.private = module.training_state.private
+    local.momentum, local.notes, local.steps = momentum, module.step.notes, module.step.number
+    if local.private is not None or module.step.private:
+        local.private = module.step.private
     local.totals = {name: added_up(values) for name, values in module.reported.items()}
     sends = finished(job.update, local)
     # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.

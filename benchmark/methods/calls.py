@@ -53,14 +53,14 @@ def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, 
     return local
 
 
-def loss_of(update: fl.LocalUpdate, phase: int, *arguments: Any) -> fl.Loss:
+def loss_of(update: fl.LocalUpdate, phase: int, step: fl.Step) -> fl.Loss:
     """The loss of one local step and what to report. A scalar tensor, and scalar tensors by name.
 
     Of pseudo-labels "labels_N", whole numbers, and "kept_N", bools.
     """
     name = update.phases[phase]
     wanted = "the loss, a scalar tensor, and scalar tensors to report, such as `loss, {}`"
-    loss, aux = _pair(update, name, getattr(update, name)(*arguments), Tensor, Tensor, wanted)
+    loss, aux = _pair(update, name, getattr(update, name)(step), Tensor, Tensor, wanted)
     labels_N, kept_N = aux.get("labels_N"), aux.get("kept_N")
     for reported, value in aux.items():
         if value.dim() and reported not in ("labels_N", "kept_N"):

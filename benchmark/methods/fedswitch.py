@@ -21,7 +21,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmark.config import NotNegative, Share, added
 from benchmark.errors import ConfigError
@@ -129,11 +129,12 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
             local.frozen.setdefault("teacher", received["student"])
         return local
 
-    def _consistency(self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]) -> fl.Loss:
+    def _consistency(self, step: fl.Step) -> fl.Loss:
         """L_u and the divergences. Every strong image passes the network, also those that are not kept."""
-        weak_ND = self._weak_logits(student, frozen, views["weak"])
+        views, frozen = step.batch["unlabelled"].views, step.frozen
+        weak_ND = self._weak_logits(step)
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
-        strong_ND = student(views["strong"])
+        strong_ND = step.student(views["strong"])
         loss = consistency_loss(strong_ND, labels_N, kept_N)
         reported = {"client/consistency_loss": loss, "labels_N": labels_N, "kept_N": kept_N}
         if "teacher" in frozen and self.labeller == "student":  # it is only watched

@@ -145,12 +145,16 @@ class ClientUpdate(shared.StudentUpdate):
         # A batch carries one number an image: its label, and D more where it is sure.
         codes_N = (given.labels_N + logits_ND.shape[1] * given.sure_N)[given.kept_N]
         local.selected["unlabelled"] = replace(local.selected["unlabelled"], labels_N=codes_N)
-        local.for_finish = {"tau": given.tau}  # line 24
+        local.notes["tau"] = given.tau
         return local
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+    def finish(self, local: fl.Local) -> fl.Tree:
+        """Line 24."""
+        return {**super().finish(local), **local.notes}
+
+    def loss(self, step: fl.Step) -> fl.Loss:
         """Lines 15 to 21: Eqs. 10 to 14."""
-        method, network, images = self.method, trainable["student"], batch["unlabelled"]
+        method, network, images = self.method, step.student, step.batch["unlabelled"]
         logits_ND = network(images.views["strong"])
         labels_N, sure_N = images.given_N % logits_ND.shape[1], images.given_N >= logits_ND.shape[1]
         losses_N = nn.functional.cross_entropy(logits_ND, labels_N, reduction="none")

@@ -111,7 +111,7 @@ class Local:
     private: Tree | None = None  # stays with the holder; None: nothing is kept
     selected: dict[str, Selected] = field(default_factory=dict)  # stream -> its images, where not the whole part
     pseudo: PseudoLabelled | None = None
-    for_finish: Tree = field(default_factory=dict)  # what `start` leaves for `finish`
+    notes: Tree = field(default_factory=dict)  # what `start` leaves for the steps and for `finish`
     totals: dict[str, float] = field(default_factory=dict)  # after training: sums over the steps of what `loss` reports
     steps: int = 0  # after training: local steps taken
 
@@ -156,16 +156,23 @@ class Reader(Protocol):
 
 
 @dataclass(kw_only=True)
-class Training:
-    """A job between two local steps. Networks and private state may be changed in place."""
+class Step:
+    """One local step, as `loss` and `after_step` see it. Networks, `private` and `notes` may be changed in place."""
 
     trainable: Networks
     frozen: Networks
-    private: Tree
-    step: int  # local steps taken in this job
+    batch: Mapping[str, Batch] = field(default_factory=dict)  # by the name of their stream
+    draw: torch.Generator = field(default_factory=torch.Generator)  # the job's own random stream
+    received: Tree = field(default_factory=dict)
+    private: Tree = field(default_factory=dict)
+    notes: Tree = field(default_factory=dict)  # of the job: from `start` over all its steps to `finish`
+    number: int = 0  # local steps taken in this job
+
+    @property
+    def student(self) -> nn.Module:
+        return self.trainable["student"]
 
 
-Batches = Mapping[str, Batch]  # one local step's batches, by the name of their stream
 Loss = tuple[Tensor, Mapping[str, Tensor]]  # of one local step, and what to report of it
 
 
@@ -192,14 +199,14 @@ class LocalUpdate:
         """The weight sets to train, from what was received and kept. None: this client sits the round out."""
         return Local(trainable={"student": received["student"]})
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
+    def loss(self, step: Step) -> Loss:
         """The loss of one local step, and what to report of it. "labels_N" and "kept_N" are the pseudo-labels of the
         stream "unlabelled" (their quality is measured outside, the method never sees a hidden label); every other
         entry is a scalar, averaged over the job's steps without its gradient."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
-    def after_step(self, training: Training) -> None:
-        """Work between local steps, in place (an EMA teacher in `training.frozen`)."""
+    def after_step(self, step: Step) -> None:
+        """Work between local steps, in place (an EMA teacher in `step.frozen`)."""
 
     def finish(self, local: Local) -> Tree:
         """What is sent; nothing: the client sits out after all. What the client keeps is left in `local.private`."""

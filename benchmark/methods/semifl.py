@@ -132,15 +132,15 @@ class ClientUpdate(StudentUpdate):
             local.selected["mix"] = fl.Selected(positions_N=drawn_N, labels_N=mix_labels_N)
         return local
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+    def loss(self, step: fl.Step) -> fl.Loss:
         """Eqs. 5 to 8; one lambda a batch, not max(lambda, 1 - lambda) (utils.py:115-185)."""
-        network, fix = trainable["student"], batch["fix"]
+        network, fix = step.student, step.batch["fix"]
         fix_loss = supervised_loss(network(fix.views["strong"]), fix.given_N)
         if not self.method.mix_weight:
             return fix_loss, {"client/loss": fix_loss}
-        mix, a = batch["mix"], self.method.beta
+        mix, a = step.batch["mix"], self.method.beta
         # Through NumPy: torch has no Beta draw from a named generator.
-        lam = float(np.random.default_rng(int(torch.randint(2**62, (), generator=draw))).beta(a, a))
+        lam = float(np.random.default_rng(int(torch.randint(2**62, (), generator=step.draw))).beta(a, a))
         mixed_NCHW = mixup(fix.views["weak"], mix.views["weak"], lam)
         counts = (mix.given_N != NO_LABEL).float().mean()  # 1, or 0 where the mix is skipped
         mixed_loss = counts * mix_loss(network(mixed_NCHW), fix.given_N, mix.given_N.clamp(min=0), lam)

@@ -138,11 +138,11 @@ class StudentUpdate(fl.LocalUpdate):
         return fl.Local(trainable={"student": received["student"]}, momentum=(private or {}).get("momentum"))
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        """The weights, and what `start` left for it. Nothing where nothing was trained."""
+        """The weights; nothing where nothing was trained."""
         if not local.trainable:
             return {}
         local.private = {"momentum": local.momentum} if self.keeps_momentum else None
-        return {"student": local.trainable["student"], **local.for_finish}
+        return {"student": local.trainable["student"]}
 
 
 def with_own_labels(local: fl.Local, labels_N: Tensor, kept_N: Tensor, stream: str = "unlabelled") -> fl.Local:
@@ -162,10 +162,10 @@ class ReadOnlyUpdate(fl.LocalUpdate):
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         answer = self.read(received, reader)
-        return fl.Local(trainable={}, for_finish=answer) if answer else None
+        return fl.Local(trainable={}, notes=answer) if answer else None
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        return local.for_finish
+        return local.notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +175,8 @@ class SupervisedUpdate(StudentUpdate):
     stream: str = "labelled"
     reports: str = "client/labelled_loss"
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        loss = labelled_loss(trainable["student"], batch[self.stream])
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss = labelled_loss(step.student, step.batch[self.stream])
         return loss, {self.reports: loss}
 
 
