@@ -3,6 +3,7 @@
 A return value that the contract does not allow ends in one line that names the function and what to return.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, NoReturn
@@ -46,11 +47,29 @@ def jobs_given(jobs: Sequence[fl.Job]) -> Sequence[fl.Job]:
 
 
 def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-    """`start`, which returns the weight sets to train, or None."""
+    """Call `start`, which returns the weight sets to train, or None.
+
+    Raise ConfigError also if a loss or `after_step` cannot be called with one `Step`, before anything is trained.
+    """
+    for function in (*update.phases, "after_step"):
+        _check_takes_a_step(update, function)
     local = update.start(received, private, reader)
     if local is not None and not (isinstance(local, fl.Local) and all(map(_is_weights, local.trainable.values()))):
         _refuse(update, "start", _type(local), "None or Local(trainable={'student': weights})")
     return local
+
+
+def _check_takes_a_step(update: fl.LocalUpdate, function: str) -> None:
+    """Raise ConfigError if the function takes other arguments than one `Step`, as in earlier versions."""
+    signature = inspect.signature(getattr(update, function))
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise ConfigError(
+            f"{method_name(update)}, {function}: takes {signature}, but it is called with one Step; write "
+            f"`def {function}(self, step)` and use step.trainable, step.frozen, step.batch, step.draw, step.received, "
+            "step.private, step.notes and step.number"
+        ) from None
 
 
 def loss_of(update: fl.LocalUpdate, phase: int, step: fl.Step) -> fl.Loss:

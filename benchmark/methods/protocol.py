@@ -9,7 +9,7 @@ Legend of shape suffixes in all methods: N images of a batch or of a part, C cha
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -69,6 +69,7 @@ class Batch:
     views: Mapping[str, Tensor]  # name -> images_NCHW, float32, normalised
     labels_N: Tensor | None
     pseudo_labels_N: Tensor | None = None  # those that `start` gave the images (`Selected`)
+    positions_N: Tensor | None = None  # int64, of the images in the participant's data subset; the engine sets them
 
     @property
     def known_N(self) -> Tensor:
@@ -81,6 +82,11 @@ class Batch:
         """The pseudo-labels, where `start` gave some."""
         assert self.pseudo_labels_N is not None
         return self.pseudo_labels_N
+
+    def of_images(self, values_M: Tensor) -> Tensor:
+        """Return values_N of this batch's images from one value per image of the data subset."""
+        assert self.positions_N is not None
+        return values_M[self.positions_N]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +163,11 @@ class Reader(Protocol):
 
 @dataclass(kw_only=True)
 class Step:
-    """One local step, as `loss` and `after_step` see it. Networks, `private` and `notes` may be changed in place."""
+    """Hold what `loss` and `after_step` may use of one local step.
+
+    The networks, `private` and `notes` may be changed in place. `notes` are the job's own: `start` leaves the first
+    ones in `Local.notes`, every step sees the ones of the step before, and `finish` gets the last.
+    """
 
     trainable: Networks
     frozen: Networks
@@ -165,12 +175,17 @@ class Step:
     draw: torch.Generator = field(default_factory=torch.Generator)  # the job's own random stream
     received: Tree = field(default_factory=dict)
     private: Tree = field(default_factory=dict)
-    notes: Tree = field(default_factory=dict)  # of the job: from `start` over all its steps to `finish`
-    number: int = 0  # local steps taken in this job
+    notes: Tree = field(default_factory=dict)
+    number: int = 0  # local steps taken in this job: in `loss` those before this one, in `after_step` with this one
 
     @property
     def student(self) -> nn.Module:
         return self.trainable["student"]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise AttributeError that names what a step has: `step` was the counter's name in `Training`."""
+        names = ", ".join(vars(self))
+        raise AttributeError(f"a local step has no {name!r}; it has {names} and student")
 
 
 Loss = tuple[Tensor, Mapping[str, Tensor]]  # of one local step, and what to report of it

@@ -193,15 +193,14 @@ class FlexMatchLPL(TwoLabellers):
 
 @dataclass(frozen=True, kw_only=True)
 class FlexMatchUpdate(ClientUpdate):
-    """Pseudo-labels that are given carry an image's position among the client's M."""
+    """Train with one threshold per class, which follows from the last sure label of each of the client's M images."""
 
     method: FlexMatchLPL
     client: int
     M: int
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        local, positions_M = super().begin(received, private, reader), torch.arange(self.M)
-        local.selected["unlabelled"] = fl.Selected(positions_N=positions_M, labels_N=positions_M)
+        local = super().begin(received, private, reader)
         local.private = private
         never_M = torch.full((self.M,), NEVER, device=next(iter(received["student"].values())).device)
         kept = (private or {}).get("last_sure", {}) if self.method.counts == "kept" else {}
@@ -210,11 +209,13 @@ class FlexMatchUpdate(ClientUpdate):
 
     def consistency(self, logits: Logits, step: fl.Step) -> fl.Loss:
         """Thresholds are those before this batch."""
-        positions_N, tau = step.batch["unlabelled"].given_N, self.method.threshold
+        images, tau = step.batch["unlabelled"], self.method.threshold
         labels_N, confidence_N, sure_N = pseudo_labels(logits["weak"], tau)
         last_M = step.notes["last_M"]
         kept_N = confidence_N >= flexible_thresholds(last_M, logits["weak"].shape[-1], tau)[labels_N]
-        step.notes["last_M"] = last_M.index_copy(0, positions_N, torch.where(sure_N, labels_N, last_M[positions_N]))
+        assert images.positions_N is not None
+        last_N = torch.where(sure_N, labels_N, images.of_images(last_M))
+        step.notes["last_M"] = last_M.index_copy(0, images.positions_N, last_N)
         return consistency_loss(logits["strong"], labels_N, kept_N), {"labels_N": labels_N, "kept_N": kept_N}
 
     def finish(self, local: fl.Local) -> fl.Tree:
