@@ -14,6 +14,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from benchmark.data.image_ops import to_device
 from benchmark.errors import ConfigError
 from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
@@ -61,19 +62,20 @@ class LocalModule(pl.LightningModule):
         if precision == "bf16":
             for copied in (*self.trainable.values(), *self.frozen.values()):
                 pass_in_bfloat16(copied)
+        self.draw = torch.Generator()
         self.reuse(job, local, rate_at)
 
     def reuse(self, job: Job, local: Local, rate_at: Callable[[int], float]) -> None:
         """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
         self.update, self.local, self.rate_at = job.update, local, rate_at
         self.rate = job.learning_rate or ("server" if job.key.client == SERVER else "client")
-        device = next(self.trainable.parameters()).device
+        self.local_device = next(self.trainable.parameters()).device
         self.step = Step(
             trainable=self.trainable,
             frozen=self.frozen,
             received=job.receives,
-            private=moved(local.private or {}, device),
-            notes=moved(local.notes, device),
+            private=moved(local.private or {}, self.local_device),
+            notes=moved(local.notes, self.local_device),
         )
         # Read after the job, since a read within a step would wait for the device: what was reported, and the losses.
         self.reported: dict[str, list[Tensor]] = defaultdict(list)
@@ -87,6 +89,8 @@ class LocalModule(pl.LightningModule):
 
     def training_step(self, batch: LocalBatch, batch_idx: int) -> Tensor:
         self.step.batch = batch.streams
+        drawn = self.update.draws(self.draw, batch.streams)
+        self.step.drawn = {name: to_device(value, self.local_device) for name, value in drawn.items()}
         loss, aux = loss_of(self.update, batch.phase, self.step)
         self.losses.append(loss.detach())
         for name, value in aux.items():
@@ -269,7 +273,7 @@ def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, We
 def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpose: str = "train") -> None:
     """Seed what a job draws while it trains: the update's own generator, and torch's global one for dropout."""
     names = (purpose, "round", round_number, *key_names(job.key))
-    module.step.draw = torch_stream(seed, *names, "loss")
+    module.draw = torch_stream(seed, *names, "loss")
     seed_global(stream_seed(seed, *names, "dropout"))
 
 

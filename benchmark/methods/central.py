@@ -22,16 +22,15 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from benchmark.config import Count, NotNegative, Positive, Share, Whole, added
-from benchmark.data.image_ops import to_device
 from benchmark.losses import (
     consistency_loss,
     divergence_loss,
     loss_of_kept,
     mixup,
+    one_hot,
     pseudo_labels,
     sharpen,
     soft_label_loss,
@@ -77,7 +76,11 @@ class Central(fl.Method):
         return min(1.0, (world.round - 1) / rounds) if rounds else 1.0
 
     def notes(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
-        """What the round's steps need besides their batches."""
+        """Return what the round's steps need besides their batches."""
+        return {}
+
+    def draws(self, generator: torch.Generator, images: int) -> dict[str, Tensor]:
+        """Draw what a step with so many images in all its views needs (`LocalUpdate.draws`)."""
         return {}
 
     def models(self, state: fl.State) -> dict[str, fl.Weights]:
@@ -97,6 +100,10 @@ class CentralUpdate(StudentUpdate):
             local.frozen = {"average": received["average"]}
         local.notes = {"ramp": self.ramp, **self.method.notes(received, reader)}
         return local
+
+    def draws(self, generator: torch.Generator, batch: Mapping[str, fl.Batch]) -> dict[str, Tensor]:
+        views = [images for stream in batch.values() for images in stream.views.values()]
+        return self.method.draws(generator, sum(map(len, views)))
 
     def loss(self, step: fl.Step) -> fl.Loss:
         return self.method.loss(step)
@@ -242,9 +249,12 @@ class MixMatch(Central):
     views = ("weak", "weak2")
     ramp_share = 1 / 64
 
+    def draws(self, generator: torch.Generator, images: int) -> dict[str, Tensor]:
+        return mix_draws(generator, images, self.alpha)
+
     def loss(self, step: fl.Step) -> fl.Loss:
         guess_ND = sharpen((probabilities(step, "weak") + probabilities(step, "weak2")) / 2, self.temperature)
-        supervised, logits_MD, targets_MD = mixed(step, guess_ND, self.alpha)
+        supervised, logits_MD, targets_MD = mixed(step, guess_ND)
         difference = squared_error_loss(torch.softmax(logits_MD, dim=-1), targets_MD) / guess_ND.shape[1]
         return total(step, supervised, difference, self.unlabelled_weight, **all_kept(guess_ND))
 
@@ -265,8 +275,11 @@ class ReMixMatch(Central):
 
     ramp_share = 1 / 64
 
+    def draws(self, generator: torch.Generator, images: int) -> dict[str, Tensor]:
+        return mix_draws(generator, images, self.alpha)
+
     def notes(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
-        """shares_2D of the classes: among the labels, and in the mean prediction on the unlabelled images."""
+        """Measure shares_2D of the classes: among the labels, and in the mean prediction on the unlabelled images."""
         logits_ND, labels_N = reader.predict(received["student"], "unlabelled", "weak"), reader.labels("labelled")
         assert labels_N is not None
         known_D = torch.bincount(labels_N, minlength=logits_ND.shape[1]) / len(labels_N)
@@ -274,7 +287,7 @@ class ReMixMatch(Central):
 
     def loss(self, step: fl.Step) -> fl.Loss:
         guess_ND = sharpen(aligned(probabilities(step, "weak"), *step.notes["shares_2D"]), self.temperature)
-        supervised, logits_MD, targets_MD = mixed(step, guess_ND, self.alpha)
+        supervised, logits_MD, targets_MD = mixed(step, guess_ND)
         anchored = soft_label_loss(step.student(views_of(step)["strong"]), guess_ND)
         unlabelled = self.unlabelled_weight * soft_label_loss(logits_MD, targets_MD) + self.anchor_weight * anchored
         return total(step, supervised, unlabelled, 1.0, **all_kept(guess_ND))
@@ -286,18 +299,26 @@ def aligned(probs_ND: Tensor, known_D: Tensor, predicted_D: Tensor) -> Tensor:
     return weighted_ND / weighted_ND.sum(dim=-1, keepdim=True)
 
 
-def mixed(step: fl.Step, guess_ND: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """MixMatch's Eqs. 8 to 14: the labelled images' loss, and logits_MD and targets_MD. Labelled images and both
-    views of the unlabelled ones are each mixed with one of all by max(lambda, 1 - lambda); logits and targets are of
-    the unlabelled ones."""
+def mix_draws(generator: torch.Generator, N: int, alpha: float) -> dict[str, Tensor]:
+    """Draw what N images are mixed by: lambda_N, at least a half each, and other_N, the image that each is mixed with.
+
+    MixMatch Eqs. 8 and 9. Through NumPy: torch has no draw from a Beta distribution with a generator.
+    """
+    rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+    lambda_N = rng.beta(alpha, alpha, size=N)
+    other_N = rng.permutation(N)
+    return {"lambda_N": torch.from_numpy(np.maximum(lambda_N, 1 - lambda_N)), "other_N": torch.from_numpy(other_N)}
+
+
+def mixed(step: fl.Step, guess_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the labelled images' loss, and logits_MD and targets_MD of the unlabelled ones (MixMatch Eqs. 8 to 14).
+
+    Labelled images and both views of the unlabelled ones are each mixed with one of all (`mix_draws`).
+    """
     images_NCHW = torch.cat([step.batch["labelled"].views["weak"], *views_of(step).values()])
-    known_ND = F.one_hot(step.batch["labelled"].known_N, guess_ND.shape[1]).to(guess_ND)
+    known_ND = one_hot(step.batch["labelled"].known_N, guess_ND.shape[1]).to(guess_ND)
     targets_ND = torch.cat([known_ND, *[guess_ND] * len(views_of(step))])
-    rng = np.random.default_rng(int(torch.randint(2**62, (), generator=step.draw)))
-    lam_N = rng.beta(alpha, alpha, size=len(images_NCHW))
-    drawn_2N = np.stack([np.maximum(lam_N, 1 - lam_N), rng.permutation(len(images_NCHW))])
-    lam_N, other_N = to_device(torch.from_numpy(drawn_2N), images_NCHW.device)
-    lam_N1, other_N = lam_N.to(targets_ND)[:, None], other_N.long()
+    lam_N1, other_N = step.drawn["lambda_N"].to(targets_ND)[:, None], step.drawn["other_N"]
     targets_ND = torch.lerp(targets_ND[other_N], targets_ND, lam_N1)
     logits_ND = step.student(mixup(images_NCHW, images_NCHW[other_N], lam_N1[:, :, None, None]))
     n = len(known_ND)

@@ -204,7 +204,7 @@ class LabelledUpdate(fl.LocalUpdate):
 
     def _keeps(self, local: fl.Local) -> fl.Tree:
         momentum = {"momentum": local.momentum} if self.method.momentum == "released_code" else {}
-        return {**momentum, **(local.notes if self.again else {})}
+        return {**momentum, **({"received": local.notes["received"]} if self.again else {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +216,7 @@ class MeanTeacherUpdate(LabelledUpdate):
         local = super().start(received, private, reader)
         kept = private or {}
         local.frozen = {"teacher": kept.get("teacher") or received.get("teacher") or local.trainable["student"]}
-        local.private = {**kept, "teacher_steps": kept.get("teacher_steps", 0)}
+        local.notes["teacher_steps"] = torch.tensor(float(kept.get("teacher_steps", 0)), dtype=torch.float64)
         return local
 
     def loss(self, step: fl.Step) -> fl.Loss:
@@ -243,11 +243,11 @@ class MeanTeacherUpdate(LabelledUpdate):
         """Eq. 4, whose alpha is the student's share. Released: a share of 1/1, 1/2, 1/3 ... until it falls to alpha
         (local_unsupervised.py:24-27: min(1 - 1 / (step + 1), .999) stays with the teacher); steps count over the
         client's rounds."""
-        alpha, steps = self.method.alpha, step.private["teacher_steps"]
-        share = alpha if self.method.ema_warm_up == "paper" else max(alpha, 1 / (steps + 1))
+        alpha, steps = self.method.alpha, step.notes["teacher_steps"]
+        share = alpha if self.method.ema_warm_up == "paper" else (1 / (steps + 1)).clamp(min=alpha)
         ema_(step.frozen["teacher"], step.student, decay=1 - share, lerp=True)
-        step.private["teacher_steps"] = steps + 1
+        step.notes["teacher_steps"] = steps + 1
 
     def _keeps(self, local: fl.Local) -> fl.Tree:
-        steps = (local.private or {}).get("teacher_steps", 0)
+        steps = (local.private or {}).get("teacher_steps", 0) + local.steps
         return {**super()._keeps(local), "teacher": local.frozen["teacher"], "teacher_steps": steps}

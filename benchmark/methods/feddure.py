@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad
 
 from benchmark.config import Count, Positive, Share
 from benchmark.losses import pseudo_labels, supervised_loss
@@ -73,7 +73,8 @@ class CopyUpdate(ClientUpdate):
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         local = super().begin(received, private, reader)
-        local.trainable["copy"], local.notes["steps"] = received["student"], 0
+        local.trainable["copy"] = received["student"]
+        local.notes["steps"] = torch.zeros((), dtype=torch.float64)
         return local
 
     def of_copy(self, step: fl.Step) -> fl.Loss:
@@ -89,8 +90,9 @@ class CopyUpdate(ClientUpdate):
         method, logits = self.method, step.notes.pop("logits")
         with torch.no_grad():
             d = step.notes["before"] - labelled_loss(step.trainable["copy"], step.batch["labelled"])
-        step.notes["steps"] += 1
-        weight = method.unlabelled_weight * min(1.0, step.notes["steps"] / method.ramp_steps)
+        step.notes["steps"] = step.notes["steps"] + 1
+        ramp = (step.notes["steps"] / method.ramp_steps).clamp(max=1.0)
+        weight = (method.unlabelled_weight * ramp).to(logits["strong"])
         supervised = supervised_loss(logits["labelled"], step.batch["labelled"].known_N)
         weights_N, strong_ND = self.weights(step), logits["strong"]
         if method.feedback == "paper":
@@ -147,14 +149,16 @@ class RegulatedUpdate(CopyUpdate):
         self.label(step)
         copy = step.trainable["copy"]
         buffers = {name: value.clone() for name, value in copy.named_buffers()}
-        before = {name: value.detach().requires_grad_() for name, value in copy.named_parameters()}
-        logits_ND = functional_call(copy, buffers | before, (step.batch["unlabelled"].views["weak"],))
-        loss = self._weighted(logits_ND, self._fine(step), step)
-        slopes = torch.autograd.grad(loss, list(before.values()), create_graph=True)
-        after = {
-            name: value - self.method.virtual_rate * slope
-            for (name, value), slope in zip(before.items(), slopes, strict=True)
-        }
+        before = {name: value.detach() for name, value in copy.named_parameters()}
+        weights_N = self._fine(step)
+
+        def weighted(weights: fl.Weights) -> Tensor:
+            own_buffers = {name: value.clone() for name, value in buffers.items()}  # a batch norm steps them in place
+            logits_ND = functional_call(copy, own_buffers | weights, (step.batch["unlabelled"].views["weak"],))
+            return self._weighted(logits_ND, weights_N, step)
+
+        slopes = grad(weighted)(before)
+        after = {name: value - self.method.virtual_rate * slopes[name] for name, value in before.items()}
         logits_ND = functional_call(copy, buffers | after, (step.batch["labelled"].views["weak"],))
         judged = supervised_loss(logits_ND, step.batch["labelled"].known_N)
         return judged, {"client/fine_loss": judged}

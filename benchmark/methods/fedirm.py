@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from benchmark.config import Count, NotNegative, Positive, Share, ShareAbove0, ShareBelow1, ShareBetween, Whole, added
 from benchmark.errors import ConfigError
-from benchmark.losses import DROPOUTS, kept_rows, sharpen, squared_error_loss, supervised_loss
+from benchmark.losses import DROPOUTS, kept_rows, one_hot, sharpen, squared_error_loss, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.fed_consist import FedConsist, LabelledUpdate, MeanTeacherUpdate, share_of_labelled
 from benchmark.methods.shared import RunningMean
@@ -120,7 +120,7 @@ class FedIRM(FedConsist):
 
 def relation_matrix(logits_ND: Tensor, labels_N: Tensor, kept_N: Tensor, temperature: float) -> Tensor:
     """relation_DD: row c is softmax(v_c / tau). v_c is the mean of the logits of the kept images with label c."""
-    one_hot_ND = nn.functional.one_hot(labels_N, logits_ND.shape[1]).to(logits_ND.dtype)
+    one_hot_ND = one_hot(labels_N, logits_ND.shape[1]).to(logits_ND.dtype)
     logits_ND, one_hot_ND = kept_rows(logits_ND, kept_N), kept_rows(one_hot_ND, kept_N)
     counts_D1 = one_hot_ND.sum(dim=0)[:, None]
     means_DD = one_hot_ND.T @ logits_ND / counts_D1.clamp(min=1.0)

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from benchmark.config import NotNegative, Share, added
 from benchmark.errors import ConfigError
-from benchmark.losses import consistency_loss, kept_rows, pseudo_labels
+from benchmark.losses import consistency_loss, kept_rows, one_hot, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
 from benchmark.methods.shared import RunningMean, ema, sent
@@ -36,7 +35,7 @@ Prediction = Literal["mean_softmax", "histogram"]
 # Of each image, (N, D) in float64; their mean is that of the batch.
 DISTRIBUTIONS: Mapping[Prediction, Callable[[Tensor], Tensor]] = {
     "mean_softmax": lambda logits_ND: torch.softmax(logits_ND.double(), dim=-1),
-    "histogram": lambda logits_ND: F.one_hot(logits_ND.argmax(dim=-1), logits_ND.shape[-1]).double(),
+    "histogram": lambda logits_ND: one_hot(logits_ND.argmax(dim=-1), logits_ND.shape[-1]).double(),
 }
 
 

@@ -172,7 +172,7 @@ class Step:
     trainable: Networks
     frozen: Networks
     batch: Mapping[str, Batch] = field(default_factory=dict)  # by the name of their stream
-    draw: torch.Generator = field(default_factory=torch.Generator)  # the job's own random stream
+    drawn: Mapping[str, Tensor] = field(default_factory=dict)  # what `LocalUpdate.draws` drew for this step
     received: Tree = field(default_factory=dict)
     private: Tree = field(default_factory=dict)
     notes: Tree = field(default_factory=dict)
@@ -214,14 +214,28 @@ class LocalUpdate:
         """The weight sets to train, from what was received and kept. None: this client sits the round out."""
         return Local(trainable={"student": received["student"]})
 
+    def draws(self, generator: torch.Generator, batch: Mapping[str, Batch]) -> Mapping[str, Tensor]:
+        """Draw the random numbers that one local step needs besides its views, on the CPU; `step.drawn` has them.
+
+        `generator` is the job's own random stream. `loss` and `after_step` draw nothing themselves.
+        """
+        return {}
+
     def loss(self, step: Step) -> Loss:
-        """The loss of one local step, and what to report of it. "labels_N" and "kept_N" are the pseudo-labels of the
-        stream "unlabelled" (their quality is measured outside, the method never sees a hidden label); every other
-        entry is a scalar, averaged over the job's steps without its gradient."""
+        """Compute the loss of one local step, a scalar, and what to report of it.
+
+        "labels_N" and "kept_N" are the pseudo-labels of the stream "unlabelled": their quality is measured outside,
+        since a method never sees a hidden label. Every other entry is a scalar, averaged over the job's steps without
+        its gradient.
+
+        `loss` and `after_step` are functions of the step's tensors: they read no number from a tensor (`float`,
+        `.item()`, `if tensor`), draw nothing, and take the same operations in every step, whatever `step.number` is. A
+        value that changes from step to step is a tensor in `step.notes`. So a step can be recorded once and repeated.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def after_step(self, step: Step) -> None:
-        """Work between local steps, in place (an EMA teacher in `step.frozen`)."""
+        """Change networks, `private` or `notes` between local steps, in place (an EMA teacher in `step.frozen`)."""
 
     def finish(self, local: Local) -> Tree:
         """What is sent; nothing: the client sits out after all. What the client keeps is left in `local.private`."""

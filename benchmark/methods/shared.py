@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.models.classifier import tensors_of
+from benchmark.models.tensors import tensors_of
 
 Otherwise = TypeVar("Otherwise", bound=fl.Weights | None)
 
@@ -78,12 +78,19 @@ def ema(teacher: fl.Weights, student: fl.Weights, decay: float) -> fl.Weights:
 
 
 @torch.no_grad()
-def ema_(teacher: nn.Module, student: nn.Module, decay: float, *, lerp: bool = False) -> None:
-    """teacher <- decay x teacher + (1 - decay) x student, in place. Running statistics, too; counters are the
-    student's. decay 0 gives the student bit by bit, 1 leaves the teacher. `lerp`: as teacher + (1 - decay) (student
-    - teacher), which is rounded otherwise in the last bit; RSCFed's records were made so."""
+def ema_(teacher: nn.Module, student: nn.Module, decay: float | Tensor, *, lerp: bool = False) -> None:
+    """Set teacher <- decay x teacher + (1 - decay) x student, in place, also for running statistics.
+
+    Counters are the student's. decay 0 gives the student bit by bit, 1 leaves the teacher. `lerp`: as teacher + (1 -
+    decay) (student - teacher), which rounds differently in the last bit; RSCFed's records were made so. `decay` may be
+    a scalar of float64 if `lerp`: a share that changes from step to step.
+    """
     old, new = tensors_of(teacher), tensors_of(student)
-    if lerp:
+    if isinstance(decay, Tensor):
+        assert lerp
+        for mine, theirs in zip(old.floats, new.floats, strict=True):
+            mine.lerp_(theirs, (1 - decay).to(mine.dtype))
+    elif lerp:
         torch._foreach_lerp_(old.floats, new.floats, 1 - decay)
     else:
         torch._foreach_mul_(old.floats, decay)
