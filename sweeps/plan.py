@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from benchmark.data.content import look_again
 from benchmark.experiment import Experiment
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import read_records
+from benchmark.records.identity import look_again
 from benchmark.records.record import FINISHED, Records, RunRecord
 from benchmark.verdicts.families import closed, family_of
 from benchmark.verdicts.results import seeds_awaited

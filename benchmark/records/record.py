@@ -19,8 +19,9 @@ from benchmark.config import quoted
 from benchmark.errors import DataError
 from benchmark.experiment import Evaluation, Experiment, to_json
 from benchmark.files import ANEW, bytes_of, json_object, read_json
+from benchmark.numerics import is_current, numerics_of
 from benchmark.records import schema
-from benchmark.records.identity import RESULT, read_manifest, seed_folder
+from benchmark.records.identity import RESULT, import_classes, read_manifest, seed_folder
 from benchmark.records.schema import check
 
 ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
@@ -77,6 +78,21 @@ class RunRecord:
     def selected_on_test(self) -> bool:
         return self.result.get("selection") == "best_on_test"
 
+    @functools.cached_property
+    def numerics(self) -> Mapping[str, int]:
+        """The numerics version of each part that the run was computed with (`benchmark.numerics`)."""
+        return numerics_of(self.experiment, self.manifest, self._metrics)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this code computes the run bit by bit, on the same processor type and packages."""
+        return is_current(self.numerics)
+
+    @property
+    def _metrics(self) -> set[str]:
+        """Names of what the run measured in some round."""
+        return {*self.result.get("last", {}), *self.summaries}
+
     @property
     def data_note(self) -> str:
         """What a page that shows its numbers has to say of the files that it read; mostly nothing."""
@@ -109,7 +125,8 @@ def run_name(experiment: Experiment) -> str:
 
 
 def run_folder(results: Path, experiment: Experiment) -> Path:
-    """The folder of the experiment's run on the data and code at hand; it need not exist."""
+    """The folder of the experiment's run on the data and code at hand; it need not exist. Raises ConfigError."""
+    import_classes(experiment)
     return seed_folder(results / "runs" / experiment.cell_key, to_json(experiment))
 
 

@@ -64,8 +64,10 @@ MANIFEST: Wanted = {
         }
     ],
     "sources?": {"*": "text"},
+    "initial_weights?": {"*": "a number"},
     "claims?": {"*": {"main": ["text"], "others": ["text"]}},
     "rule?": {"version": "a whole number", "constants": "text"},
+    "numerics?": {"*": "a whole number"},
 }
 RESULT: Wanted = {
     "status": "done or diverged",
