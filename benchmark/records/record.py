@@ -28,6 +28,7 @@ ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
 NO_METRICS = {"cell_key", "seed", "round"}  # of a line in ROUNDS; all else are metrics
 FINISHED = ("done", "diverged")
+CPU = "a CPU"  # manifests do not name it
 CACHED_RUNS = 128  # whose rounds stay in memory, in each process; about 0.3 MB each at 100 rounds
 
 Round = Mapping[str, Any]
@@ -53,6 +54,7 @@ class RunRecord:
     edited: bool = False  # its digest is of other content
     committed: bool = False  # a copy of it counts wherever runs are written
     path: Path = field(default=Path(), compare=False)  # the run's folder, the copy's file, its name in a bundle
+    copies: tuple["RunRecord", ...] = field(default=(), repr=False)  # the same run, computed on other kinds of device
 
     @property
     def is_copy(self) -> bool:
@@ -82,6 +84,12 @@ class RunRecord:
     def numerics(self) -> Mapping[str, int]:
         """The numerics version of each part that the run was computed with (`benchmark.numerics`)."""
         return numerics_of(self.experiment, self.manifest, self._metrics)
+
+    @property
+    def trained_by(self) -> tuple[str, str]:
+        """The engine and the kind of device, such as ("pool", "a CPU") and ("pool", "NVIDIA H200")."""
+        engine = self.manifest.get("engine", {})
+        return str(engine.get("name", "")), str(engine.get("device", CPU))
 
     @property
     def is_current(self) -> bool:
