@@ -199,7 +199,8 @@ def _train(
     from sweeps.queue import TimeIsUp
 
     console = Console(stderr=True)
-    labels = {run.cell_key: label for unit in table.units for run, label in zip(unit.runs, unit.entry.labels)}
+    arms = ((run, label) for unit in table.units for run, label in zip(unit.runs, unit.entry.labels, strict=True))
+    labels = {run.cell_key: label for run, label in arms}
     console.print(f"queue: {len(runs)} runs to train on {report.device}, {workers.size} side by side", highlight=False)
     with Display(console) as display:
         show = watching(display, runs, options.results, labels)

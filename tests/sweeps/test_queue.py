@@ -1,5 +1,6 @@
 """The queue of runs: its file, which runs begin, the order, resuming, compact copies, and a machine without W&B."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,15 +12,17 @@ from typing import Any
 
 import pytest
 
-from benchmark.errors import ConfigError, FsslError
+from benchmark.cli import queue as cli_queue
+from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
 from benchmark.papers.catalogue import items
 from benchmark.records.copies import read_copy
 from benchmark.records.record import run_folder
 from sweeps import queue
-from sweeps.launcher import launch
+from sweeps.launcher import Launch, launch
 from sweeps.queue import Entry, Machine, Pace, Shelf, TimeIsUp, Timetable, Unit, read_queue, units_of, write_copy
 from tests.conftest import ROOT, record_of
+from tests.sweeps.gates import Gated, begun
 
 ENTRY = """
 [[entries]]
@@ -151,10 +154,8 @@ def table_of(units: list[Unit], workers: Clocked, seconds: float, planned: Calla
 
 def trained(table: Timetable, workers: Clocked) -> list[Experiment]:
     runs = table.prepare(HERE)
-    try:
+    with contextlib.suppress(TimeIsUp):
         launch(workers, runs, Path("none"), watch=table.watch, fits=table.fits)
-    except TimeIsUp:
-        pass
     table.close()
     return workers.started
 
@@ -230,62 +231,69 @@ def test_a_unit_is_not_split_between_two_machines(units):
         assert set(table.refused) == {units[0]}
 
 
-def test_the_queue_trains_resumes_and_copies(written, tmp_path, fssl):
-    """Real runs: time for none, then too little for all, then all; each only once, with copies of whole units only."""
-    path, results = written(ENTRY), tmp_path / "results"
-    words = [
-        "work",
-        "queue",
-        "--file",
-        path,
-        "--results",
-        results,
-        "--jobs",
-        "2",
-        "--copies",
-        tmp_path / "copies",
-        "--devices",
-        "cpu",
-        "--json",
-    ]
-    code, out, _ = fssl(*words, "--minutes", "0.001")
-    told = json.loads(out)
-    states = [unit["state"] for entry in told["entries"] for unit in entry["units"]]
-    assert code == 0 and states == ["not begun"] * 2 and not list(tmp_path.glob("copies/*/*"))
-    code, out, err = fssl(*words, "--minutes", "9")
-    told = json.loads(out)
-    assert code == 0, err
-    assert [unit["state"] for unit in told["entries"][0]["units"]] == ["finished"] * 2
-    assert told["trained"]["runs"] == 4 and len(told["copies"]) == 4
-    for unit in units_of(read_queue(path), results, path):
-        for run in unit.runs:
-            copy = read_copy(tmp_path / "copies" / run.cell_key / f"seed={run.seed}.json.gz")
-            assert copy.result == record_of(run_folder(results, run)).result
-    code, out, _ = fssl(*words, "--minutes", "9", "--results", tmp_path / "others")
-    told = json.loads(out)
-    assert code == 0 and told["trained"]["runs"] == 0
-    assert [unit["state"] for unit in told["entries"][0]["units"]] == ["done before"] * 2
+@pytest.fixture
+def called(written, tmp_path, fssl, monkeypatch) -> Callable[..., dict[str, Any]]:
+    """A call of the queue with given units in the place of those of its file, and what it says."""
+    path = written(ENTRY)
 
-
-def test_a_run_that_time_stops_goes_on_later(written, tmp_path, fssl):
-    """A promised speed that no processor has lets the runs begin; they are stopped with a save, and exit code 0."""
-    path, results = written(ENTRY.replace("number = 2", "number = 1")), tmp_path / "results"
-    words = ["work", "queue", "--file", path, "--results", results, "--jobs", "2", "--devices", "cpu"]
-    minutes = 0.15
-    for _ in range(8):  # until the runs had begun: how long the start of a process takes depends on the machine
-        code, out, err = fssl(*words, "--minutes", minutes, "--steps-per-second", "1e9", "--json")
-        told = json.loads(out)
+    def call(units: list[Unit], *words: Any) -> dict[str, Any]:
+        (entry,) = read_queue(path)
+        of_file = [replace(unit, entry=entry) for unit in units]
+        with monkeypatch.context() as patch:
+            patch.setattr(queue, "read_queue", lambda path: [entry])
+            patch.setattr(queue, "units_of", lambda entries, results, path: of_file)
+            code, out, err = fssl("work", "queue", "--jobs", "2", "--devices", "cpu", "--json", *words)
         assert code == 0, err
-        if told["trained"]["runs"] or list(results.glob("runs/*/seed=100/state.pt")):
-            break
-        minutes *= 1.5
-    saved = list(results.glob("runs/*/seed=100/state.pt"))
-    assert told["time_is_up"] == bool(saved)
-    assert not list(results.glob("reference/*/*")) or not saved
-    code, out, _ = fssl(*words, "--minutes", "9", "--json")
-    unit = json.loads(out)["entries"][0]["units"][0]
-    assert code == 0 and unit["state"] in ("finished", "done before")
-    assert len(list(results.glob("reference/*/seed=100.json.gz"))) == 2
+        told: dict[str, Any] = json.loads(out)
+        return told
+
+    return call
+
+
+def states(told: dict[str, Any]) -> list[str]:
+    return [unit["state"] for unit in told["entries"][0]["units"]]
+
+
+def test_the_queue_trains_and_copies_each_run_once(units, called, tmp_path):
+    """Real runs: no time for any, then all; the second machine has the copies, and trains nothing."""
+    results, copies = tmp_path / "results", tmp_path / "copies"
+    where = ("--results", results, "--copies", copies)
+    assert states(called(units[:2], *where, "--minutes", "0.001")) == ["not begun"] * 2
+    assert not list(copies.glob("*/*"))
+    told = called(units[:2], *where, "--minutes", "9")
+    assert states(told) == ["finished"] * 2
+    assert (told["trained"]["runs"], len(told["copies"])) == (4, 4)
+    for run in (run for unit in units[:2] for run in unit.runs):
+        record = record_of(run_folder(results, run))
+        assert read_copy(copies / run.cell_key / f"seed={run.seed}.json.gz").result == record.result
+    told = called(units[:2], "--results", tmp_path / "others", "--copies", copies, "--minutes", "9")
+    assert states(told) == ["done before"] * 2 and told["trained"]["runs"] == 0
+
+
+def test_time_that_is_up_saves_the_runs_and_a_later_call_resumes_them(units, called, tmp_path, monkeypatch):
+    """The second arm stands before its second round when the time ends: saved, without copies, and exit code 0."""
+    free, other = units[0].runs
+    gated = replace(other, method=Gated(folder=str(tmp_path), rounds="2"))
+    unit, folder = Unit(entry=ONE, seed=0, runs=(free, gated)), run_folder(tmp_path, gated)
+    watch = Timetable.watch
+
+    def ends_early(self: Timetable, state: Launch) -> None:
+        if begun(folder) and free not in state.at_work:
+            self.until = self.now()
+        watch(self, state)
+
+    monkeypatch.setattr(Timetable, "watch", ends_early)
+    monkeypatch.setattr(cli_queue, "_cost", lambda cell, device: (100, 1.0))  # to count rounds is to play them
+    monkeypatch.setattr(cli_queue, "watching", lambda *_: lambda state: None)
+    told = called([unit], "--results", tmp_path, "--minutes", "9")
+    assert states(told) == ["stopped"] and told["time_is_up"] and told["stopped"] == 1
+    assert record_of(folder).status == "unfinished" and not list(tmp_path.glob("reference/*/*"))
+    (tmp_path / "GATE.2").touch()
+    monkeypatch.setattr(Timetable, "watch", watch)
+    told = called([unit], "--results", tmp_path, "--minutes", "9")
+    assert states(told) == ["finished"] and told["trained"]["runs"] == 1
+    assert [attempt["from_round"] for attempt in record_of(folder).manifest["attempts"]] == [0, 1]
+    assert len(list(tmp_path.glob("reference/*/seed=0.json.gz"))) == 2
 
 
 def test_a_copy_of_another_kind_of_device_lies_beside_the_first(tmp_path, tiny):
@@ -333,7 +341,7 @@ def test_the_queue_needs_neither_wandb_nor_optuna(written, tmp_path):
     path = written(
         ENTRY.replace("number = 2", "number = 1")
         .replace('"ssfl/tab2"', '"arena/digits"')
-        .replace('labels = ["FedAvg/small", "Grouping/small"]', 'labels = ["Labels alone/untuned"]')
+        .replace('labels = ["FedAvg/small", "Grouping/small"]', 'labels = ["Server only/untuned"]')
     )
     env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'bare'}{os.pathsep}{ROOT}"}
     words = ["work", "queue", "--file", path, "--minutes", "5", "--results", tmp_path / "results", "--json"]
