@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmark.cli import scope
+from benchmark.cli import queue, scope
 from benchmark.cli.launch import add_launch, check_launch, train
 from benchmark.cli.main import ROOT, add_site, site_of
 from benchmark.cli.own_runs import note_cells
@@ -38,6 +38,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     if verb == "work":
         scope.add_scope(command, what=scope.ITEMS_OR_FILES)
         command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")
+        queue.add(command)
         command.set_defaults(act=work)
     else:
         scope.add_scope(command)
@@ -81,8 +82,12 @@ def work(options: argparse.Namespace) -> int:
 
     The runs that others train are left alone: start as many of these as you like, on as many machines as share the
     folder of results. The run of a worker that died is taken over and goes on from its last save. Prints no table:
-    `fssl reproduce` does, and `fssl status` shows the progress.
+    `fssl reproduce` does, and `fssl status` shows the progress. `fssl work queue --minutes 12` takes the runs from a
+    queue (sweeps/README.md), and begins only those that end in time.
     """
+    if options.items == [queue.WORD]:
+        return queue.work_queue(options)
+    queue.refuse_options(options)
     check_launch(options)
     look = partial(scope.planned, options)
     first = look()
