@@ -118,9 +118,8 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
         if not is_own(model):
             return network(image_shape, num_classes, norm, **options)
         with apart(seed, "initial weights"):
-            return _built_own(
-                model, image_shape, num_classes, lambda: network(image_shape, num_classes, norm, **options)
-            )
+            make = partial(network, image_shape, num_classes, norm, **options)
+            return _built_own(model, image_shape, num_classes, make)
 
 
 def _built_own(model: Model, image_shape: ImageShape, num_classes: int, make: Callable[[], nn.Module]) -> nn.Module:
