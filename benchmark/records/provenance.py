@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark.numerics import CURRENT
+
 if TYPE_CHECKING:  # who only asks for the commit loads nothing that trains
     from benchmark.federated.engines import Engine
     from benchmark.federated.environment import Environment
@@ -31,6 +33,7 @@ def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
         "python": platform.python_version(),
         "hardware": hardware(),
         "engine": dict(engine.settings),
+        "numerics": dict(CURRENT),
         "data": {
             "name": environment.data.name,
             "hash": environment.data.content_hash,

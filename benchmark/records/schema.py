@@ -66,6 +66,7 @@ MANIFEST: Wanted = {
     "sources?": {"*": "text"},
     "claims?": {"*": {"main": ["text"], "others": ["text"]}},
     "rule?": {"version": "a whole number", "constants": "text"},
+    "numerics?": {"*": "a whole number"},
 }
 RESULT: Wanted = {
     "status": "done or diverged",
