@@ -42,6 +42,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         command.set_defaults(act=work)
     else:
         scope.add_scope(command)
+        scope.add_undecidable(command)
         command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
         add_site(command)
         command.set_defaults(act=reproduce)
@@ -50,13 +51,16 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Trains what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."""
+    """Trains what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing.
+
+    Of the confirmatory seeds (--seeds) only those runs are trained that can decide an open claim; the others are named.
+    """
     check_launch(options)
     chosen, seeds = scope.chosen_items(options), scope.seeds_of(options)
     look = partial(plan, chosen, options.results, seeds=seeds, with_reference=scope.uses_reference(options))
     note_own(chosen, options.results)
     planned = look()
-    if seeds.confirming and planned.missing:
+    if seeds.confirming and (planned.missing or planned.left_out):
         warn_of_few_seeds(planned, seeds.confirming)
     if planned.missing and not options.json and len(planned.missing) < len(planned.runs):
         for item, records in results_of(planned, seeds):  # what there is, before hours of training
@@ -91,6 +95,8 @@ def work(options: argparse.Namespace) -> int:
     check_launch(options)
     look = partial(scope.planned, options)
     first = look()
+    if options.seeds and first.missing:
+        warn_of_few_seeds(first, options.seeds)
     for grid in scope.grids_of(options):
         note_cells(grid, options.results)
     note_own(first.items, options.results)
@@ -145,11 +151,11 @@ def train_missing(
 
 
 def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
-    """Print a line for each item with open claims that so many confirming seeds cannot decide."""
-    from benchmark.verdicts.checks import could_decide, too_few_in_words
+    """Print, for each item, what so many confirmatory seeds cannot decide, what is left out, and gaps among them."""
+    from sweeps.deciding import words_on_seeds
 
     for item in planned.items:
-        if text := too_few_in_words(could_decide([item], planned.records), seeds):
+        for text in words_on_seeds(item, planned, seeds):
             print(f"fssl: {item.name}: {text}", file=sys.stderr)
 
 
@@ -181,7 +187,7 @@ def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
     from benchmark.verdicts.checks import could_decide
 
     looks, parts = could_decide(planned.items, planned.records), list[str]()
-    for seeds in (Seeds(pilots=item.seeds), *(Seeds(confirming=look) for look in looks)):
+    for seeds in (Seeds(pilots=item.seeds), *(Seeds(confirming=look, decisive=True) for look in looks)):
         more = plan([item], options.results, seeds=seeds, with_reference=scope.uses_reference(options), tell=False)
         if more.missing:
             total, devices = cost_here(more.missing, options)

@@ -22,6 +22,7 @@ from benchmark.papers.item import ACCURACY, COUNTED, PILOTS, ROUNDS_TO, Cell, Cl
 from benchmark.papers.published import check_keys, claims_of, drawing_of
 from benchmark.papers.scale import AUGMENTATIONS
 from benchmark.papers.table import SELECTIONS, check_labels
+from benchmark.papers.warm_start import check_reaches_clients, notes_on_budgets
 from benchmark.plain import check_once, dotted_names
 
 OWN = "mine"  # "mine/leaves" is the item of leaves.toml
@@ -123,7 +124,7 @@ def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellName
         cells=tuple(cells),
         claims=claims,
         seeds=file.get("seeds", 3),
-        notes=(*file.get("notes", ()), *selections),
+        notes=(*file.get("notes", ()), *selections, *notes_on_budgets(cells)),
         metrics=tuple(file.get("metrics", (ACCURACY,))),
         columns=("column",) if "columns" in file else (),
         drawing=drawing_of(file),
@@ -215,7 +216,8 @@ def _check_claim(claim: Claim, item: Item) -> None:
 def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: CellNamed, trusted: bool) -> Experiment:
     """What the last `from` names, with the fields of all parts in their order."""
     starts = [part["from"] for part in parts if "from" in part]
-    plain = to_json(cell_named(f"{starts[-1]}", profile) if starts else DEFAULT)
+    start = cell_named(f"{starts[-1]}", profile) if starts else DEFAULT
+    plain = to_json(start)
     given: set[str] = set()
     for part in parts:
         names = [WORDS.get(name, name) for name in dotted_names(part)]
@@ -230,4 +232,7 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
         check_known(plain["method"]["kind"])
         check_known(plain["model"]["network"])
     follow(plain, given)
-    return from_json(plain)
+    experiment = from_json(plain)
+    if trusted:  # a record's text is shown as it is
+        check_reaches_clients(experiment, start)
+    return experiment
