@@ -360,7 +360,7 @@ def _who_has_labels(item: Item) -> list[str]:
     several ways, which then are the table's own rows or columns."""
     holders: dict[str, dict[str, None]] = {}
     for cell in item.cells:
-        if cell.role in ("published", "control", "quoted"):
+        if cell.role in ("published", "own", "control", "quoted"):
             holders.setdefault(cell.experiment.data.label_setting, {})[method_of(cell)] = None
     methods = [name for names in holders.values() for name in names]
     if len(holders) < 2 or len(set(methods)) < len(methods):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.models.classifier import tensors_of
+from benchmark.models.tensors import tensors_of
 
 Otherwise = TypeVar("Otherwise", bound=fl.Weights | None)
 
@@ -78,12 +78,19 @@ def ema(teacher: fl.Weights, student: fl.Weights, decay: float) -> fl.Weights:
 
 
 @torch.no_grad()
-def ema_(teacher: nn.Module, student: nn.Module, decay: float, *, lerp: bool = False) -> None:
-    """teacher <- decay x teacher + (1 - decay) x student, in place. Running statistics, too; counters are the
-    student's. decay 0 gives the student bit by bit, 1 leaves the teacher. `lerp`: as teacher + (1 - decay) (student
-    - teacher), which is rounded otherwise in the last bit; RSCFed's records were made so."""
+def ema_(teacher: nn.Module, student: nn.Module, decay: float | Tensor, *, lerp: bool = False) -> None:
+    """Set teacher <- decay x teacher + (1 - decay) x student, in place, also for running statistics.
+
+    Counters are the student's. decay 0 gives the student bit by bit, 1 leaves the teacher. `lerp`: as teacher + (1 -
+    decay) (student - teacher), which rounds differently in the last bit; RSCFed's records were made so. `decay` may be
+    a scalar of float64 if `lerp`: a share that changes from step to step.
+    """
     old, new = tensors_of(teacher), tensors_of(student)
-    if lerp:
+    if isinstance(decay, Tensor):
+        assert lerp
+        for mine, theirs in zip(old.floats, new.floats, strict=True):
+            mine.lerp_(theirs, (1 - decay).to(mine.dtype))
+    elif lerp:
         torch._foreach_lerp_(old.floats, new.floats, 1 - decay)
     else:
         torch._foreach_mul_(old.floats, decay)
@@ -138,11 +145,11 @@ class StudentUpdate(fl.LocalUpdate):
         return fl.Local(trainable={"student": received["student"]}, momentum=(private or {}).get("momentum"))
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        """The weights, and what `start` left for it. Nothing where nothing was trained."""
+        """The weights; nothing where nothing was trained."""
         if not local.trainable:
             return {}
         local.private = {"momentum": local.momentum} if self.keeps_momentum else None
-        return {"student": local.trainable["student"], **local.for_finish}
+        return {"student": local.trainable["student"]}
 
 
 def with_own_labels(local: fl.Local, labels_N: Tensor, kept_N: Tensor, stream: str = "unlabelled") -> fl.Local:
@@ -162,10 +169,10 @@ class ReadOnlyUpdate(fl.LocalUpdate):
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         answer = self.read(received, reader)
-        return fl.Local(trainable={}, for_finish=answer) if answer else None
+        return fl.Local(trainable={}, notes=answer) if answer else None
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        return local.for_finish
+        return local.notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +182,8 @@ class SupervisedUpdate(StudentUpdate):
     stream: str = "labelled"
     reports: str = "client/labelled_loss"
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        loss = labelled_loss(trainable["student"], batch[self.stream])
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss = labelled_loss(step.student, step.batch[self.stream])
         return loss, {self.reports: loss}
 
 

@@ -263,7 +263,9 @@ def test_a_confirming_run_begins_under_its_claims_and_the_rule(by, fssl, tmp_pat
 
 
 def test_work_trains_a_sweep_file_once(tmp_path, printed):
-    path, experiment = small_sweep(tmp_path, **{"T": [1], "federation.rounds": [2], "seed": [0, 1]})
+    path, experiment = small_sweep(
+        tmp_path, **{"T": [1], "federation.rounds": [2], "method.warm_start_rounds": [0], "seed": [0, 1]}
+    )
     result = run_folder(tmp_path, experiment) / "result.json"
     times = []
     for _ in range(2):
