@@ -1,7 +1,7 @@
 """The page on records: confirmatory runs that are not committed, and copies that no table has."""
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ def copies_of_no_table(results: Path, keys: Collection[str]) -> dict[str, dict[i
     others = [cell for cell in cells if cell not in keys]
     found = read_records(results, others, with_reference=True, with_runs=False, troubles=[])
     return {key: runs for key, runs in found.items() if runs}
+
+
+def number_of_no_table(records: Iterable[RunRecord]) -> int:
+    """How many of these are committed copies of cells that no item has."""
+    committed = [record.cell_key for record in records if record.path.parent.parent.name == "reference"]
+    return sum(key not in keys_of_items() for key in committed)
 
 
 def copies_table(copies: Mapping[str, Mapping[int, RunRecord]]) -> Table:
