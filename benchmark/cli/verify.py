@@ -102,9 +102,9 @@ def act(options: argparse.Namespace) -> int:
         for line in older:
             print(f"not reproduced bit by bit by this code, and valid: {line}")
         if beside:
-            print(f"{beside} of the records are of cells that no table has, and count in none")
+            print(f"{beside} of the records are of cells that no table has, and count in none", file=sys.stderr)
         if left := left_out_in_words(options.results):
-            print(left)
+            print(left, file=sys.stderr)
         print(f"{len(records)} records, {len(troubles)} troubles")
     return DataError.exit_code if troubles else 0
 
