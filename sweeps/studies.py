@@ -222,7 +222,8 @@ def _span(word: str) -> Hyperparameter:
 
 # Files
 
-DECLARED = {tomllib.loads(path.read_text())["name"]: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
+FILES = [path for path in sorted(Path(__file__).parent.glob("*.toml")) if path.name != "queue.toml"]
+DECLARED = {tomllib.loads(path.read_text())["name"]: path for path in FILES}
 
 
 def read_study(name: str, profile: str, **given: int) -> Study:
