@@ -50,7 +50,7 @@ _CODE: Mapping[str, Wanted] = {"commit": "text", "changes??": "text"}
 MANIFEST: Wanted = {
     "code": _CODE,
     "packages": {"*": "text"},
-    "hardware?": {"processor??": "text"},
+    "hardware?": {"processor??": "text", "model??": "text"},
     "data": {"name": "text", "hash": "text", "partition": "text", "note?": "text"},
     "engine": {"name": "text", "threads": "a whole number", "workers??": "a whole number"},
     "attempts?": [
@@ -59,7 +59,7 @@ MANIFEST: Wanted = {
             "started": "text",
             "code?": _CODE,
             "packages?": {"*": "text"},
-            "hardware?": {"processor??": "text"},
+            "hardware?": {"processor??": "text", "model??": "text"},
             "wandb?": {"id": "text", "project?": "text"},
         }
     ],

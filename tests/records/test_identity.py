@@ -335,7 +335,8 @@ def test_every_worker_process_of_a_launch_hashes_the_sources(tmp_path):
     for one in runs:
         assert len(record_of(run_folder(results, one)).manifest["sources"]) == 2
     edit("own_net.py")(tmp_path)
-    assert plan_of_runs([own_code(tmp_path).with_seed(seed) for seed in range(3)], results).missing == tuple(runs)
+    edited = own_code(tmp_path)
+    assert len(plan_of_runs([edited.with_seed(seed) for seed in range(3)], results).missing) == 3
 
 
 def test_a_record_without_the_source_of_a_class_that_it_names_is_stale(tmp_path, capsys):
