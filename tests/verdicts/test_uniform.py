@@ -47,7 +47,8 @@ def test_no_interim_analysis_beyond_a_gap_is_promised():
     mixed = changed(records, item.cells[0].cell_key, range(110, 111), **GPU)
     assert could_decide([item], mixed) == {}
     (seen,) = judge(item, mixed)
-    assert list(seen.gaps) == [110] and "NVIDIA H200" in seen.gaps[110] and seen.n == 10
+    assert list(seen.gaps) == [110] and "NVIDIA H200" in seen.gaps[110] and seen.evidence is not None
+    assert len(seen.evidence.confirming) == 10
 
 
 def test_a_metric_that_was_not_measured_and_a_run_of_earlier_claims_are_gaps():
