@@ -120,7 +120,7 @@ class Study(Checked):
         for span in self.space:
             default = self.defaults[span.field]
             is_number = isinstance(default, int | float) and not isinstance(default, bool)
-            if not isinstance(default, str | int | float | None):
+            if default is not None and type(default) not in (bool, int, float, str):
                 raise ConfigError(
                     f"{span.field}: is a table of fields or a list, which cannot be searched; search a field of it"
                 )

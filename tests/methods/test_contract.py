@@ -15,7 +15,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.stopping import Preempted
 from benchmark.losses import supervised_loss
 from benchmark.methods import calls
-from benchmark.methods.protocol import SERVER, LocalUpdate, Method, State, Stream
+from benchmark.methods.protocol import SERVER, Local, LocalUpdate, Method, State, Stream
 from benchmark.methods.shared import mean_of
 from benchmark.records.collect import SETTINGS, load
 from benchmark.records.run import run
@@ -209,7 +209,7 @@ class Keeps(LocalUpdate):
     received_too: bool = False
 
     def start(self, received, private, reader):
-        local = super().start(received, private, reader)
+        local = Local(trainable={"student": received["student"]})
         local.private = {"kept": torch.ones(3)}
         if self.received_too:
             shrink(received["student"])
@@ -265,7 +265,7 @@ class Drawn(LocalUpdate):
     """A loss and a result with numbers of all global generators."""
 
     def start(self, received, private, reader):
-        local = super().start(received, private, reader)
+        local = Local(trainable={"student": received["student"]})
         local.for_finish = {"drawn": torch.tensor(drawn())}
         return local
 
