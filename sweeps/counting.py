@@ -172,7 +172,11 @@ class CountingEngine:
             job = replace(job, receives=whole(job.receives, initial))
             outcome, cost = self._counted(job, number, private and whole(private, initial))
             at_client = job.key.client >= 0
-            self._cost += replace(cost, bytes_down=tree_bytes(job.receives)) if at_client else replace(cost, bytes_up=0)
+            self._cost += (
+                replace(cost, bytes_down=tree_bytes(job.receives, self._environment.tied))
+                if at_client
+                else replace(cost, bytes_up=0)
+            )
             if outcome.private is not None:
                 self._kept[keeper_of(job)] = outcome.private
             yield outcome
@@ -191,7 +195,9 @@ class CountingEngine:
             return Outcome(key=job.key, sends={}), cost
         if not local.trainable:  # the job only reads
             sends = finished(job.update, local)
-            return Outcome(key=job.key, sends=sends, private=local.private), cost + Cost(bytes_up=tree_bytes(sends))
+            return Outcome(key=job.key, sends=sends, private=local.private), cost + Cost(
+                bytes_up=tree_bytes(sends, self._environment.tied)
+            )
         run, data = self._environment.experiment, self._environment.data
         of_run = (alike(run.optimizer), run.model, run.precision, run.data.augmentation)
         kind = (kind_of(job, local), *of_run, data.image_shape, data.num_classes, self._device, self._timed)
@@ -229,7 +235,7 @@ class CountingEngine:
         cost = Cost(
             local_steps=1,
             flops=flops,
-            bytes_up=tree_bytes(sends),
+            bytes_up=tree_bytes(sends, self._environment.tied),
             seconds=self._step_seconds(job, private, number, flops) if self._timed else 0.0,
             notes=(AT_LEAST,) if sends_changes else (),
         )

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from benchmark.errors import ConfigError, DataError
 from benchmark.papers.catalogue import items
 from sweeps.factors import experiment_of
 from tests.data.places import save_images
+from tests.federated.helpers import in_a_process
 
 SIZE = (4, 2)  # pixels: wide and high
 LEFT_DARK = np.array([[0, 0, 200, 200]] * 2, dtype=np.uint8)  # what a person sees
@@ -223,3 +226,26 @@ def test_ten_labels_a_class_are_the_default(pets, tmp_path, printed):
     assert experiment_of({"data.name": data}).data.N_s == 30
     for words, N_s in (([], 30), (["--data.N_s=12"], 12)):
         assert json.loads(printed("run", "--data", data, *words, "--print-config"))["data"]["N_s"] == N_s
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "link to nothing", "socket"])
+def test_only_regular_files_are_read(pets, kind):
+    """A pipe would be waited for, and a device read, without an end."""
+    place = pets / "cat" / "x.png"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(place))
+    else:
+        place.symlink_to({"link to nothing": "nowhere"}.get(kind, "/dev/zero"))
+    done = in_a_process(partial(refusal_of, pets))
+    assert str(place) in done
+
+
+def refusal_of(folder: Path) -> str:
+    try:
+        loaded(folder)
+    except DataError as error:
+        return str(error)
+    return ""
