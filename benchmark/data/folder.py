@@ -272,6 +272,8 @@ def _opened(path: Path) -> Iterator[tuple[Image.Image, str]]:
     """The image of a file, and the hash of its content."""
     if path.suffix.lower() not in Image.registered_extensions():
         raise DataError(f"{path}: is not an image that can be read here: save it as PNG, or move it away")
+    if not path.is_file():  # a pipe would be waited for, and a device read, without an end
+        raise DataError(f"{path}: is not a regular file: move it away")
     try:
         content = path.read_bytes()
         with Image.open(io.BytesIO(content)) as image:

@@ -4,7 +4,9 @@ import io
 import json
 import os
 import shutil
+import socket
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from benchmark.papers.catalogue import items
 from benchmark.records import copies
 from sweeps.factors import experiment_of
 from tests.data.places import save_images
+from tests.federated.helpers import in_a_process
 
 SIZE = (4, 2)  # pixels: wide and high
 LEFT_DARK = np.array([[0, 0, 200, 200]] * 2, dtype=np.uint8)  # what a person sees
@@ -380,3 +383,26 @@ def test_a_record_of_a_folder_whose_name_is_not_text_ends_no_report(tmp_path, mo
     monkeypatch.setattr(copies, "COMMITTED", tmp_path / "nothing")
     printed("report", "--results", tmp_path / "r")
     assert "pets" in (tmp_path / "r/site/mine/your-runs/custom/table.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "link to nothing", "socket"])
+def test_only_regular_files_are_read(pets, kind):
+    """A pipe would be waited for, and a device read, without an end."""
+    place = pets / "cat" / "x.png"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(place))
+    else:
+        place.symlink_to({"link to nothing": "nowhere"}.get(kind, "/dev/zero"))
+    done = in_a_process(partial(refusal_of, pets))
+    assert str(place) in done
+
+
+def refusal_of(folder: Path) -> str:
+    try:
+        loaded(folder)
+    except DataError as error:
+        return str(error)
+    return ""
