@@ -32,6 +32,7 @@ def claim_values(row: ClaimRow) -> dict[str, Any]:
         else {"estimate": over_all.value, "interval": list(over_all.interval or ()) or None, "n": over_all.n},
         "collapsed": {label: [fallen, judged.n] for label, fallen in judged.collapsed.items()},
         "could_decide": judged.could_decide or None,
+        "gaps": dict(judged.gaps),
         "withdrawn": claim.withdrawn or None,
         "reason": judged.reason,
     }
@@ -43,6 +44,7 @@ def _csv_values(row: ClaimRow) -> dict[str, Any]:
     low, high = values.pop("interval") or (None, None)
     over_all = values.pop("over_all_seeds") or {}
     values["collapsed"] = "; ".join(f"{label} {k} of {n}" for label, (k, n) in values["collapsed"].items())
+    values["gaps"] = "; ".join(f"seed {seed}: {why}" for seed, why in values["gaps"].items())
     return {
         "item": row.item.name,
         "profile": row.item.profile,

@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
+from benchmark.records.versions import older_numerics
 from benchmark.verdicts.results import Records
 from reports.arena import arena_rows, arena_tables, is_arena
 from reports.claims import rows_of
@@ -42,6 +43,7 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "cells": cells,
         "claims": [claim_values(row) for row in rows_of(reported)],
         "notes": list(notes_of(reported)),
+        "older_numerics": older_numerics(reported.runs),
         "report": report,
         **({"arena": arena_rows(reported)} if is_arena(item) else {}),
     }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmark.papers.item import Cell, Item, Shown
+from benchmark.records.versions import numerics_caveat
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import Summary
 from reports.formatting import WORDS, axis_title, cell_address, is_fraction, number, points, shown, unit_of
@@ -267,6 +268,7 @@ def notes_of(reported: Reported) -> tuple[str, ...]:
         *_who_has_labels(item),
         *([f"{SELECTED_ON_TEST}{where}"] if chosen else []),
         *([f"waits for trials: {waiting}"] if waiting else []),
+        *filter(None, [numerics_caveat(reported.runs)]),
     )
 
 
@@ -287,7 +289,7 @@ def _who_has_labels(item: Item) -> list[str]:
     several ways, which then are the table's own rows or columns."""
     holders: dict[str, dict[str, None]] = {}
     for cell in item.cells:
-        if cell.role in ("published", "control", "quoted"):
+        if cell.role in ("published", "own", "control", "quoted"):
             holders.setdefault(cell.experiment.data.label_setting, {})[method_of(cell)] = None
     methods = [name for names in holders.values() for name in names]
     if len(holders) < 2 or len(set(methods)) < len(methods):

@@ -134,7 +134,7 @@ def _distinct(results: Sequence[tuple[Item, Records]]) -> list[Reported]:
 
 
 def _page(path: str, template: str, **values: Any) -> Files:
-    return {path: render(template, root="../" * path.count("/"), **values).encode()}
+    return {path: render(template, root="../" * path.count("/"), **values).encode(errors="backslashreplace")}
 
 
 def _item(reported: Reported) -> Files:

@@ -119,9 +119,14 @@ class Study(Checked):
             raise ConfigError("data.N_validation is 0: a study chooses on labels held out at the server; set it")
         for span in self.space:
             default = self.defaults[span.field]
-            if not span.values and (isinstance(default, bool) or not isinstance(default, int | float)):
+            is_number = isinstance(default, int | float) and not isinstance(default, bool)
+            if not isinstance(default, str | int | float | None):
+                raise ConfigError(
+                    f"{span.field}: is a table of fields or a list, which cannot be searched; search a field of it"
+                )
+            if not span.values and not is_number:
                 raise ConfigError(f"{span.field}: {quoted(default)} is not a number; give values in place of a range")
-            if default not in span.values and not span.low <= default <= span.high:
+            if default not in span.values and (span.values or not span.low <= default <= span.high):
                 raise ConfigError(f"{span.field}: its default {default} is not among what is searched; add it")
         for field, value in ((s.field, value) for s in self.space for value in s.values or (s.low, s.high)):
             self.runs({**self.defaults, field: value})
@@ -217,7 +222,8 @@ def _span(word: str) -> Hyperparameter:
 
 # Files
 
-DECLARED = {tomllib.loads(path.read_text())["name"]: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
+FILES = [path for path in sorted(Path(__file__).parent.glob("*.toml")) if path.name != "queue.toml"]
+DECLARED = {tomllib.loads(path.read_text())["name"]: path for path in FILES}
 
 
 def read_study(name: str, profile: str, **given: int) -> Study:

@@ -10,6 +10,7 @@ import importlib.util
 import io
 import math
 import os
+import signal
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmark import __version__
+from benchmark.cli.entry import leave
 from benchmark.config import full_name, nearest
 from benchmark.errors import ConfigError, DataError, DiskFull, FsslError, Stopped, one_line
 from benchmark.plain import expanded
@@ -192,6 +194,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             method_class(name)  # imported: from here on, records that name it can be read
         if root := getattr(options, "data_root", None):  # counts wherever data are looked for, in other processes, too
             os.environ["FSSL_DATA"] = str(root.absolute())
+        for name in ("results", "site"):  # a user's module may change the working folder
+            if getattr(options, name, None) is not None:
+                setattr(options, name, getattr(options, name).absolute())
+        if signal.getsignal(signal.SIGINT) is leave:  # all is loaded
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = int(options.act(options) or 0)
         sys.stdout.flush()
         return code

@@ -14,6 +14,7 @@ from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.start import CPU, usable_cores
 from benchmark.verdicts.checks import could_decide, looks_in_words
 from sweeps.cost import Cost, cost_of
+from sweeps.deciding import gaps_of, words_on_seeds
 from sweeps.plan import Plan, plan
 from sweeps.status import in_words
 
@@ -22,6 +23,7 @@ MANY = 100  # runs: counting more takes so long that it is said
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     scope.add_scope(command, what=scope.ITEMS_OR_FILES)
+    scope.add_undecidable(command)
     scope.add_devices(command, "jobs that are timed")
     command.add_argument(
         "--json", action="store_true", help="print one JSON object an item (and one for all of several), nothing else"
@@ -35,7 +37,7 @@ def act(options: argparse.Namespace) -> None:
 
     Says where a count is not exact. Hours come from finished runs of this machine, or from timing each kind of job on
     the device that `fssl work` would use (no data set is needed). Says at how many confirming seeds (--seeds N) open
-    claims can be decided.
+    claims can be decided, which runs `reproduce` leaves out since they decide none, and which seeds can never count.
     """
     options.devices = devices_named(options.devices)
     for name, part in _parts(options):
@@ -53,11 +55,24 @@ def act(options: argparse.Namespace) -> None:
             "device": card_name(devices[0]),
             "side_by_side": len(devices),
             "could_decide": could_decide(part.items, part.records),
+            "left_out": len(part.left_out),
+            "gaps": [gap.to_json() for item in part.items for gap in gaps_of(item, part.records)],
         }
+        counted["notes"] = [*counted["notes"], *_on_seeds(part, options)]
         if options.json:
             print(json.dumps(counted))
         else:
             _print(counted, len(part.runs) - len(part.missing), in_place(devices))
+
+
+def _on_seeds(part: Plan, options: argparse.Namespace) -> list[str]:
+    """What confirmatory seeds cannot decide, with the item's name if there are several."""
+    several = len(part.items) > 1
+    return [
+        f"{item.name}: {text}" if several else text
+        for item in part.items
+        for text in words_on_seeds(item, part, options.seeds)
+    ]
 
 
 def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:

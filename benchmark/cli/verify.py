@@ -14,6 +14,7 @@ from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import all_records
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.verify import check_records, retrain_each, troubles_of, why_not_here
+from benchmark.records.versions import older_numerics
 from benchmark.verdicts.checks import decided_cells, troubles_of_claims
 from sweeps.plan import plan
 
@@ -78,9 +79,11 @@ def act(options: argparse.Namespace) -> int:
     troubles += [*faults, *troubles_of_claims(records)]
     retrained = retrain_each(_to_retrain(records, chosen, options), silent=options.json)
     troubles += troubles_of(retrained)
+    older = older_numerics(records)
     if options.json:
         summary = {
             "records": len(records),
+            "older_numerics": older,
             "troubles": troubles,
             "absent": sorted(absent),
             "retrained": {str(path): vars(outcome) for path, outcome in retrained.items()},
@@ -91,6 +94,8 @@ def act(options: argparse.Namespace) -> int:
             print(line)
         if absent:
             print(f"not computed again, as these files are not here: {', '.join(sorted(absent))}", file=sys.stderr)
+        for line in older:
+            print(f"not reproduced bit by bit by this code, and valid: {line}")
         print(f"{len(records)} records, {len(troubles)} troubles")
     return DataError.exit_code if troubles else 0
 

@@ -21,7 +21,7 @@ from benchmark.federated.batches import LocalBatch, key_names
 from benchmark.federated.environment import weights_of
 from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.trees import moved
-from benchmark.methods.calls import finished, loss_of
+from benchmark.methods.calls import check_size, finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Step, Weights
 from benchmark.optim.sgd import SGD
 from benchmark.streams import seed_global, stream_seed, torch_stream
@@ -286,6 +286,8 @@ def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> O
     if local.private is not None or module.step.private:
         local.private = module.step.private
     local.totals = {name: added_up(values) for name, values in module.reported.items()}
+    for name, total in local.totals.items():
+        check_size(job.update, "loss", name, total)
     sends = finished(job.update, local)
     # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.
     totals = {name: total * (local.steps / len(module.reported[name])) for name, total in local.totals.items()}

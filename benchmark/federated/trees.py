@@ -1,5 +1,6 @@
 """Trees of named tensors: mappings of mappings, with tensors, numbers and None as leaves."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -27,6 +28,21 @@ def mapped(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
 def copied(tree: Any) -> Any:
     """The tree with tensors of its own, in the layout they had."""
     return mapped(tree, Tensor.clone)
+
+
+def with_own_leaves(tree: Any, known: dict[int, Any] | None = None) -> Any:
+    """Copy a tree with all that can be changed in place. What is in it twice is so in the copy."""
+    known = {} if known is None else known
+    if isinstance(tree, Mapping):
+        return {name: with_own_leaves(value, known) for name, value in tree.items()}
+    if isinstance(tree, list | tuple) and type(tree) in (list, tuple):
+        return type(tree)(with_own_leaves(value, known) for value in tree)
+    if id(tree) not in known:
+        if isinstance(tree, Tensor):
+            known[id(tree)] = tree.detach().clone().requires_grad_(tree.requires_grad)
+        else:
+            known[id(tree)] = copy.deepcopy(tree)
+    return known[id(tree)]
 
 
 def moved(tree: Any, device: torch.device) -> Any:

@@ -63,8 +63,8 @@ class Cell(Shown):
     experiment: Experiment  # seed 0 stands for every seed
     # published: in the paper. control, ladder, bound: added by the suite (ladder: below the table; bound: not ranked).
     # quoted: the paper quotes another paper's number; trained on request alone (`Item.with_quoted`).
-    # partition: the classes of each client are shown, and nothing is trained.
-    role: Literal["published", "quoted", "control", "ladder", "bound", "partition"] = "published"
+    # partition: the classes of each client are shown, and nothing is trained. own: of a user's table.
+    role: Literal["published", "quoted", "control", "ladder", "bound", "partition", "own"] = "published"
 
     @property
     def cell_key(self) -> str:

@@ -17,6 +17,7 @@ from benchmark.data.folder import public_name
 from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
 from benchmark.experiment import NUMERICS, from_record
+from benchmark.numerics import CURRENT, numerics_in_words
 from benchmark.records import claim, state
 from benchmark.records.identity import differences, own_names
 from benchmark.records.provenance import equal_bits_expected
@@ -193,6 +194,7 @@ class Retrained:
     """
 
     exact: bool = False  # compared bit by bit; else to six digits
+    without_diversity: str = ""  # the older version of gradient diversity, which was not compared
     trouble: str | None = None
     skipped: str | None = None
 
@@ -200,6 +202,7 @@ class Retrained:
         if self.skipped is not None:
             return f"not trained again: {self.skipped}"
         how = "bit by bit" if self.exact else "to six digits"
+        how += f", without gradient diversity ({self.without_diversity})" if self.without_diversity else ""
         return f"trained again, equal {how}" if self.trouble is None else f"trained again, not equal {how}"
 
 
@@ -230,7 +233,8 @@ def retrain(record: RunRecord) -> Retrained:
         assert again is not None
         exact = not record.committed and equal_bits_expected(record.manifest, again.manifest)
         differences = _differences(record, again, 0.0 if exact else ROUNDING)
-        return Retrained(exact=exact, trouble=next(differences, None))
+        old = numerics_in_words(record.numerics)
+        return Retrained(exact=exact, without_diversity=old, trouble=next(differences, None))
 
 
 def retrain_each(chosen: Iterable[RunRecord], *, silent: bool) -> dict[Path, Retrained]:
@@ -257,6 +261,9 @@ def why_not_here(record: RunRecord) -> str | None:
 
     if record.result.get("numerics") != NUMERICS:
         return f"it is of numerics {record.result.get('numerics')}, this code of {NUMERICS}"
+    weights = {**record.numerics, "diversity": CURRENT["diversity"]}  # the rest can be compared without diversity
+    if old := numerics_in_words(weights):
+        return f"of {old}: not checked bit by bit"
     try:
         EngineOptions().as_recorded(record.manifest)
     except ConfigError as error:  # an engine that is withdrawn, or a device that is not here
@@ -268,8 +275,9 @@ def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[s
     """What two records of one run both have and that differs.
 
     Of data, rounds, and a committed copy's means and medians, which are of rounds that it has not kept. Clocks are not
-    compared.
+    compared, and gradient diversity is not if the old record has another version of it.
     """
+    left_out = ("time/",) if old.numerics["diversity"] == CURRENT["diversity"] else ("time/", "diversity/")
     there, here = (record.manifest.get("data", {}) for record in (old, new))
     for name in ("hash", "partition"):
         if there.get(name) != here.get(name):
@@ -279,9 +287,11 @@ def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[s
         return
     for before, now in zip(old.rounds, new.rounds, strict=True):
         for name in before.keys() & now.keys() - {"cell_key", "seed"}:
-            if not name.startswith("time/") and not equal(before[name], now[name], tolerance):
+            if not name.startswith(left_out) and not equal(before[name], now[name], tolerance):
                 yield f"round {before['round']}: {name} is {now[name]}, it was {before[name]}"
     for name, sums in old.summaries.items():
+        if name.startswith(left_out):
+            continue
         for what, value in new.summary(name).items():
             if not equal(sums.get(what), value, tolerance):
                 yield f"{what} of {name} is {value}, it was {sums.get(what)}"

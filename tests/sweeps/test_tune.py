@@ -371,3 +371,12 @@ def test_a_wrong_password_is_not_waited_for(server):
     with pytest.raises(CannotWrite, match="password authentication failed") as refused, storage_errors(url):
         open_study(TOY, url)
     assert time.monotonic() - started < 10 and "correct-horse" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "span",
+    ["optimizer.schedule=constant,cosine", "model.norm=bn,none", "optimizer.clip=1,2", "partition=iid,dirichlet"],
+)
+def test_a_search_over_what_is_no_single_value_is_refused_in_one_line(fssl, tmp_path, span):
+    code, _, said = fssl("tune", "--search", span, "--results", tmp_path)
+    assert code == 65 and said.count("\n") == 1 and span.partition("=")[0] in said
