@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -59,6 +59,26 @@ def canonical_name(name: str) -> str:
         return f"folder:{expanded(path).resolve()}{option}" if path is not None else name
     except (OSError, RuntimeError, ValueError, ConfigError):  # a loop of links, no home, thousands of digits
         return name
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Represent a user's folder of images (`Source`)."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return Path(path_and_option(canonical_name(self.name))[0] or "")
+
+    def files(self) -> Iterable[Path]:
+        return files_below(self.folder)
+
+    def read(self) -> Raw:
+        return read_folder(self.name)
+
+    def is_listed(self) -> bool | None:
+        return None
 
 
 @dataclass(frozen=True, eq=False)

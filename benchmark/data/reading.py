@@ -11,10 +11,10 @@ import hashlib
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import PIL
@@ -36,6 +36,27 @@ class Raw:
     classes: tuple[str, ...]
     unlabelled: Any = None
     note: str = ""
+
+
+class Source(Hashable, Protocol):
+    """Represent a data set that was found on this machine, in one of four layouts.
+
+    `digits` of scikit-learn, torchvision's original files, packed .npz files, and a user's folder of images. Only
+    `datasets.find` decides which of them a set has.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder with its files."""
+
+    def files(self) -> Iterable[Path]:
+        """List all files that the set is read from, and possibly others."""
+
+    def read(self) -> Raw:
+        """Read the images. Raise DataError if the set is not complete."""
+
+    def is_listed(self) -> bool | None:
+        """Return whether the suite lists these files by their hashes; None if that is known only after `read`."""
 
 
 def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str, classes: list[str]) -> Raw:
