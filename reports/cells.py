@@ -121,7 +121,11 @@ def _places_table(places: Places) -> Table:
             Entry(text=f"{item.name}, {item.profile}", href=reported.page),
             Entry(text=cell.label, below=() if cell.role in ("published", "own") else (cell.role,)),
             setting_text(cell.setting),
-            Entry(text=printed or NONE, look="" if item.profile == "paper" else "published"),
+            Entry(
+                text=printed or NONE,
+                below=(setting_text(cell.printed_at),) if printed else (),
+                look="" if item.profile == "paper" else "published",
+            ),
         )
         rows.append(entries)
     heads = ("Table or figure", "Cell", "Setting", "Published")

@@ -22,6 +22,8 @@ def claim_values(row: ClaimRow) -> dict[str, Any]:
         "form": claim.form,
         "least": float(claim.least),
         "verdict": judged.verdict,
+        "at_largest_K": _at_largest_K(row),
+        "caveats": row.caveats,
         "estimate": judged.estimate,
         "interval": None if judged.interval is None else list(judged.interval),
         "level": judged.level,
@@ -38,6 +40,14 @@ def claim_values(row: ClaimRow) -> dict[str, Any]:
     }
 
 
+def _at_largest_K(row: ClaimRow) -> dict[str, Any] | None:
+    """Of a decided claim whose sentence is also about more clients: the verdict there, null without one."""
+    larger = row.larger
+    if larger is None:
+        return None
+    return {"K": larger.K, "item": larger.item, "verdict": larger.verdict or None, "runs": larger.runs or None}
+
+
 def _csv_values(row: ClaimRow) -> dict[str, Any]:
     """The same as a row of CSV."""
     values = claim_values(row)
@@ -49,6 +59,8 @@ def _csv_values(row: ClaimRow) -> dict[str, Any]:
         "item": row.item.name,
         "profile": row.item.profile,
         **values,
+        "at_largest_K": row.verdict_text if values["at_largest_K"] else "",
+        "caveats": " ".join(values["caveats"]),
         "contrast": "; ".join(map(sum_text, row.claim.contrasts)),
         "estimate_over_all": over_all.get("estimate"),
         "n_over_all": over_all.get("n"),
@@ -87,7 +99,7 @@ def _table_row(row: ClaimRow) -> Row:
             detail=(*row.against, *row.so_far),
             below=(f"withdrawn from the boards: {claim.withdrawn}",) if claim.withdrawn else (),
         ),
-        Entry(text=judged.verdict, look=judged.verdict),
+        Entry(text=row.verdict_text, look=judged.verdict),
         Entry(text=row.estimate, below=tuple(filter(None, typical_below)), sort=judged.estimate),
         judged.n,
         Entry(

@@ -22,6 +22,7 @@ class Entry:
     spread: str = ""  # after it: "±0.41"
     below: tuple[str, ...] = ()  # further lines: "n=5"
     detail: tuple[str, ...] = ()  # further lines for pages alone: an item's title
+    lines: tuple["Entry", ...] = ()  # below it, each with its own link; for pages alone
     look: str = ""  # published, missing, partial, diverged, a verdict: how it is coloured
     href: str = ""  # from the site's root
     sort: float | None = None  # None: by its text

@@ -13,11 +13,13 @@ from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import all_records
 from benchmark.records.history import changed_copies, history_faults
+from benchmark.records.ledger import left_out_in_words
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.verify import check_records, retrain_each, troubles_of, why_not_here
 from benchmark.records.versions import older_numerics
 from benchmark.verdicts.checks import decided_cells, troubles_of_claims
 from benchmark.verdicts.registered import troubles_of_registration
+from reports.records_page import number_of_no_table
 from sweeps.expected import count_faults
 from sweeps.plan import plan
 
@@ -86,9 +88,12 @@ def act(options: argparse.Namespace) -> int:
     retrained = retrain_each(_to_retrain(records, chosen, options), silent=options.json)
     troubles += troubles_of(retrained)
     older = older_numerics(records)
+    beside = number_of_no_table(records)
     if options.json:
         summary = {
             "records": len(records),
+            "of_no_table": beside,
+            "left_out": left_out_in_words(options.results),
             "older_numerics": older,
             "troubles": troubles,
             "absent": sorted(absent),
@@ -105,6 +110,10 @@ def act(options: argparse.Namespace) -> int:
             print(f"not reproduced bit by bit by this code, and valid: {line}")
         if not_compared:
             print(f"not compared with git: {'; '.join(sorted(not_compared))}", file=sys.stderr)
+        if beside:
+            print(f"{beside} of the records are of cells that no table has, and count in none")
+        if left := left_out_in_words(options.results):
+            print(left)
         print(f"{len(records)} records, {len(troubles)} troubles")
     return DataError.exit_code if troubles else 0
 
