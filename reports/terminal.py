@@ -100,7 +100,7 @@ def _print_claim(row: ClaimRow, number: int, console: Console) -> None:
     heading.append(verdict, style=STYLES.get(verdict, "bold"))
     heading.append(plain(f"  {claim.name}, {row.scope}", console))
     console.print(heading, soft_wrap=True)
-    withdrawn = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
+    withdrawn = [f"withdrawn from the boards: {row.item.withdrawal_of(claim)}"] if claim.withdrawn else []
     measured = f"{row.estimate}, {row.interval}, n = {row.judged.n}: {row.reason}"
     for line in (row.quote, measured, *row.context, *withdrawn):
         say(console, line, indent="  ")
