@@ -28,7 +28,7 @@ def keys_of_items() -> frozenset[str]:
     return frozenset(keys)
 
 
-def copies_of_no_table(results: Path, keys: Collection[str]) -> dict[str, dict[int, RunRecord]]:
+def copies_of_no_table(results: Path, keys: Collection[str]) -> dict[str, Mapping[int, RunRecord]]:
     """Committed copies by cell and seed, of cells that are not among these keys."""
     folder = results / "reference"
     cells = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []

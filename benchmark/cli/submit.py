@@ -142,8 +142,8 @@ def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unc
     cells = [(key, label) for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1))]
     for reason in dict.fromkeys(unchecked.values()):
         names = [f"{name}" for name, why in unchecked.items() if why == reason]
-        seeds = [(label, bundle.split_seeds(key, names)[0]) for key, label in cells]
-        which = ", ".join(f"{label} {seeds_text(of)}" for label, of in seeds if of)
+        unchecked_seeds = [(label, bundle.split_seeds(key, names)[0]) for key, label in cells]
+        which = ", ".join(f"{label} {seeds_text(some)}" for label, some in unchecked_seeds if some)
         said.append(f"nobody could check by training here: {which} ({reason})")
     return "; ".join(said)
 

@@ -22,13 +22,12 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image
 
-from benchmark.data.reading import Raw, own_split
+from benchmark.data.reading import Raw, files_below, is_visible, own_split
 from benchmark.errors import ConfigError, DataError, one_line
 from benchmark.plain import expanded
 
 LARGEST = 1024  # pixels of a side that ?size= may ask for
 LARGE = 96  # pixels of a side; the suite's own sets have 8 to 64
-OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eaDir")
 GRAY = ("1", "L", "LA", "La", "I")  # of Pillow's modes; and I;16 in all byte orders
 WITH_A_WHOLE_FIRST_FRAME = ("MPO", "PSD")  # formats in which further frames are no animation
 
@@ -219,13 +218,9 @@ def _check_size(folder: Path, size: tuple[int, int], files: int) -> None:
 
 def _visible_folders(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.is_dir() and _is_visible(path.name))
+        return sorted(path for path in folder.iterdir() if path.is_dir() and is_visible(path.name))
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise DataError(f"{folder}: no image set with one folder a class ({one_line(error)})") from None
-
-
-def _is_visible(name: str) -> bool:
-    return not name.startswith(".") and not name.endswith("~") and name not in OF_SYSTEMS
 
 
 def _classes(part: Path) -> dict[str, list[Path]]:
@@ -243,20 +238,6 @@ def _classes(part: Path) -> dict[str, list[Path]]:
         if not files:
             raise DataError(f"{part / name}: has no image: add some, or remove the folder")
     return listing
-
-
-def files_below(folder: Path) -> list[Path]:
-    """Each visible file once, whatever links lead to it."""
-    places, walked = [], set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        real = Path(parent).resolve()
-        folders[:] = [name for name in folders if _is_visible(name) and real not in walked]
-        places += [(parent, name) for name in names if _is_visible(name) and real not in walked]
-        walked.add(real)
-    files: dict[Path, Path] = {}
-    for place in sorted(places):
-        files.setdefault(Path(*place).resolve(), Path(*place))
-    return list(files.values())
 
 
 def _check_classes(folder: Path, listings: Sequence[Mapping[str, object]]) -> None:

@@ -111,3 +111,25 @@ def stamp_of(folder: Path, files: Iterable[Path], *also: object) -> str:
             status = path.stat()
             seen.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
     return hashlib.sha256(repr((*also, sorted(seen))).encode(errors="surrogateescape")).hexdigest()
+
+
+OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eaDir")  # never images
+
+
+def is_visible(name: str) -> bool:
+    """Return whether a file or folder of this name is part of a data set."""
+    return not name.startswith(".") and not name.endswith("~") and name not in OF_SYSTEMS
+
+
+def files_below(folder: Path) -> list[Path]:
+    """List each visible file once, whatever links lead to it."""
+    places, walked = [], set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = Path(parent).resolve()
+        folders[:] = [name for name in folders if is_visible(name) and real not in walked]
+        places += [(parent, name) for name in names if is_visible(name) and real not in walked]
+        walked.add(real)
+    files: dict[Path, Path] = {}
+    for place in sorted(places):
+        files.setdefault(Path(*place).resolve(), Path(*place))
+    return list(files.values())

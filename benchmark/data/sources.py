@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.data.folder import files_below
-from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cache_folder, cached, own_split, stamp_of
+from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cache_folder, cached, files_below, own_split, stamp_of
 from benchmark.data.tables import largest_remainders
 from benchmark.errors import DataError, one_line
 

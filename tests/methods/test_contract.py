@@ -30,8 +30,8 @@ UNLABELLED = {"unlabelled": Stream.whole("unlabelled", 8)}
 class Labels(LocalUpdate):
     """Cross-entropy at the server."""
 
-    def loss(self, trainable, frozen, batch, draw):
-        return supervised_loss(trainable["student"](batch["labelled"].views["weak"]), batch["labelled"].known_N), {}
+    def loss(self, step):
+        return supervised_loss(step.student(step.batch["labelled"].views["weak"]), step.batch["labelled"].known_N), {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,8 +215,8 @@ class Keeps(LocalUpdate):
             shrink(received["student"])
         return local
 
-    def loss(self, trainable, frozen, batch, draw):
-        return trainable["student"](batch["unlabelled"].views["weak"]).square().mean(), {}
+    def loss(self, step):
+        return step.student(step.batch["unlabelled"].views["weak"]).square().mean(), {}
 
     def finish(self, local):
         return {"student": local.trainable["student"], "kept": local.private["kept"]}
@@ -266,14 +266,14 @@ class Drawn(LocalUpdate):
 
     def start(self, received, private, reader):
         local = Local(trainable={"student": received["student"]})
-        local.for_finish = {"drawn": torch.tensor(drawn())}
+        local.notes = {"drawn": torch.tensor(drawn())}
         return local
 
-    def loss(self, trainable, frozen, batch, draw):
-        return trainable["student"](batch["unlabelled"].views["weak"]).square().mean() * (1 + drawn()), {}
+    def loss(self, step):
+        return step.student(step.batch["unlabelled"].views["weak"]).square().mean() * (1 + drawn()), {}
 
     def finish(self, local):
-        return {"student": local.trainable["student"], **local.for_finish}
+        return {"student": local.trainable["student"], **local.notes}
 
 
 def drawn() -> float:

@@ -434,9 +434,11 @@ def test_a_class_without_a_file_is_known_by_its_code():
     """Such as one of a notebook, whose cells have other names and lines each time."""
 
     def made(body: str, name: str) -> type:
-        space = {"__name__": "own_notebook"}
+        space: dict[str, object] = {"__name__": "own_notebook"}
         exec(compile(f"class Mine:\n    def loss(self):\n        {body}\n", name, "exec"), space)
-        return space["Mine"]
+        cls = space["Mine"]
+        assert isinstance(cls, type)
+        return cls
 
     one, again, other = (made(*each) for each in (("return 1", "<cell 1>"), ("return 1", "<cell 2>"), ("return 2", "")))
     hashes = [source_hash(cls, "own_notebook") for cls in (one, again, other)]
