@@ -64,8 +64,11 @@ def consistency_loss(logits_MD: Tensor, labels_M: Tensor, kept_M: Tensor, num_im
 
 
 def kept_rows(values_ND: Tensor, kept_N: Tensor) -> Tensor:
-    """The rows of the kept images, for sums over them; off a CPU all rows, those of the others as zeros: a choice of
-    rows would wait for the device to count them."""
+    """Return the rows of the kept images, for sums over them.
+
+    On a CPU only these rows, as in all records; elsewhere all rows, with zeros in place of the others: a choice of rows
+    would wait for the device to count them, and a step whose shapes depend on values cannot be recorded.
+    """
     return values_ND[kept_N] if values_ND.is_cpu else values_ND * kept_N[:, None]
 
 

@@ -35,7 +35,7 @@ def claim_values(row: ClaimRow) -> dict[str, Any]:
         "collapsed": {label: [fallen, judged.n] for label, fallen in judged.collapsed.items()},
         "could_decide": judged.could_decide or None,
         "gaps": dict(judged.gaps),
-        "withdrawn": claim.withdrawn or None,
+        "withdrawn": row.item.withdrawal_of(claim) or None,
         "reason": judged.reason,
     }
 
@@ -97,7 +97,7 @@ def _table_row(row: ClaimRow) -> Row:
             text=claim.name,
             href=row.page,
             detail=(*row.against, *row.so_far),
-            below=(f"withdrawn from the boards: {claim.withdrawn}",) if claim.withdrawn else (),
+            below=(f"withdrawn from the boards: {row.item.withdrawal_of(claim)}",) if claim.withdrawn else (),
         ),
         Entry(text=row.verdict_text, look=judged.verdict),
         Entry(text=row.estimate, below=tuple(filter(None, typical_below)), sort=judged.estimate),

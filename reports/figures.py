@@ -30,8 +30,8 @@ DASHES = ((), (6.0, 2.5), (2.0, 2.0), (7.0, 2.0, 2.0, 2.0))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SHEET = Path(__file__).parent / "templates" / "fssl.mplstyle"
 # Over Matplotlib's own defaults, so that a user's matplotlibrc changes no figure. The backend draws no file of ours.
-DEFAULTS = {key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"}
-STYLE = {**DEFAULTS, **matplotlib.rc_params_from_file(SHEET, use_default_template=False)}
+DEFAULTS: dict[Any, Any] = {key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"}
+STYLE: dict[Any, Any] = {**DEFAULTS, **matplotlib.rc_params_from_file(SHEET, use_default_template=False)}
 VARIABLES = {INK: "--ink", GRID: "--grid", MUTED: "--muted", **{c: f"--series-{i}" for i, c in enumerate(PALETTE)}}
 DARK_COLOURS = {INK: "#e4e8eb", GRID: "#343d45", MUTED: "#a3aeb8", **dict(zip(PALETTE, DARK, strict=True))}
 UNDATED: Mapping[str, Any] = {

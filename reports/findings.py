@@ -206,7 +206,9 @@ def _compared_with_print(every: Sequence[Reported]) -> list[str]:
             if result.summary is None or printed is None:
                 continue
             ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"
-            text = f"{reported.item.name}, {result.cell.label}: {ours}, printed {printed:.2f} %"
+            variant = catalogue.VARIANT_OF.get(reported.item.name)
+            setting = f" (withdrawn setting: {variant.title})" if variant and variant.is_withdrawn else ""
+            text = f"{reported.item.name}{setting}, {result.cell.label}: {ours}, printed {printed:.2f} %"
             text += f": {points(agreed.difference)} points"
             text += f". Data: {agreed.text}." if agreed.other_data else f", {agreed.text}."
             texts.setdefault((result.cell.cell_key, printed), text)

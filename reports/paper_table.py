@@ -192,8 +192,11 @@ def published_settings(item: Item, layout: Grid) -> PublishedSettings:
     texts = {row: {name: setting_text(said) for name, said in of_row.items()} for row, of_row in words.items()}
     shared = {row: next(iter(of_row.values())) for row, of_row in texts.items() if len(set(of_row.values())) == 1}
     apart = {row: of_row for row, of_row in texts.items() if row not in shared}
-    of_entries = {(name, row): text for row, of_row in apart.items() for name, text in of_row.items()}
-    return PublishedSettings(heads=heads, rows=shared, entries=of_entries)
+    own_texts: dict[tuple[str, str], str] = {}
+    for row, of_row in apart.items():
+        for name, text in of_row.items():
+            own_texts[name, row] = text
+    return PublishedSettings(heads=heads, rows=shared, entries=own_texts)
 
 
 def _differs(entry: Shown, said: Mapping[str, Any]) -> bool:

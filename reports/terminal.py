@@ -100,7 +100,7 @@ def _print_claim(row: ClaimRow, number: int, console: Console) -> None:
     heading.append(plain(row.verdict_text, console), style=STYLES.get(verdict if row.larger is None else "", "bold"))
     heading.append(plain(f"  {claim.name}, {row.scope}", console))
     console.print(heading, soft_wrap=True)
-    withdrawn = [f"withdrawn from the boards: {claim.withdrawn}"] if claim.withdrawn else []
+    withdrawn = [f"withdrawn from the boards: {row.item.withdrawal_of(claim)}"] if claim.withdrawn else []
     measured = f"{row.estimate}, {row.interval}, n = {row.judged.n}: {row.reason}"
     for line in (row.quote, measured, *row.more, *row.statistics, *withdrawn):
         say(console, line, indent="  ")

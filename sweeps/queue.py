@@ -37,6 +37,8 @@ CUDA = "cuda"
 SHARE_TO_SAVE = 0.02  # of the time: unfinished runs are stopped so much before its end
 # Runs that one card trains at the speed of a single run, as measured on an H200 (reports/performance.md).
 RUNS_IN_TURN, RUNS_UNDER_MPS = 3.0, 8.0
+# The version of the rule from which the arms of a seed share the type of processor and torch's minor version, too.
+ONE_MACHINE_SINCE = 7
 LONGER = 0.1  # a run that takes longer than expected is expected to need a tenth of its time so far
 
 
@@ -104,7 +106,7 @@ def read_queue(path: Path) -> list[Entry]:
 def _entry(table: Any, path: str) -> Entry:
     if isinstance(table, Mapping) and isinstance(seeds := table.get("seeds"), Mapping):
         first, number = seeds.get("first"), seeds.get("number")
-        if set(seeds) != {"first", "number"} or not all(type(value) is int for value in (first, number)):
+        if set(seeds) != {"first", "number"} or not isinstance(first, int) or not isinstance(number, int):
             raise ConfigError(f"{path}.seeds: {quoted(seeds)} is not understood; write {{first = 100, number = 16}}")
         table = {**table, "seeds": list(range(first, first + number))}
     return from_plain(Entry, table, path)
@@ -286,8 +288,10 @@ class Timetable:
                 self.before.append(unit)
                 self._complete(unit)
                 continue
-            for record in records.values():
-                if record is not None and (there := Machine.of(record.manifest)) != here:
+            for record in filter(None, records.values()):
+                there = Machine.of(record.manifest)
+                since = int(record.manifest.get("rule", {}).get("version", 0))
+                if there != here and since >= ONE_MACHINE_SINCE:
                     was = f"{there.processor}, torch {there.torch}"
                     self.refused[unit] = f"some of its runs are from another machine ({was})"
             for record in filter(None, map(self.shelf.here, missing)):

@@ -13,7 +13,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.start import CPU, usable_cores
 from benchmark.verdicts.checks import could_decide, looks_in_words
-from sweeps.cost import Cost, cost_of
+from sweeps.cost import Cost, OnH200, cost_of, on_h200
 from sweeps.deciding import gaps_of, words_on_seeds
 from sweeps.plan import Plan, plan
 from sweeps.status import in_words
@@ -45,6 +45,7 @@ def act(options: argparse.Namespace) -> None:
         if len(runs) > MANY:
             print(f"fssl: {name}: {len(runs):,} runs are counted ...", file=sys.stderr)
         total, devices = cost_here(runs, options)
+        h200 = on_h200(runs)
         counted = {
             "item": name,
             "profile": ", ".join(sorted({run.profile for run in part.runs})) or options.profile,
@@ -55,6 +56,7 @@ def act(options: argparse.Namespace) -> None:
             "device": card_name(devices[0]),
             "side_by_side": len(devices),
             "could_decide": could_decide(part.items, part.records),
+            "hours_on_h200": None if h200 is None else h200.seconds / 3600,
             "left_out": len(part.left_out),
             "gaps": [gap.to_json() for item in part.items for gap in gaps_of(item, part.records)],
         }
@@ -62,7 +64,7 @@ def act(options: argparse.Namespace) -> None:
         if options.json:
             print(json.dumps(counted))
         else:
-            _print(counted, len(part.runs) - len(part.missing), in_place(devices))
+            _print(counted, len(part.runs) - len(part.missing), in_place(devices), h200)
 
 
 def _on_seeds(part: Plan, options: argparse.Namespace) -> list[str]:
@@ -85,7 +87,12 @@ def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:
     yield chosen[0].name if len(chosen) == 1 else ", ".join(options.items), scope.planned(options)
 
 
-def _print(counted: dict[str, Any], done: int, where: str) -> None:
+def _h200_in_words(h200: OnH200) -> str:
+    together = f"{h200.side_by_side} runs side by side under MPS" if h200.side_by_side > 1 else "one run at a time"
+    return f"about {in_words(h200.seconds)}, {together} (estimate by measured speeds: reports/performance.md)"
+
+
+def _print(counted: dict[str, Any], done: int, where: str, h200: OnH200 | None) -> None:
     tuned = f", {counted['tuned']} of them of settings that trials choose" if counted["tuned"] else ""
     rows = [
         ("cells", f"{counted['cells']}"),
@@ -95,6 +102,7 @@ def _print(counted: dict[str, Any], done: int, where: str) -> None:
         ("bytes up", decimal(counted["bytes_up"])),
         ("bytes down", decimal(counted["bytes_down"])),
         ("time here", f"{in_words(3600 * counted['hours'])} on {where}"),
+        *([("on an H200", _h200_in_words(h200))] if h200 else []),
         *([("claims", looks_in_words(counted["could_decide"]))] if counted["could_decide"] else []),
         *(("note", note) for note in counted["notes"]),
     ]

@@ -140,12 +140,12 @@ def _cost(cell: Experiment, device: str) -> tuple[float, float]:
 
 def _planned(options: argparse.Namespace, side_by_side: int, run: Experiment) -> float:
     """The seconds of a run, with the other runs beside it, before any run of this call has ended."""
-    from benchmark.federated.start import usable_cores
+    from benchmark.federated.start import CPU, usable_cores
     from sweeps.queue import crowding
 
-    steps, seconds = _cost(run.with_seed(0), options.devices[0])
     if options.steps_per_second is not None:
-        return steps * side_by_side / options.steps_per_second
+        return _cost(run.with_seed(0), CPU)[0] * side_by_side / options.steps_per_second
+    seconds = _cost(run.with_seed(0), options.devices[0])[1]
     return seconds * crowding(side_by_side, options.devices, usable_cores())
 
 

@@ -15,20 +15,19 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from PIL import ExifTags, Image
 
-from benchmark.data.reading import Raw, own_split
+from benchmark.data.reading import Raw, files_below, is_visible, own_split
 from benchmark.errors import ConfigError, DataError, one_line
 from benchmark.plain import expanded
 
 LARGEST = 1024  # pixels of a side that ?size= may ask for
 LARGE = 96  # pixels of a side; the suite's own sets have 8 to 64
-OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eaDir")
 GRAY = ("1", "L", "LA", "La", "I")  # of Pillow's modes; and I;16 in all byte orders
 WITH_A_WHOLE_FIRST_FRAME = ("MPO", "PSD")  # formats in which further frames are no animation
 
@@ -59,6 +58,26 @@ def canonical_name(name: str) -> str:
         return f"folder:{expanded(path).resolve()}{option}" if path is not None else name
     except (OSError, RuntimeError, ValueError, ConfigError):  # a loop of links, no home, thousands of digits
         return name
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Represent a user's folder of images (`Source`)."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return Path(path_and_option(canonical_name(self.name))[0] or "")
+
+    def files(self) -> Iterable[Path]:
+        return files_below(self.folder)
+
+    def read(self) -> Raw:
+        return read_folder(self.name)
+
+    def is_listed(self) -> bool | None:
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,13 +218,9 @@ def _check_size(folder: Path, size: tuple[int, int], files: int) -> None:
 
 def _visible_folders(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.is_dir() and _is_visible(path.name))
+        return sorted(path for path in folder.iterdir() if path.is_dir() and is_visible(path.name))
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise DataError(f"{folder}: no image set with one folder a class ({one_line(error)})") from None
-
-
-def _is_visible(name: str) -> bool:
-    return not name.startswith(".") and not name.endswith("~") and name not in OF_SYSTEMS
 
 
 def _classes(part: Path) -> dict[str, list[Path]]:
@@ -223,20 +238,6 @@ def _classes(part: Path) -> dict[str, list[Path]]:
         if not files:
             raise DataError(f"{part / name}: has no image: add some, or remove the folder")
     return listing
-
-
-def files_below(folder: Path) -> list[Path]:
-    """Each visible file once, whatever links lead to it."""
-    places, walked = [], set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        real = Path(parent).resolve()
-        folders[:] = [name for name in folders if _is_visible(name) and real not in walked]
-        places += [(parent, name) for name in names if _is_visible(name) and real not in walked]
-        walked.add(real)
-    files: dict[Path, Path] = {}
-    for place in sorted(places):
-        files.setdefault(Path(*place).resolve(), Path(*place))
-    return list(files.values())
 
 
 def _check_classes(folder: Path, listings: Sequence[Mapping[str, object]]) -> None:
@@ -272,6 +273,8 @@ def _opened(path: Path) -> Iterator[tuple[Image.Image, str]]:
     """The image of a file, and the hash of its content."""
     if path.suffix.lower() not in Image.registered_extensions():
         raise DataError(f"{path}: is not an image that can be read here: save it as PNG, or move it away")
+    if not path.is_file():  # a pipe would be waited for, and a device read, without an end
+        raise DataError(f"{path}: is not a regular file: move it away")
     try:
         content = path.read_bytes()
         with Image.open(io.BytesIO(content)) as image:

@@ -72,7 +72,7 @@ class FederatedModule(pl.LightningModule):
         self.metrics: dict[str, float] = {}
         self.observers: list[Observer] = []
         self.evaluator = Evaluator(environment, engine.device)
-        self._ledger = Ledger(self.environment.data.num_classes)
+        self._ledger = Ledger(self.environment.data.num_classes, self.environment.tied)
 
     def configure_optimizers(self) -> None:
         """None: every optimizer belongs to a local module."""
@@ -83,7 +83,7 @@ class FederatedModule(pl.LightningModule):
     def training_step(self, batch: int, batch_idx: int) -> None:
         """One round: the method's `round`, the ledger of what went back and forth, the evaluation when it is due."""
         round_number = int(batch)
-        self._ledger = Ledger(self.environment.data.num_classes)
+        self._ledger = Ledger(self.environment.data.num_classes, self.environment.tied)
         world = self.environment.world(round_number, lambda jobs: self._fit(jobs, round_number))
         self._kept = ChainMap({}, dict(self.state.clients))  # a round that is abandoned leaves the state as it was
         state, reported = self._played(world)

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -50,10 +50,15 @@ def moved(tree: Any, device: torch.device) -> Any:
     return mapped(tree, lambda tensor: tensor.to(device))
 
 
-def tree_bytes(tree: Mapping[str, Any]) -> int:
-    """Bytes of all tensors in a tree; a plain number counts 8."""
-    values = [value for _, value in leaves(tree)]
-    return sum(value.nbytes if isinstance(value, Tensor) else 8 for value in values if value is not None)
+def tree_bytes(tree: Mapping[str, Any], tied: Collection[str] = ()) -> int:
+    """Bytes of all tensors in a tree; a plain number counts 8. `tied`: names of weights that are there once more."""
+    total = 0
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            total += 0 if name in tied else tree_bytes(value, tied)
+        elif value is not None and name not in tied:
+            total += value.nbytes if isinstance(value, Tensor) else 8
+    return total
 
 
 def first_not_finite(tree: Mapping[str, Any]) -> str | None:

@@ -101,7 +101,8 @@ def jobs_given(jobs: Sequence[fl.Job], K: int) -> Sequence[fl.Job]:
     """What a method hands to `world.fit`, for K clients."""
     if not isinstance(jobs, Sequence) or not all(isinstance(job, fl.Job) for job in jobs):
         raise ConfigError(f"world.fit was given {_type(jobs)}; give it a list of Job(...)")
-    for client in (job.key.client for job in jobs):
+    clients: list[Any] = [job.key.client for job in jobs]
+    for client in clients:
         is_whole = isinstance(client, Integral) and not isinstance(client, bool)
         if not is_whole or not (0 <= client < K or client in (fl.SERVER, fl.CENTRAL)):
             raise ConfigError(

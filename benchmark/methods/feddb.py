@@ -64,7 +64,9 @@ class FedDB(TwoLabellers):
         q_KD = torch.stack([sends["q"] for sends in trees]).double().cpu()
         shares_K = SHARES[self.shares](q_KD)
         target = mean([sends["student"] for sends in trees], shares_K.tolist())
-        student, velocity = momentum_step(student, target, state.server.get("velocity"), self.server_momentum)
+        student, velocity = momentum_step(
+            student, target, state.server.get("velocity"), self.server_momentum, world.buffers()
+        )
         bias = float((shares_K @ q_KD - 1 / q_KD.shape[1]).norm())
         server = {"student": student, "velocity": velocity}
         return fl.State(server=server), {"feddb/bias": bias, "feddb/largest_share": float(shares_K.max())}

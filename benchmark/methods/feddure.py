@@ -18,7 +18,9 @@ reports/sage/departures.md, entries 22 and 23. Besides:
 2. Pseudo-labels are classes. Released: the predicted probabilities.
 3. The student has no steps on labels alone first. Released: as many as of both.
 4. f stays with the client. In the class that has it, it begins anew in each job.
-5. A client without labels, or with nothing else, takes the step of FixMatch-LPL.
+5. With regulator = released_code, the copy learns from the images of which the student is sure, as the student does.
+   Released: from all unlabelled images (base_ssl.py:768).
+6. A client without labels, or with nothing else, takes the step of FixMatch-LPL.
 """
 
 from dataclasses import dataclass
@@ -46,7 +48,7 @@ class FedDure(TwoLabellers):
     ramp_steps: Count = 10
     hidden: Count = 100  # units of f
     virtual_rate: Positive = 0.1  # of the step after which f is judged; the optimizer's rate
-    # "released_code": f is not called, and the weights are 1 where the student is sure, else 0.
+    # "released_code": f is not called, and the weights are 1 where the student is sure, else 0 (but see departure 5).
     regulator: Literal["paper", "released_code"] = "paper"
     # What d is and weighs. "paper": before minus after, the pseudo-labels. "released_code": after minus before, the
     # student's own classes of the strong view (Meta Pseudo Labels has before minus after).

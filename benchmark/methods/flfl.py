@@ -86,7 +86,7 @@ class FL2(fl.Method):
         for _, sends in shared.sent(shared.fit_each(world, world.cohort(), update, {"student": student}, data)):
             average.add(sends["student"], max(1.0 - sends["tau"], LEAST))
         mean = average.value() if average.total else None
-        return shared.momentum_step(student, mean, velocity, self.server_momentum)
+        return shared.momentum_step(student, mean, velocity, self.server_momentum, world.buffers())
 
 
 class Labelled(NamedTuple):

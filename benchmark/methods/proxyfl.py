@@ -10,7 +10,8 @@ that the global model gives more than their share; and away from images of the b
 (lines 300-344). GPT: the server tunes the mean W by SGD, so that each of the clients' proxies is nearest to that of its
 class (lines 72-106).
 
-Departures: reports/sage/departures.md, entries 19 to 21. Besides:
+The three switches do not make it the paper's method: print and code differ in eight more points, in which this is the
+code's. Departures: reports/sage/departures.md, entries 19 to 21 and 26. Besides:
 1. Shares of the classes are counted over all of a job's steps. Released: over its last fifth (lines 267-290).
 2. The gradient of the tuning is written out and in float64; its batches have an order of their own.
 

@@ -57,7 +57,7 @@ class TwoLabellers(fl.Method):
     # the clients of a federation cannot share them unsent.
     momentum: Literal["reset", "kept", "released_code"] = "reset"
     # "released_code": the labelled list stands 2000 times in a pass, so that a batch may hold an image twice and is
-    # always full. Default: once, as for labels alone.
+    # always full. Default: once, and the incomplete batch at the end of a pass is left out.
     labelled_list: Literal["once", "released_code"] = "once"
 
     needs = frozenset({"drawn_apart", "every_client", "share", "some_clients", "one_more_client"})

@@ -109,7 +109,7 @@ class SemiFL(fl.Method):
         if self.mix_weight:
             data["mix"] = fl.Stream.whole("unlabelled", self.batch_size)
         mean = mean_of(fit_each(world, world.cohort(), update, {"student": weights}, data), otherwise=None)
-        return momentum_step(weights, mean, velocity, self.server_momentum)
+        return momentum_step(weights, mean, velocity, self.server_momentum, world.buffers())
 
 
 @dataclass(frozen=True, kw_only=True)

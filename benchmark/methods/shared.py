@@ -3,7 +3,7 @@
 Sums run in job order in float64, so that a result depends neither on the number of workers nor on which is first.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -31,15 +31,24 @@ class RunningMean:
         if not self._sums:
             self._like = weights
             self._sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
-        torch._foreach_add_([self._sums[name] for name in weights], list(weights.values()), alpha=weight)
+        values = [self._less_first(name, value) for name, value in weights.items()]
+        torch._foreach_add_([self._sums[name] for name in weights], values, alpha=weight)
         self.total += weight
+
+    def _less_first(self, name: str, value: Tensor) -> Tensor:
+        """The value; of whole numbers what is more than in the first set: float64 has none above 2^53 exactly."""
+        return value if value.is_floating_point() else value.long() - self._like[name].long()
 
     def value(self) -> fl.Weights:
         """The mean, in its former dtype (whole numbers are rounded down). Needs a positive total."""
-        means = {name: total / self.total for name, total in self._sums.items()}
-        kinds = {name: value.dtype for name, value in self._like.items()}
-        # The mean of equal whole numbers is that number, although thirds of it add up to a little less.
-        return {n: (v if kinds[n].is_floating_point else torch.floor(v + 1e-6)).to(kinds[n]) for n, v in means.items()}
+        means = {}
+        for name, first in self._like.items():
+            value = self._sums[name] / self.total
+            if not first.is_floating_point():
+                # A whole number is itself, although thirds of it add up to a little less.
+                value = first.long() + torch.floor(value + 1e-6).long()
+            means[name] = value.to(first.dtype)
+        return means
 
 
 def mean(weight_sets: Sequence[fl.Weights], coefficients: Sequence[float] | None = None) -> fl.Weights:
@@ -100,16 +109,21 @@ def ema_(teacher: nn.Module, student: nn.Module, decay: float | Tensor, *, lerp:
 
 
 def momentum_step(
-    weights: fl.Weights, target: fl.Weights | None, velocity: fl.Weights | None, beta: float
+    weights: fl.Weights,
+    target: fl.Weights | None,
+    velocity: fl.Weights | None,
+    beta: float,
+    buffers: Collection[str] = (),
 ) -> tuple[fl.Weights, fl.Weights | None]:
-    """v <- beta v + (w - target), w <- w - v for every trained parameter. Running statistics are the target's.
+    """v <- beta v + (w - target), w <- w - v for every trained parameter. Running statistics are the target's, and so
+    are all `buffers` (`World.buffers`), whose names in a custom norm are its own.
     SemiFL's global momentum: SGD with rate 1 on w - mean of the clients (modules.py:39-60). beta = 0 gives `target`
     (up to rounding). Returns the new weights and v, in float64. Without a target both come back unchanged."""
     if target is None:
         return weights, velocity
     moved, kept = {}, {}
     for name, value in weights.items():
-        if is_statistic(name):
+        if is_statistic(name) or name in buffers:
             moved[name] = target[name]
             continue
         change = value.double() - target[name].double()

@@ -48,7 +48,9 @@ class SupervisedFL(fl.Method):
         mean = mean_of(outcomes, student, lambda client: world.labelled[client] if self.weighting == "size" else 1.0)
         kept: fl.Tree = {}
         if self.server_momentum:
-            mean, kept["velocity"] = momentum_step(student, mean, state.server.get("velocity"), self.server_momentum)
+            mean, kept["velocity"] = momentum_step(
+                student, mean, state.server.get("velocity"), self.server_momentum, world.buffers()
+            )
         return fl.State(server={"student": with_static_statistics(mean, world, range(world.K)), **kept}), {}
 
 

@@ -10,6 +10,7 @@ from benchmark.experiment import Experiment
 from benchmark.papers import arena, fedswitch, rscfed, sage, semifl, ssfl
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.papers.own import read_own
+from benchmark.papers.registry import registered
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.switches import departures
 from benchmark.papers.table import AS_PRINTED, Rule, Variant
@@ -92,8 +93,8 @@ def items(
 
 @cache
 def item_of(build: Callable[..., Item], profile: str) -> Item:
-    """The item, built once: a report asks for every item several times."""
-    return build(profile)
+    """Build the item once, with each claim's own date: a report asks for every item several times."""
+    return registered(build(profile))
 
 
 def cell_named(name: str, profile: str) -> Experiment:

@@ -161,7 +161,9 @@ class Claim(Checked):
     # Not part of its hash:
     made: datetime | None = None  # when it was written down in this form, in UTC
     commit: str = ""  # the first one that has it
-    withdrawn: str = ""  # why its form does not express its sentence: judged as declared, but on no board
+    withdrawn: str = ""  # why its form does not express its sentence: judged as declared, but in no summary
+    verdicts: Mapping[str, str] = field(default_factory=dict)  # of a withdrawn claim: hash -> verdict at that time
+    replaces: str = ""  # the name of the withdrawn claim of its table whose sentence it expresses
     elsewhere: tuple[Elsewhere, ...] = ()
 
     def __post_init__(self) -> None:
@@ -175,6 +177,9 @@ class Claim(Checked):
             raise ConfigError(f"endpoint 'arithmetic': {self.metric} differs from run to run; choose 'end'")
         if self.metric.startswith("rounds_to/") != (self.endpoint == "reached"):
             raise ConfigError(f"endpoint {self.endpoint!r} of {self.metric}; rounds_to/... has 'reached', and it alone")
+
+        if self.verdicts and not self.withdrawn:
+            raise ConfigError("verdicts are those of a withdrawn claim; write why it is withdrawn")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -287,6 +292,19 @@ class Item:
         """16 hexadecimal digits of all that makes the claim: sentence, cells, endpoint, form, margin, main or not."""
         fixed = (claim.quote, claim.source, claim.form, claim.endpoint, claim.metric, float(claim.least), claim.main)
         return hashlib.sha256(json.dumps((self.contrasts_of(claim), *fixed)).encode()).hexdigest()[:16]
+
+    def withdrawal_of(self, claim: Claim) -> str:
+        """Say why the claim is withdrawn, its verdict then and its replacement; empty if it is not withdrawn."""
+        if not claim.withdrawn:
+            return ""
+        verdict = claim.verdicts.get(self.hash_of(claim))
+        successors = (other.name for other in self.claims if other.replaces == claim.name)
+        parts = [
+            claim.withdrawn,
+            f"its verdict was: {verdict}" if verdict else "",
+            *(f"replaced by {name!r}" for name in successors),
+        ]
+        return "; ".join(filter(None, parts))
 
     def cell(self, label: str) -> Cell:
         """The cell of that label. Raises KeyError."""

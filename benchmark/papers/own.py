@@ -230,7 +230,7 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
         merge(plain, {WORDS.get(k, k) if isinstance(v, str) else k: v for k, v in fields.items()})  # data = "mnist"
     if not trusted:  # no class of the user's own is imported
         check_known(plain["method"]["kind"])
-        check_known(plain["model"]["network"])
+        check_known(plain["model"]["network"], "network")
     follow(plain, given)
     experiment = from_json(plain)
     if trusted:  # a record's text is shown as it is

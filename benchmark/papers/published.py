@@ -83,9 +83,16 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from None
             estimand = tuple(tuple(sorted(contrast.items())) for contrast in claim.contrasts)
-            first = claims.setdefault((estimand, claim.form, claim.endpoint, claim.metric), claim)
+            first = claims.setdefault((estimand, claim.form, claim.endpoint, claim.metric, claim.replaces), claim)
             if data_names is None and first is not claim:
                 raise ConfigError(f"{where}: is {first.name!r} again, with one contrast and form; remove one of them")
+    withdrawn = {claim.name for claim in claims.values() if claim.withdrawn}
+    for claim in claims.values():
+        if claim.replaces and claim.replaces not in withdrawn:
+            where = f"{file.get('paper')}/{file.get('item')}: claim {claim.name!r}"
+            raise ConfigError(
+                f"{where} replaces {claim.replaces!r}, but no withdrawn claim has that name; write one that has"
+            )
     return tuple(claims.values())
 
 
@@ -111,9 +118,19 @@ def _over_data(raw: Mapping[str, Any], data_names: Mapping[str, str], where: str
 
     if way == "mean_over":
         parts = zip(*(on(name, len(names)) for name in names), strict=True)
-        return [{**plain, "contrasts": [{label: w for one in part for label, w in one.items()} for part in parts]}]
+        merged: list[dict[str, float]] = []
+        for part in parts:
+            contrast: dict[str, float] = {}
+            for weights in part:
+                contrast.update(weights)
+            merged.append(contrast)
+        return [{**plain, "contrasts": merged}]
     if way == "each_of":
         return [{**plain, "contrasts": [contrast for name in names for contrast in on(name)]}]
     several = len(set(data_names.values())) > 1
-    titles = {name: f"{raw['name']} ({name})" if several else raw["name"] for name in names}
-    return [{**plain, "name": title, "contrasts": on(name)} for name, title in titles.items()]
+    tables: list[dict[str, Any]] = []
+    for name in names:
+        suffix = f" ({name})" if several else ""
+        titles: dict[str, Any] = {key: f"{plain[key]}{suffix}" for key in ("name", "replaces") if key in plain}
+        tables.append({**plain, **titles, "contrasts": on(name)})
+    return tables

@@ -124,6 +124,7 @@ PLAIN = Variant(
     note="Clients' images are not limited, and FedIRM is the suite's until 2026-11: departures 16, 17 and 18.",
     experiment=experiment_before,
     switches=True,
+    is_withdrawn=True,
     named_by="Runs with the plain Dirichlet partition, the suite's until 2026-11, are in {name}, with the claims "
     "that they judged. The claims here begin anew at seed 300, which judged nothing, with an error of 5 %.",
 )

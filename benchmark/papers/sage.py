@@ -5,7 +5,7 @@ paper was not at hand; ProxyFL's data and network files are the same but for two
 rows of other methods have the protocol's batches, steps and optimizer, and their own values where those are known.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
@@ -13,9 +13,10 @@ from typing import Any, Literal
 from benchmark.data.split import mean_total_variation
 from benchmark.experiment import Experiment
 from benchmark.methods.proxyfl import ProxyFL
+from benchmark.methods.sage import TwoLabellers
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.item import Item, Printed, Shown
-from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
+from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins, values_of
 from benchmark.papers.table import Paper, clients_of, item
 
 
@@ -56,30 +57,65 @@ def scale(setting: Setting, profile: str) -> Scale:
     return replace(stand_in, data={**stand_in.data, **labels}, optimizer=optimizer, batch_size=None, method=sizes)
 
 
-def item_of(name: str, profile: str) -> Item:
-    """The item. FedAvg on labels is the row that others are held against.
+def targets(profile: str) -> Mapping[str, str]:
+    """The metrics that count rounds to an accuracy under a profile, by those of the paper; empty if they are equal."""
+    if profile in REDUCED:
+        return next(iter(stand_ins("sage")[profile].values())).own["targets"]
+    return values_of("sage")["gpu"]["targets"] if profile == "gpu" else {}
 
-    Where the paper counts rounds to an accuracy, a stand-in has an accuracy of its own.
+
+def item_of(name: str, profile: str) -> Item:
+    """Build the item. FedAvg on labels is the row that others are held against.
+
+    If the paper counts rounds to an accuracy, a shorter run has an accuracy of its own. A withdrawn claim keeps that of
+    its hash.
     """
     built = item(PAPER, name, profile)
     cells = (replace(cell, role="bound") if cell.setting["method"] == "FedAvg" else cell for cell in built.cells)
-    targets = next(iter(stand_ins("sage")[profile].values())).own["targets"] if profile in REDUCED else {}
+    own = targets(profile)
+    of_withdrawn = own if profile in REDUCED else {}
 
     def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
-        return {targets.get(metric, metric): value for metric, value in metrics.items()}
+        return {own.get(metric, metric): value for metric, value in metrics.items()}
 
     def published(entry: Shown) -> dict[str, Printed]:
         """Each number says to which of the paper's accuracies its rounds are counted."""
         numbers = entry.published.items()
-        return renamed({of: replace(number, metric=of) if of in targets else number for of, number in numbers})
+        return renamed({of: replace(number, metric=of) if of in own else number for of, number in numbers})
 
+    claims = []
+    for claim in built.claims:
+        of_claim = of_withdrawn if claim.withdrawn else own
+        claims.append(replace(claim, metric=of_claim.get(claim.metric, claim.metric)))
     return replace(
         built,
         metrics=tuple(renamed(dict.fromkeys(built.metrics))),
         cells=tuple(replace(cell, published=published(cell)) for cell in cells),
         shown=tuple(replace(shown, published=published(shown)) for shown in built.shown),
-        claims=tuple(replace(claim, metric=targets.get(claim.metric, claim.metric)) for claim in built.claims),
+        claims=tuple(claims),
+        notes=(*built.notes, *_notes_on_code(built), *_notes_on_rounds(built)),
     )
+
+
+def _notes_on_code(built: Item) -> Iterator[str]:
+    """Say on the items at the published scale where their cells are not as released."""
+    if built.profile not in REDUCED and any(isinstance(cell.experiment.method, TwoLabellers) for cell in built.trained):
+        yield (
+            "Other papers' cells are as released where the code contradicts the print. These are not in three points "
+            "that the print does not have: one optimizer for all clients, other statistics of test images, and a "
+            "labelled list of 2,000 copies (departures 2, 3 and 6). The published numbers came from such code."
+        )
+
+
+def _notes_on_rounds(built: Item) -> Iterator[str]:
+    """Say to which accuracies rounds are counted, and how exactly, on the items that count them."""
+    if not built.metrics[0].startswith("rounds_to/"):
+        return
+    if built.profile == "gpu":
+        yield values_of("sage")["gpu"]["note"]
+    every = max(cell.experiment.evaluation.every for cell in built.cells)
+    if every > 1:
+        yield f"Accuracy is measured every {every} rounds, so that our rounds to an accuracy are multiples of {every}."
 
 
 PAPER = Paper(

@@ -101,10 +101,13 @@ class Variant:
     switches: bool = False  # whether PAPER/departures is built so, too
     named_by: str = ""  # a note of the paper's own items; {name} is the item that is built this way
     family: str = ""  # what manifests put after the paper's name for the family of its claims
+    is_withdrawn: bool = False  # its cells were wrong: it has the claims that its runs judged, and no replacements
 
     def item(self, build: Callable[[str], Item], profile: str) -> Item:
         """What `build` makes of the paper built so, under this variant's name and title."""
         item = build(profile)
+        if self.is_withdrawn:
+            item = replace(item, claims=tuple(claim for claim in item.claims if not claim.replaces))
         title, notes = f"{item.title} ({self.title})", (*item.notes, self.note)
         paper = item.name.partition("/")[0]
         return replace(item, name=item.name + self.suffix, title=title, notes=notes, claims_of=paper + self.family)

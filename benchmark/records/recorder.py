@@ -102,6 +102,8 @@ class Recorder(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
         assert isinstance(pl_module, FederatedModule)
+        if self._state is None:  # the first round of this process: hours later it would be too late
+            state.check_types(pl_module.state)
         self._lines.append(self._line(pl_module.rounds_done, pl_module.metrics))
         self._state = RunState(
             state=pl_module.state,

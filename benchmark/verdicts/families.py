@@ -54,7 +54,8 @@ def declared_by(items: Sequence[Item]) -> Declared:
     if len(with_main) > 1:
         names = ", ".join(with_main)
         raise ConfigError(f"main claims of {items[0].family} are in {names}; choose one item for all of them")
-    judged = [(claim.main, item.hash_of(claim)) for item, claim in owners.values() if claim.endpoint != "arithmetic"]
+    owned = sorted(owners.values(), key=lambda owner: bool(owner[1].withdrawn))  # none waits for a withdrawn main claim
+    judged = [(claim.main, item.hash_of(claim)) for item, claim in owned if claim.endpoint != "arithmetic"]
     main, others = (tuple(claim for is_main, claim in judged if is_main is wanted) for wanted in (True, False))
     cells = {cell.cell_key for item in items for cell in item.cells}
     chosen = {run.cell_key for item in items for choice in item.choices for run in choice.finals.values()}
@@ -134,7 +135,7 @@ def hash_of(item: Item, claim: Claim) -> str:
 
 
 def _contrast(item: Item, claim: Claim) -> object:
-    return item.contrasts_of(claim), claim.form, claim.endpoint, claim.metric
+    return item.contrasts_of(claim), claim.form, claim.endpoint, claim.metric, claim.replaces
 
 
 # What a run began under

@@ -28,7 +28,7 @@ def toy_item(profile):
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
     """The seeds of the runs that a command would train, in place of their training; no pages are built."""
-    runs = []
+    runs: list[int] = []
     for module in (catalogue, report):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/toy": toy_item})
         monkeypatch.setattr(module, "VARIANTS", {}, raising=False)

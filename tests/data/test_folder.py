@@ -4,7 +4,9 @@ import io
 import json
 import os
 import shutil
+import socket
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,15 @@ import pytest
 import torch
 from PIL import Image
 
+from benchmark.cli import report
+from benchmark.data import folder as folder_module
 from benchmark.data.datasets import DataSet, load
 from benchmark.errors import ConfigError, DataError
 from benchmark.papers.catalogue import items
+from benchmark.records import copies
 from sweeps.factors import experiment_of
 from tests.data.places import save_images
+from tests.federated.helpers import in_a_process
 
 SIZE = (4, 2)  # pixels: wide and high
 LEFT_DARK = np.array([[0, 0, 200, 200]] * 2, dtype=np.uint8)  # what a person sees
@@ -362,3 +368,41 @@ def test_images_that_would_fill_the_memory_need_a_size(pets, monkeypatch):
     monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1}.get(name, 100))
     with pytest.raises(DataError, match=r"\?size=32"):
         load(f"folder:{pets}")
+
+
+def test_a_record_of_a_folder_whose_name_is_not_text_ends_no_report(tmp_path, monkeypatch, printed):
+    """Older versions trained on it."""
+    monkeypatch.setattr(folder_module, "_check_text", lambda path: None)
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/pets\xff"))
+    for label, name in enumerate(("cat", "dog")):
+        save_images(folder / name, 20, "L", (8, 8), red=50 * label)
+    short = ["--federation.rounds=1", "--federation.T=1", "--federation.K=2", "--data.N_s=4", "--engine", "reference"]
+    printed("run", "--data.name", f"folder:{folder}", "--results", tmp_path / "r", *short)
+    monkeypatch.setattr(report, "ITEMS", {})
+    monkeypatch.setattr(report, "VARIANTS", {})
+    monkeypatch.setattr(copies, "COMMITTED", tmp_path / "nothing")
+    printed("report", "--results", tmp_path / "r")
+    assert "pets" in (tmp_path / "r/site/mine/your-runs/custom/table.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "link to nothing", "socket"])
+def test_only_regular_files_are_read(pets, kind):
+    """A pipe would be waited for, and a device read, without an end."""
+    place = pets / "cat" / "x.png"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(place))
+    else:
+        place.symlink_to({"link to nothing": "nowhere"}.get(kind, "/dev/zero"))
+    done = in_a_process(partial(refusal_of, pets))
+    assert str(place) in done
+
+
+def refusal_of(folder: Path) -> str:
+    try:
+        loaded(folder)
+    except DataError as error:
+        return str(error)
+    return ""

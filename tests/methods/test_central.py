@@ -29,12 +29,15 @@ def linear(weight):
 def step(method):
     views = {name: torch.from_numpy(images) for name, images in zip(method.views, (U, V), strict=False)}
     labelled = Batch(views={"weak": torch.from_numpy(X)}, labels_N=torch.from_numpy(LABELS))
+    batch = {"labelled": labelled, "unlabelled": Batch(views=views, labels_N=None)}
+    update = central.CentralUpdate(method=method, keeps_momentum=True)
+    drawn = update.draws(torch.Generator().manual_seed(7), batch)
     return Step(
         trainable=nn.ModuleDict({"student": linear(W)}),
         frozen=nn.ModuleDict({"average": linear(AVERAGE).eval()}),
         notes={"ramp": RAMP, "shares_2D": torch.from_numpy(SHARES)},
-        draw=torch.Generator().manual_seed(7),
-        batch={"labelled": labelled, "unlabelled": Batch(views=views, labels_N=None)},
+        drawn=drawn,
+        batch=batch,
     )
 
 

@@ -15,7 +15,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.stopping import Preempted
 from benchmark.losses import supervised_loss
 from benchmark.methods import calls
-from benchmark.methods.protocol import SERVER, LocalUpdate, Method, State, Stream
+from benchmark.methods.protocol import SERVER, Local, LocalUpdate, Method, State, Stream
 from benchmark.methods.shared import mean_of
 from benchmark.records.collect import SETTINGS, load
 from benchmark.records.run import run
@@ -30,8 +30,8 @@ UNLABELLED = {"unlabelled": Stream.whole("unlabelled", 8)}
 class Labels(LocalUpdate):
     """Cross-entropy at the server."""
 
-    def loss(self, trainable, frozen, batch, draw):
-        return supervised_loss(trainable["student"](batch["labelled"].views["weak"]), batch["labelled"].known_N), {}
+    def loss(self, step):
+        return supervised_loss(step.student(step.batch["labelled"].views["weak"]), step.batch["labelled"].known_N), {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,14 +209,14 @@ class Keeps(LocalUpdate):
     received_too: bool = False
 
     def start(self, received, private, reader):
-        local = super().start(received, private, reader)
+        local = Local(trainable={"student": received["student"]})
         local.private = {"kept": torch.ones(3)}
         if self.received_too:
             shrink(received["student"])
         return local
 
-    def loss(self, trainable, frozen, batch, draw):
-        return trainable["student"](batch["unlabelled"].views["weak"]).square().mean(), {}
+    def loss(self, step):
+        return step.student(step.batch["unlabelled"].views["weak"]).square().mean(), {}
 
     def finish(self, local):
         return {"student": local.trainable["student"], "kept": local.private["kept"]}
@@ -265,15 +265,15 @@ class Drawn(LocalUpdate):
     """A loss and a result with numbers of all global generators."""
 
     def start(self, received, private, reader):
-        local = super().start(received, private, reader)
-        local.for_finish = {"drawn": torch.tensor(drawn())}
+        local = Local(trainable={"student": received["student"]})
+        local.notes = {"drawn": torch.tensor(drawn())}
         return local
 
-    def loss(self, trainable, frozen, batch, draw):
-        return trainable["student"](batch["unlabelled"].views["weak"]).square().mean() * (1 + drawn()), {}
+    def loss(self, step):
+        return step.student(step.batch["unlabelled"].views["weak"]).square().mean() * (1 + drawn()), {}
 
     def finish(self, local):
-        return {"student": local.trainable["student"], **local.for_finish}
+        return {"student": local.trainable["student"], **local.notes}
 
 
 def drawn() -> float:

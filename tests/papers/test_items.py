@@ -124,6 +124,5 @@ def test_every_factor_that_is_shown_is_the_one_that_runs(profile):
             assert said == {**said, **runs}, (name, cell.label)
             printed = [line for line in lines if line["method"] == cell.setting["method"]]
             assert any(
-                all(line[key] in (value, cell.printed_at.get(key)) for key, value in said.items())
-                for line in printed
+                all(line[key] in (value, cell.printed_at.get(key)) for key, value in said.items()) for line in printed
             ), (name, cell.label)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -434,9 +435,10 @@ def test_a_class_without_a_file_is_known_by_its_code():
     """Such as one of a notebook, whose cells have other names and lines each time."""
 
     def made(body: str, name: str) -> type:
-        space = {"__name__": "own_notebook"}
+        space: dict[str, Any] = {"__name__": "own_notebook"}
         exec(compile(f"class Mine:\n    def loss(self):\n        {body}\n", name, "exec"), space)
-        return space["Mine"]
+        made_here: type = space["Mine"]
+        return made_here
 
     one, again, other = (made(*each) for each in (("return 1", "<cell 1>"), ("return 1", "<cell 2>"), ("return 2", "")))
     hashes = [source_hash(cls, "own_notebook") for cls in (one, again, other)]

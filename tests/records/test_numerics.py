@@ -51,14 +51,14 @@ def test_a_move_that_does_not_concern_a_run_leaves_it_current(engine: dict[str, 
 
 
 def test_diversity_has_an_old_version_only_if_it_was_measured() -> None:
-    old = {"norm": "none", "method": "semifl"}
+    old: Any = {"norm": "none", "method": "semifl"}
     assert versions(**old)["diversity"] == CURRENT["diversity"]
     assert versions(**old, metrics=(DIVERSITY,))["diversity"] == 1
     assert versions(norm="none", metrics=(DIVERSITY,))["diversity"] == CURRENT["diversity"]  # SSFL's did not move
 
 
 def test_the_manifest_decides_where_it_names_versions() -> None:
-    unknown = {"code": {"commit": "unknown"}}
+    unknown: Any = {"code": {"commit": "unknown"}}
     assert versions(**unknown, numerics=dict(CURRENT)) == dict(CURRENT)
     assert versions(**unknown, numerics={**CURRENT, "norm": 1})["norm"] == 1
     newer = {**CURRENT, "engine": CURRENT["engine"] + 1}
@@ -66,6 +66,8 @@ def test_the_manifest_decides_where_it_names_versions() -> None:
 
 
 def test_an_unlisted_commit_is_dated_by_the_start_of_its_run() -> None:
+    early: Any
+    late: Any
     early, late = ({"attempts": [{"started": f"2026-11-{day}T00:00:00Z"}]} for day in (24, 27))
     assert versions(code={"commit": "0" * 40}, **early)["norm"] == 1
     assert versions(code={"commit": "0" * 40}, **late)["norm"] == CURRENT["norm"]

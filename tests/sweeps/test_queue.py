@@ -222,13 +222,17 @@ def test_units_that_share_a_run_train_it_once(units):
     assert sorted(map(str, complete)) == sorted(map(str, [*units, *again]))
 
 
-def test_a_unit_is_not_split_between_two_machines(units):
-    """An arm that another processor or torch has trained stays alone; the next seed is begun."""
+@pytest.mark.parametrize(("version", "refused"), [(7, 1), (6, 0)])
+def test_a_unit_is_not_split_between_two_machines(version, refused, units):
+    """An arm that another processor or torch has trained stays alone, if the rule of its time asks for one machine."""
     for there in (replace(HERE, processor="q"), replace(HERE, torch="2.11")):
         workers = Clocked(2, lambda run: 10, done={units[0].runs[0]})
         table = table_of(units[:2], workers, 1000, lambda run: 10)
-        table.prepare(there)
-        assert set(table.refused) == {units[0]}
+        record: Any = table.shelf.finished(units[0].runs[0])
+        record.manifest["rule"] = {"version": version}
+        waiting = table.prepare(there)
+        assert set(table.refused) == set(units[:refused])
+        assert set(seeds_of(waiting)) == set(range(refused, 2))
 
 
 @pytest.fixture

@@ -101,12 +101,54 @@ def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(t
     assert (now.confirms_from, before.confirms_from) == (300, 100)
     cells = [{cell.cell_key for cell in item.cells} for item in (now, before)]
     assert not cells[0] & cells[1]
-    assert {family_of(now, claim, closed(now, tmp_path))[0] for claim in now.claims} == {300}
+    firsts = {claim.name: family_of(now, claim, closed(now, tmp_path))[0] for claim in now.claims}
+    assert firsts == {claim.name: 400 if claim.replaces else 300 for claim in now.claims}
     run = now.cells[0].experiment
     assert begun_under(run.with_seed(200), tmp_path) == {}
     carried = begun_under(run.with_seed(300), tmp_path)["claims"]["rscfed laptop"]
-    hashes = {hash_of(now, claim) for claim in now.claims if claim.endpoint != "arithmetic"}
-    assert hashes <= {*carried["main"], *carried["others"]}
+    judged = (claim for claim in now.claims if claim.endpoint != "arithmetic" and not claim.replaces)
+    assert {hash_of(now, claim) for claim in judged} <= {*carried["main"], *carried["others"]}
+
+
+REPLACED = [
+    ("sage/tab1", "SAGE needs less than three quarters of GPL's rounds", 100),
+    ("rscfed/fig2", "Better than Fed-Consist with adjusted weights", 300),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "first"), REPLACED)
+def test_a_judged_claim_is_replaced_by_one_of_its_own_on_a_seed_block_that_judged_nothing(name, old, first):
+    """The old claim keeps its block and family; the new one has another hash, and half the error or less."""
+    item = items([name], "laptop")[0]
+    before = next(claim for claim in item.claims if claim.name == old)
+    after = next(claim for claim in item.claims if claim.replaces == old)
+    families = closed(item, ROOT / "results")
+    assert before.withdrawn and hash_of(item, before) in families[first]
+    assert hash_of(item, after) != hash_of(item, before) and owner(item, after) == (item, after)
+    following, family = family_of(item, after, families)
+    assert following == max(families) + 100 and hash_of(item, after) in family
+    assert not [run for key in (item.cell(label).cell_key for label in after.labels) for run in copies(key, following)]
+
+
+def copies(cell_key: str, first: int) -> list[Path]:
+    """The committed copies of a cell on a seed block."""
+    return list((ROOT / "results" / "reference" / cell_key).glob(f"seed={first // 100}??.json.gz"))
+
+
+def test_a_withdrawn_setting_gets_no_new_claims():
+    """The plain partition's cells have the claims that their runs judged."""
+    plain = items(["rscfed/fig2-plain"], "laptop")[0]
+    assert plain.claims and not [claim for claim in plain.claims if claim.replaces]
+
+
+def test_no_main_claim_waits_for_a_withdrawn_one():
+    """A family that no run has closed yet judges its withdrawn main claims last."""
+    for profile in ("demo", "gpu", "paper"):
+        for name in ("sage/tab1", "rscfed/fig2"):
+            item = items([name], profile)[0]
+            withdrawn = {hash_of(item, claim) for claim in item.claims if claim.withdrawn}
+            main = family_items(item).claims.main
+            assert [claim in withdrawn for claim in main] == sorted(claim in withdrawn for claim in main)
 
 
 def test_a_confirming_seed_of_a_setting_of_one_s_own_judges_nothing(tmp_path):

@@ -1,0 +1,34 @@
+"""When each claim was registered: the first commit in which its hash exists.
+
+A claim's hash contains the keys of its cells, so that a sentence that was written down once has a new hash, and a new
+date, wherever its cells change. A claim's file has the date of the sentence; `registry.toml` beside the papers' files
+has the first commit of the hashes whose cells are younger or older than that.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+
+from benchmark.papers.item import Item
+from benchmark.papers.published import PUBLISHED
+
+REGISTRY = PUBLISHED / "registry.toml"
+
+
+@cache
+def first_commits() -> Mapping[str, tuple[datetime, str]]:
+    """Read the time and the name of the first commit of each hash of `registry.toml`."""
+    commits = tomllib.loads(REGISTRY.read_text())["commits"]
+    return {name: (entry["made"], entry["commit"]) for entry in commits for name in entry["hashes"]}
+
+
+def registered(item: Item) -> Item:
+    """Date each claim of the item by its hash; a claim that is not in the registry keeps its file's date."""
+    known = first_commits()
+    claims = []
+    for claim in item.claims:
+        made, commit = known.get(item.hash_of(claim), (claim.made, claim.commit))
+        claims.append(replace(claim, made=made, commit=commit))
+    return replace(item, claims=tuple(claims))
