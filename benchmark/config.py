@@ -15,10 +15,12 @@ import importlib
 import math
 import re
 import reprlib
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from benchmark.errors import ConfigError, one_line
@@ -102,7 +104,22 @@ def imported(name: str, field: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever a user's file does
-        raise ConfigError(f"{field}: {quoted(name)} cannot be imported ({one_line(error)})") from error
+        hint = _hidden(module)
+        raise ConfigError(f"{field}: {quoted(name)} cannot be imported ({one_line(error)}{hint})") from error
+
+
+def _hidden(module: str) -> str:
+    """What to say of a user's file in whose place another module was found, such as Python's own `test`. Else
+    nothing."""
+    first = module.partition(".")[0]
+    own, found = Path(f"{first}.py"), sys.modules.get(first)
+    if found is None or not own.is_file():
+        return ""
+    place = getattr(found, "__file__", None)
+    if place is not None and Path(place).resolve() == own.resolve():
+        return ""
+    where = "is built into Python" if place is None else f"is {place}"
+    return f"; the module {first} that was found {where}, so rename your {own}"
 
 
 def choose(names: Iterable[str]) -> str:

@@ -73,7 +73,8 @@ def _temporary(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
     """A file in the same folder, gone in the end unless it was renamed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=TEMPORARY)
     try:
-        os.chmod(name, 0o644)
+        with contextlib.suppress(OSError):  # file systems without modes: CIFS, gcsfuse, mounts of S3
+            os.chmod(name, 0o644)
         with open(handle, "wb") as file:
             yield Path(name), file
     finally:

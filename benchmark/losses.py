@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
-from benchmark.models.classifier import tensors_of
 from benchmark.models.norms import has_batch_statistics
+from benchmark.models.tensors import tensors_of
 
 
 def supervised_loss(logits_ND: Tensor, labels_N: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -64,8 +64,11 @@ def consistency_loss(logits_MD: Tensor, labels_M: Tensor, kept_M: Tensor, num_im
 
 
 def kept_rows(values_ND: Tensor, kept_N: Tensor) -> Tensor:
-    """The rows of the kept images, for sums over them; off a CPU all rows, those of the others as zeros: a choice of
-    rows would wait for the device to count them."""
+    """Return the rows of the kept images, for sums over them.
+
+    On a CPU only these rows, as in all records; elsewhere all rows, with zeros in place of the others: a choice of rows
+    would wait for the device to count them, and a step whose shapes depend on values cannot be recorded.
+    """
     return values_ND[kept_N] if values_ND.is_cpu else values_ND * kept_N[:, None]
 
 
@@ -109,9 +112,23 @@ def mixup(images_NCHW: Tensor, other_images_NCHW: Tensor, lam: float | Tensor) -
     return torch.lerp(other_images_NCHW, images_NCHW, lam)
 
 
-def mix_loss(logits_ND: Tensor, labels_N: Tensor, other_labels_N: Tensor, lam: float) -> Tensor:
-    """lambda CE(y) + (1 - lambda) CE(y') of the mixed images' logits. Mean over the batch (SemiFL Eq. 7); a scalar."""
-    return lam * supervised_loss(logits_ND, labels_N) + (1 - lam) * supervised_loss(logits_ND, other_labels_N)
+def mix_loss(logits_ND: Tensor, labels_N: Tensor, other_labels_N: Tensor, lam: float | Tensor) -> Tensor:
+    """Compute lambda CE(y) + (1 - lambda) CE(y') of the mixed images' logits, the mean over the batch (SemiFL Eq. 7).
+
+    Return a scalar. `lam`, in [0, 1], is a number or a scalar of float64.
+    """
+    share, other_share = lam, 1 - lam
+    if isinstance(share, Tensor) and isinstance(other_share, Tensor):  # else two scalars would sum in float64
+        share, other_share = share.to(logits_ND), other_share.to(logits_ND)
+    return share * supervised_loss(logits_ND, labels_N) + other_share * supervised_loss(logits_ND, other_labels_N)
+
+
+def one_hot(labels_N: Tensor, D: int) -> Tensor:
+    """Return a bool for each image and class: whether it is the image's label, (N, D).
+
+    Unlike `torch.nn.functional.one_hot` it does not read the labels on the CPU, where a GPU would be waited for.
+    """
+    return labels_N[:, None] == torch.arange(D, device=labels_N.device)
 
 
 def proximal_term(network: nn.Module, anchor: nn.Module, mu: float, *, half: bool) -> Tensor:

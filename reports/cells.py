@@ -86,7 +86,7 @@ def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
     As the first run recorded it, else as the item asks for it.
     """
     experiment = {**published(runs[0].experiment if runs else to_json(cell.experiment)), "seed": 0}
-    return (json.dumps(experiment, indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(experiment, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
@@ -119,9 +119,13 @@ def _places_table(places: Places) -> Table:
         printed = ", ".join(f"{metric_name(name)} {number.value:g}" for name, number in cell.published.items())
         entries = (
             Entry(text=f"{item.name}, {item.profile}", href=reported.page),
-            Entry(text=cell.label, below=() if cell.role == "published" else (cell.role,)),
+            Entry(text=cell.label, below=() if cell.role in ("published", "own") else (cell.role,)),
             setting_text(cell.setting),
-            Entry(text=printed or NONE, look="" if item.profile == "paper" else "published"),
+            Entry(
+                text=printed or NONE,
+                below=(setting_text(cell.printed_at),) if printed else (),
+                look="" if item.profile == "paper" else "published",
+            ),
         )
         rows.append(entries)
     heads = ("Table or figure", "Cell", "Setting", "Published")

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from benchmark.data.folder import public_name
 from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.catalogue import items
+from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.table import COMPUTED
 from benchmark.papers.table import WORDS as PRINTED
 from benchmark.verdicts.judge import DECIDED, Estimate, Judged, judge, share_text
+from benchmark.verdicts.others import Other, numbers, others_of
 from benchmark.verdicts.signed_ranks import typical
+from benchmark.verdicts.spread import comes_out_again, spread_per_run
 from benchmark.verdicts.statistics import contrast, in_unit
 from reports.formatting import (
     WORDS,
@@ -32,7 +34,18 @@ from reports.tables import Table, table_of
 
 DATA = {**PRINTED, **WORDS["data"]}
 RANGE = "least and largest difference"
-STATUSES = (*DECIDED, "undecided", "pilots only", "not run")  # of a claim on a board
+OPEN = ("undecided", "no room", "pilots only", "not run")  # statuses of a claim without a decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Larger:
+    """A claim's sentence at more clients than those of the claim: the largest K for which there is an item."""
+
+    K: int
+    item: str  # "ssfl/tabj1"
+    verdict: str = ""  # of the claim on this contrast there; empty: none is judged
+    runs: str = ""  # what its runs show: "+32.86 points (n = 16)"
+    is_known: bool = True  # False: the records of that item are not at hand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +75,99 @@ class ClaimRow:
 
     @property
     def status(self) -> str:
-        """One of STATUSES."""
+        """The verdict of a decided claim, else one of OPEN."""
         if self.judged.estimate is None:
-            return STATUSES[-1]
-        return self.judged.verdict if self.judged.verdict in STATUSES else "pilots only"
+            return OPEN[-1]
+        return self.judged.verdict if self.judged.verdict in (*DECIDED, *OPEN) else "pilots only"
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict as pages print it.
+
+        Of a sentence that is also about more clients, with its K: "contradicted at K = 10; not judged at K = 470,
+        where runs show +30.30 points (n = 3, pilots)".
+        """
+        verdict, larger = self.verdict, self.larger
+        if larger is None:
+            return verdict
+        own = f"{verdict} at K = {max(numbers(self.item, self.claim.labels, 'K'))}"
+        at = f"at K = {larger.K}"
+        if larger.verdict:
+            return f"{own}; {larger.verdict} {at}: {larger.runs}"
+        if not larger.is_known:
+            return f"{own}; {at} see {larger.item}"
+        return f"{own}; not judged {at}" + (f", where runs show {larger.runs}" if larger.runs else "")
+
+    @property
+    def is_open_at_larger(self) -> bool:
+        """Whether the sentence is also about more clients than have a verdict."""
+        return self.larger is not None and self.larger.verdict not in DECIDED
+
+    @functools.cached_property
+    def larger(self) -> Larger | None:
+        """Of a decided claim: its sentence at the largest K, where that is larger than the claim's own.
+
+        Contrasts on the sentence are those that the claim names (`elsewhere`).
+        """
+        claim, own = self.claim, max(numbers(self.item, self.claim.labels, "K"), default=0)
+        if self.judged.verdict not in (*DECIDED, "no room") or not own:
+            return None
+        places = [place.item for place in claim.elsewhere]
+        found = [one for name in dict.fromkeys(places) for one in self._at_larger(name, own)]
+        return max(found, key=lambda one: (one.K, bool(one.verdict), bool(one.runs)), default=None)
+
+    def _at_larger(self, name: str, own: int) -> list[Larger]:
+        """What an item says of the sentence at more than `own` clients."""
+        place = self.reported.same_profile.get(name)
+        if place is None and name not in ITEMS:  # of a test, or of a paper that is not here
+            return []
+        item = place.item if place else items([name], self.item.profile)[0]
+        labels, found = [cell.label for cell in item.cells], []
+        seen = {tuple(other.contrast.items()): other for other in self.others if other.item == name}
+        contrasts = (each for one in self.claim.elsewhere if one.item == name for each in one.contrasts_in(labels))
+        for coefficients in contrasts:
+            K = max(numbers(item, coefficients, "K"), default=0)
+            other = seen.get(tuple(coefficients.items()))
+            verdict, runs = (other.verdict or "", self._shown(other)) if other else ("", "")
+            if own < K:
+                found.append(Larger(K=K, item=name, verdict=verdict, runs=runs, is_known=place is not None))
+        return found
+
+    @functools.cached_property
+    def others(self) -> list[Other]:
+        """What runs of other items say of the sentence."""
+        return others_of(self.judged, self.reported.same_profile)
+
+    def _shown(self, other: Other) -> str:
+        """ "+30.00 points (n = 3, pilots)"."""
+        return f"{amount(self.claim, other.estimate)} (n = {other.n}{'' if other.confirmatory else ', pilots'})"
+
+    @property
+    def caveats(self) -> list[str]:
+        """What has to be known before the verdict, a sentence each."""
+        evidence = self.judged.evidence
+        phrases = self.judged.caveats or (evidence.caveats if evidence else ())
+        return [f"{phrase[:1].upper()}{phrase[1:]}." for phrase in phrases]
+
+    @property
+    def statistics(self) -> list[str]:
+        """What else the seeds say: the sign test, what an open claim can find, and how firm the verdict is."""
+        judged, lines = self.judged, list[str]()
+        if signs := judged.signs:
+            said = f"{signs.better} of {signs.better + signs.worse} seeds above zero, {signs.worse} below"
+            lines.append(f"Sign test: {said}, p = {signs.p:.2g}.")
+        if found := judged.detectable:
+            spread = f"by a spread of {in_unit(self.claim.metric, found.spread)} over {found.n} seeds"
+            smallest = in_unit(self.claim.metric, found.value)
+            lines.append(f"Smallest detectable effect at {found.seeds} seeds: {smallest} (power 80 %, {spread}).")
+        if judged.no_room and judged.room is not None:
+            left = in_unit(self.claim.metric, judged.room)
+            lines.append(f"No room: its cells leave {left}, less than four times the least difference of interest.")
+        share = comes_out_again(judged)
+        if share is not None:
+            spread = f"{100 * spread_per_run():.2g} points RMS, as between two processors"
+            lines.append(f"Comes out again in {100 * share:.0f} % of repetitions if each run differs by {spread}.")
+        return lines
 
     @property
     def verdict(self) -> str:
@@ -134,8 +236,14 @@ class ClaimRow:
     def context(self) -> list[str]:
         """What else a reader of the verdict has to know, a sentence each.
 
-        The estimate over more seeds than the look's, how many runs of each cell collapsed, and what speaks against it.
+        The caveats of a decided one, the estimate over more seeds than the look's, how many runs of each cell
+        collapsed, and what speaks against it.
         """
+        return [*(self.caveats if self.judged.is_decided else []), *self.more]
+
+    @property
+    def more(self) -> list[str]:
+        """The context without the caveats, which the reason has."""
         judged, over_all, lines = self.judged, self.judged.over_all, list[str]()
         if over_all:
             what = f"{amount(self.claim, over_all.value)} {self.interval_of(over_all)}"
@@ -156,22 +264,14 @@ class ClaimRow:
         if pilots and self._says(pilots.value) == "the other way":
             seen = f"{amount(self.claim, pilots.value)} (n = {pilots.n})"
             lines.append(f"Pilots of the same cells say the other way: {seen}.")
-        for place in self.claim.elsewhere:
-            if other := self.reported.same_profile.get(place.item):
-                for coefficients in place.contrasts_in(cell.label for cell in other.item.cells):
-                    lines += self._said_by(other, coefficients)
-        return lines
+        return [*lines, *map(self._said_by, self.others)]
 
-    def _said_by(self, other: Reported, coefficients: Mapping[str, float]) -> list[str]:
-        values = differences(other, self.claim, coefficients)
-        if not values:
-            return []
-        runs = "Runs" if any(seed in CONFIRMING for seed in values) else "Pilots"
-        seen = typical(list(values.values()))
-        how = self._says(seen)
-        where = f"{scope_text(other.item, coefficients)} ({other.item.name}: {sum_text(coefficients)})"
+    def _said_by(self, other: Other) -> str:
+        how, item = self._says(other.estimate), self.reported.same_profile[other.item].item
+        where = f"{scope_text(item, other.contrast)} ({other.item}: {sum_text(other.contrast)})"
         says = f"say {how}" if how else "show"
-        return [f"{runs} {where} {says}: {amount(self.claim, seen)} (n = {len(values)})."]
+        runs = "Runs" if other.confirmatory else "Pilots"
+        return f"{runs} {where} {says}: {amount(self.claim, other.estimate)} (n = {other.n})."
 
     def _says(self, value: float) -> str:
         """Whether a difference agrees with a decided verdict; empty for one that is open."""

@@ -22,6 +22,8 @@ def claim_values(row: ClaimRow) -> dict[str, Any]:
         "form": claim.form,
         "least": float(claim.least),
         "verdict": judged.verdict,
+        "at_largest_K": _at_largest_K(row),
+        "caveats": row.caveats,
         "estimate": judged.estimate,
         "interval": None if judged.interval is None else list(judged.interval),
         "level": judged.level,
@@ -32,9 +34,18 @@ def claim_values(row: ClaimRow) -> dict[str, Any]:
         else {"estimate": over_all.value, "interval": list(over_all.interval or ()) or None, "n": over_all.n},
         "collapsed": {label: [fallen, judged.n] for label, fallen in judged.collapsed.items()},
         "could_decide": judged.could_decide or None,
+        "gaps": dict(judged.gaps),
         "withdrawn": row.item.withdrawal_of(claim) or None,
         "reason": judged.reason,
     }
+
+
+def _at_largest_K(row: ClaimRow) -> dict[str, Any] | None:
+    """Of a decided claim whose sentence is also about more clients: the verdict there, null without one."""
+    larger = row.larger
+    if larger is None:
+        return None
+    return {"K": larger.K, "item": larger.item, "verdict": larger.verdict or None, "runs": larger.runs or None}
 
 
 def _csv_values(row: ClaimRow) -> dict[str, Any]:
@@ -43,10 +54,13 @@ def _csv_values(row: ClaimRow) -> dict[str, Any]:
     low, high = values.pop("interval") or (None, None)
     over_all = values.pop("over_all_seeds") or {}
     values["collapsed"] = "; ".join(f"{label} {k} of {n}" for label, (k, n) in values["collapsed"].items())
+    values["gaps"] = "; ".join(f"seed {seed}: {why}" for seed, why in values["gaps"].items())
     return {
         "item": row.item.name,
         "profile": row.item.profile,
         **values,
+        "at_largest_K": row.verdict_text if values["at_largest_K"] else "",
+        "caveats": " ".join(values["caveats"]),
         "contrast": "; ".join(map(sum_text, row.claim.contrasts)),
         "estimate_over_all": over_all.get("estimate"),
         "n_over_all": over_all.get("n"),
@@ -85,7 +99,7 @@ def _table_row(row: ClaimRow) -> Row:
             detail=(*row.against, *row.so_far),
             below=(f"withdrawn from the boards: {row.item.withdrawal_of(claim)}",) if claim.withdrawn else (),
         ),
-        Entry(text=judged.verdict, look=judged.verdict),
+        Entry(text=row.verdict_text, look=judged.verdict),
         Entry(text=row.estimate, below=tuple(filter(None, typical_below)), sort=judged.estimate),
         judged.n,
         Entry(

@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
+from benchmark.records.versions import older_numerics
 from benchmark.verdicts.results import Records
 from reports.arena import arena_rows, arena_tables, is_arena
 from reports.claims import rows_of
@@ -16,6 +17,7 @@ from reports.item_figures import drawn_metrics, item_picture
 from reports.paper_table import entry_values, item_tables, metrics_of, notes_of
 from reports.reported import Reported
 from reports.results import CURVE_COLUMNS, curve_rows
+from reports.sentences import sentence_values, sentences_of
 from reports.tables import Table, csv_of, files_of
 
 
@@ -41,7 +43,9 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "units": WORDS["units"],
         "cells": cells,
         "claims": [claim_values(row) for row in rows_of(reported)],
+        "sentences": [sentence_values(sentence) for sentence in sentences_of(rows_of(reported))],
         "notes": list(notes_of(reported)),
+        "older_numerics": older_numerics(reported.runs),
         "report": report,
         **({"arena": arena_rows(reported)} if is_arena(item) else {}),
     }
@@ -50,7 +54,8 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
 def _numbers(reported: Reported, cell: Cell, metric: str) -> dict[str, Any]:
     published, values = cell.printed(metric), entry_values(reported, cell, metric)
     ours = {name: values[name] for name in ("mean", "std", "n", "n_wanted", "n_diverged", "status")}
-    return {"published": None if published is None else float(published), **ours}
+    setting = {} if published is None else {"published_setting": dict(cell.printed_at)}
+    return {"published": None if published is None else float(published), **setting, **ours}
 
 
 def shown_of(reported: Reported) -> dict[str, Any]:

@@ -29,7 +29,9 @@ INK, GRID, MUTED = "#1f2933", "#c3ccd5", "#5c6670"  # text, rules and remarks: l
 DASHES = ((), (6.0, 2.5), (2.0, 2.0), (7.0, 2.0, 2.0, 2.0))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SHEET = Path(__file__).parent / "templates" / "fssl.mplstyle"
-STYLE = matplotlib.rc_params_from_file(SHEET, use_default_template=False)
+# Over Matplotlib's own defaults, so that a user's matplotlibrc changes no figure. The backend draws no file of ours.
+DEFAULTS: dict[Any, Any] = {key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"}
+STYLE: dict[Any, Any] = {**DEFAULTS, **matplotlib.rc_params_from_file(SHEET, use_default_template=False)}
 VARIABLES = {INK: "--ink", GRID: "--grid", MUTED: "--muted", **{c: f"--series-{i}" for i, c in enumerate(PALETTE)}}
 DARK_COLOURS = {INK: "#e4e8eb", GRID: "#343d45", MUTED: "#a3aeb8", **dict(zip(PALETTE, DARK, strict=True))}
 UNDATED: Mapping[str, Any] = {
@@ -86,7 +88,8 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     chosen = {name: LOOKS[name] for name in names if name in LOOKS}
     for name in names:
         if name not in chosen:
-            start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % len(FREE)
+            digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
+            start = int.from_bytes(digest[:4], "big") % len(FREE)
             lines = {(look.colour, look.dash) for look in chosen.values()}
             order = [*FREE[start:], *FREE[:start]]
             chosen[name] = next((look for look in order if (look.colour, look.dash) not in lines), order[0])

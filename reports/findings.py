@@ -2,7 +2,7 @@
 
 The first ones stand on the front page, in the README and on a page of findings. `findings.toml` names the main
 sentences of each paper and has the objections; every number is from the records. Sentences of papers and questions of
-ours are counted apart.
+ours are counted apart, and a sentence counts once, however many contrasts are judged on it (sentences.py).
 """
 
 import tomllib
@@ -17,12 +17,12 @@ from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import check_keys
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.families import owner
-from benchmark.verdicts.judge import DECIDED
 from benchmark.verdicts.results import ACCURACY
-from reports.claims import STATUSES, ClaimRow, rows_of, without_runs
+from reports.claims import ClaimRow, rows_of, without_runs
 from reports.formatting import count, points, shown
 from reports.rendering import render
 from reports.reported import PAPERS, Reported
+from reports.sentences import IN_PART, STATUSES, Sentence, sentences_of
 
 MAIN = Path(__file__).with_name("findings.toml")
 MOST_FINDINGS = 8
@@ -69,7 +69,10 @@ def board(every: Sequence[Reported], paper: str = "") -> list[ClaimRow]:
 
 
 def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
-    """A board's claims on a paper's own words, and those that no paper asks; without the withdrawn."""
+    """A board's claims on a paper's own words, and those that no paper asks; without the withdrawn.
+
+    Pages count sentences of these (`sentences_of`).
+    """
     counted = [row for row in rows if not row.claim.withdrawn]
     return {
         SENTENCES: [row for row in counted if row.claim.quote],
@@ -88,35 +91,44 @@ def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[Cl
 
 
 def state_text(every: Sequence[Reported]) -> str:
-    """How far the judging of all claims has come."""
+    """How far the judging of all claims has come, in sentences of papers and questions of ours."""
     rows = board(every)
-    by_kind = kinds(rows)
-    status = Counter(row.status for own in by_kind.values() for row in own)
-    parts = [f"{count(len(rows), 'claim')} are declared, each contrast once."]
+    by_kind = {kind: sentences_of(own) for kind, own in kinds(rows).items()}
+    status = Counter(sentence.status for own in by_kind.values() for sentence in own)
+    counted = sum(len(sentence.rows) for own in by_kind.values() for sentence in own)
+    parts = []
     for kind, own in by_kind.items():
-        decided = sum(row.status in DECIDED for row in own)
-        parts.append(f"Of {len(own)} {kind} {decided or 'none'} {'is' if decided < 2 else 'are'} decided.")
-    has = {True: "has", False: "have"}
+        decided = Counter(sentence.status for sentence in own if sentence.has_decision)
+        kinds_of_decision = ", ".join(f"{decided[name]} {name}" for name in STATUSES if decided[name])
+        has = "has" if decided.total() == 1 else "have"
+        how = f": {kinds_of_decision}" if kinds_of_decision else ""
+        parts.append(f"Of {len(own)} {kind} {decided.total() or 'none'} {has} a decision{how}.")
+    if status[IN_PART]:
+        parts.append("In part: other contrasts of the sentence, or more clients that it is about, are not decided.")
+    if no_room := status["no room"]:
+        parts.append(f"{no_room} {'has' if no_room == 1 else 'have'} no room: the cells are too near the ceiling.")
     if undecided := status["undecided"]:
-        parts.append(f"{undecided} {has[undecided == 1]} confirming runs without a decision.")
+        parts.append(f"{undecided} {'has' if undecided == 1 else 'have'} confirming runs without a decision.")
     if pilots := status["pilots only"]:
-        parts.append(f"{pilots} {has[pilots == 1]} pilot runs only, which show a direction and decide nothing.")
-    if withdrawn := len(rows) - status.total():
-        parts.append(f"{withdrawn} are withdrawn, since their form is not their sentence's: the items' pages say why.")
+        has = "has" if pilots == 1 else "have"
+        parts.append(f"{pilots} {has} pilot runs only, which show a direction and decide nothing.")
+    parts.append(f"A sentence has one contrast or several: {count(counted, 'claim')} in all, each contrast once.")
+    if withdrawn := len(rows) - counted:
+        parts.append(f"{withdrawn} more are withdrawn: the items' pages say why.")
     if all(reported.item.profile != "paper" for reported in every):
         parts.append("All runs are at reduced scale.")
     return " ".join(parts)
 
 
 def counts(rows: Sequence[ClaimRow], every: Sequence[Reported]) -> list[tuple[str, Counter[str], str]]:
-    """A row a paper: its claims by status, and the profiles at which it has runs."""
+    """A row a paper: its sentences by status, and the profiles at which it has runs."""
     profiles: dict[str, dict[str, None]] = {}
     for reported in every:
         if reported.item.name not in catalogue.VARIANTS:
             profiles.setdefault(reported.paper, {})[reported.item.profile] = None
     statuses: dict[str, Counter[str]] = {}
-    for row in rows:
-        statuses.setdefault(row.reported.paper, Counter())[row.status] += 1
+    for sentence in sentences_of(rows):
+        statuses.setdefault(sentence.paper, Counter())[sentence.status] += 1
     return [(paper, own, ", ".join(profiles.get(paper, ())) or "none") for paper, own in statuses.items()]
 
 
@@ -172,11 +184,17 @@ def findings_page(every: Sequence[Reported], *, links: bool) -> str:
             {
                 **PAPERS[paper],
                 "sentences": [(known.get(row.key, row), against) for row, against in main],
-                "decided": {kind: [row for row in own if row.judged.is_decided] for kind, own in rows.items()},
+                "decided": {kind: _decided(own) for kind, own in rows.items()},
             }
         )
     compared = _compared_with_print(every)
     return render("findings.md", papers=sections, state=state_text(every), links=links, compared=compared)
+
+
+def _decided(rows: Sequence[ClaimRow]) -> list[tuple[Sentence, list[ClaimRow]]]:
+    """The sentences that have a decision, each with its decided claims."""
+    decided = ((one, [row for row in one.rows if row.judged.is_decided]) for one in sentences_of(rows))
+    return [(sentence, own) for sentence, own in decided if own]
 
 
 def _compared_with_print(every: Sequence[Reported]) -> list[str]:

@@ -129,7 +129,8 @@ def slug(name: str) -> str:
     if re.fullmatch(r"[a-z0-9]([a-z0-9_-]|\.(?=[a-z0-9])){0,100}", name):
         return name
     plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:40]
-    return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}".lstrip("-")
+    digest = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
+    return f"{plain}-{digest[:8]}".lstrip("-")
 
 
 SYMBOLS = {"alpha": "\u03b1", "eta": "\u03b7", "gtrsim": "\u2273", "gg": "\u226b"}

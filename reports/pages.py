@@ -17,7 +17,6 @@ from benchmark.verdicts.statistics import summary
 from reports.arena import is_arena
 from reports.claim_figures import claims_pictures
 from reports.claims import rows_of
-from reports.claims_table import claims_table
 from reports.findings import SENTENCES, findings, kinds, shown_kinds, state_text
 from reports.formatting import NONE, cell_address, count, points, shown
 from reports.item_figures import caption_of
@@ -26,6 +25,7 @@ from reports.paper_table import is_printed, mean_entry, method_of
 from reports.provenance import remarks, seeds_text
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data
+from reports.sentences import Sentence, sentences_of, sentences_table
 from reports.tables import Column, Entry, Table, row_of, table_of
 
 
@@ -39,6 +39,7 @@ def progress(reported: Reported) -> dict[str, Any]:
     """How far an item has come: its cells, runs and verdicts."""
     results = [result for result in reported.results.values() if result.awaited]
     judged_here = [row for row in kinds(rows_of(reported))[SENTENCES] if not row.judged.judged_in]
+    sentences = sentences_of(judged_here)
     trained = {result.cell.cell_key: result for result in results if result.cell.role not in UNTRAINED}
     total = len(results) + len(reported.item.choices)
     return {
@@ -49,7 +50,7 @@ def progress(reported: Reported) -> dict[str, Any]:
         + reported.item.seeds * len(reported.item.choices)
         + len(reported.item.tried),
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": Counter(row.judged.verdict for row in judged_here),
+        "verdicts": Counter(sentence.status for sentence in sentences),
     }
 
 
@@ -97,9 +98,9 @@ def front_values(every: Sequence[Reported]) -> dict[str, Any]:
 
 
 def boards(every: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]]:
-    """The claims by kind, a table each."""
+    """The sentences by kind, a table each, with the contrasts of each sentence."""
     rows = shown_kinds(every, paper)
-    return [(kind[0].upper() + kind[1:], claims_table(own)) for kind, own in rows.items() if own]
+    return [(kind[0].upper() + kind[1:], sentences_table(sentences_of(own))) for kind, own in rows.items() if own]
 
 
 def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
@@ -116,10 +117,16 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
                 "items": len(here),
                 "cells_run": len({result.cell.cell_key for result in results if result.n}),
                 "total": len({result.cell.cell_key for result in results}) + choices,
-                "verdicts": sum((progress(reported)["verdicts"] for reported in own), Counter()),
+                "verdicts": Counter(sentence.status for sentence in _sentences_judged_in(own)),
             }
         )
     return {**PAPERS[name], "name": name, "lines": lines, "not_run": _not_run(name, mine)}
+
+
+def _sentences_judged_in(every: Sequence[Reported]) -> list[Sentence]:
+    """Of a paper's items, each sentence once."""
+    rows = (row for reported in every for row in kinds(rows_of(reported))[SENTENCES])
+    return sentences_of(row for row in rows if not row.judged.judged_in)
 
 
 def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmark.papers.item import Cell, Item, Shown
+from benchmark.papers.table import WORDS as PRINTED_WORDS
+from benchmark.records.versions import numerics_caveat
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import Summary
 from reports.formatting import WORDS, axis_title, cell_address, is_fraction, number, points, shown, unit_of
@@ -121,24 +123,91 @@ def is_printed(item: Item) -> bool:
 
 def _measured(reported: Reported, layout: Grid, metrics: Sequence[str]) -> dict[Column, dict[str, Entry]]:
     """Ours, then published, of each metric: a narrow window shows what stands first."""
-    columns = {}
+    columns: dict[Column, dict[str, Entry]] = {}
+    settings, placed = published_settings(reported.item, layout), set[str]()
     for metric in metrics:
         title = axis_title(metric) if metrics[1:] else ""
         for kind in ("Ours", "Published"):
+            if kind == "Published" and any(settings.rows.values()) and "setting" not in placed:
+                group = f"{title}: published" if title else kind
+                of_rows = {row: Entry(text=text) for row, text in settings.rows.items() if text}
+                columns[Column(name="setting", group=group, left=True)] = of_rows
+                placed.add("setting")
             for name, entries in layout.columns.items():
                 if kind == "Ours" and any(map(is_trained, entries.values())):
                     column = {row: ours_entry(reported, entry.label, metric) for row, entry in entries.items()}
                 elif kind == "Published" and any(metric in entry.published for entry in entries.values()):
-                    column = {row: published_entry(reported.item, entry, metric) for row, entry in entries.items()}
+                    column = {
+                        row: published_entry(reported.item, entry, metric, settings.entries.get((name, row), ""))
+                        for row, entry in entries.items()
+                    }
                 else:
                     continue
+                name = settings.heads.get(name, name) if kind == "Published" else name
                 group = f"{title}: {kind.lower()}" if title else kind
-                columns[Column(name=name, group=group) if name else Column(name=kind, group=title)] = column
+                head = Column(name=name, group=group) if name else Column(name=kind, group=title)
+                columns[head] = {**column, **{row: e for row, e in columns.get(head, {}).items() if e != Entry()}}
     return columns
 
 
-def published_entry(item: Item, entry: Shown, metric: str) -> Entry:
-    """The paper's number with its spread, in grey where it cannot be compared."""
+@dataclass(frozen=True, kw_only=True)
+class PublishedSettings:
+    """What published numbers are of, as the paper prints it, where it differs from the cells beside them.
+
+    A column's head has it where all numbers of the column share it, a row's words where all of the row do, else the
+    number's own entry.
+    """
+
+    heads: Mapping[str, str]  # column -> its head over published numbers
+    rows: Mapping[str, str]  # row -> "SVHN, N_s = 250"
+    entries: Mapping[tuple[str, str], str]  # column and row -> the same
+
+
+def published_settings(item: Item, layout: Grid) -> PublishedSettings:
+    """The settings of the published numbers of a table."""
+    numbers = {
+        (name, row): entry
+        for name, entries in layout.columns.items()
+        for row, entry in entries.items()
+        if entry.published
+    }
+    heads = {}
+    for name, entries in layout.columns.items():
+        own = {
+            setting_text({**entry.setting, **entry.printed_at}, item.columns)
+            for row, entry in entries.items()
+            if (name, row) in numbers
+        }
+        if name and len(own) == 1:
+            heads[name] = own.pop()
+    places = [(heads.get(name, name), row) for name, row in numbers]
+    if len(set(places)) < len(places):  # two columns of ours are one of the paper's, and share a row
+        heads = {}
+    words: dict[str, dict[str, dict[str, Any]]] = {}
+    for (name, row), entry in numbers.items():
+        keys = [key for key in entry.printed_at if name not in heads or key not in item.columns]
+        words.setdefault(row, {})[name] = {key: entry.printed_at[key] for key in keys}
+    if not any(_differs(entry, words[row][name]) for (name, row), entry in numbers.items()):
+        return PublishedSettings(heads=heads, rows={}, entries={})
+    texts = {row: {name: setting_text(said) for name, said in of_row.items()} for row, of_row in words.items()}
+    shared = {row: next(iter(of_row.values())) for row, of_row in texts.items() if len(set(of_row.values())) == 1}
+    apart = {row: of_row for row, of_row in texts.items() if row not in shared}
+    own_texts: dict[tuple[str, str], str] = {}
+    for row, of_row in apart.items():
+        for name, text in of_row.items():
+            own_texts[name, row] = text
+    return PublishedSettings(heads=heads, rows=shared, entries=own_texts)
+
+
+def _differs(entry: Shown, said: Mapping[str, Any]) -> bool:
+    """Whether that says anything which the entry's own row, or what runs there, does not."""
+    name = entry.experiment.data.name if isinstance(entry, Cell) else ""
+    own = {"data": PRINTED_WORDS.get(name, name) if name else entry.printed_at.get("data"), **entry.setting}
+    return any(own.get(key) != value for key, value in said.items())
+
+
+def published_entry(item: Item, entry: Shown, metric: str, setting: str = "") -> Entry:
+    """The paper's number with its spread, in grey where it cannot be compared. `setting`: what it is of."""
     printed = entry.published.get(metric)
     if printed is None:
         return Entry()
@@ -146,7 +215,11 @@ def published_entry(item: Item, entry: Shown, metric: str) -> Entry:
     return Entry(
         text=digits,
         spread="" if printed.spread is None else f"±{printed.spread:g}",
-        below=(f"n={printed.runs}",) if printed.runs > 1 else (),
+        below=(
+            *([f"n={printed.runs}"] if printed.runs > 1 else []),
+            *([axis_title(printed.metric).lower()] if printed.metric else []),
+            *([setting] if setting else []),
+        ),
         look="" if item.profile == "paper" else "published",
         sort=printed.value,
     )
@@ -238,6 +311,8 @@ def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any
         "published": round(printed.value * scale, 10) if printed else None,
         "published_spread": round(printed.spread * scale, 10) if printed and printed.spread is not None else None,
         "published_runs": printed.runs if printed else None,
+        "published_setting": setting_text(entry.printed_at) if printed else None,
+        "published_metric": (printed.metric or metric) if printed else None,
         "mean": seen.mean if seen else None,
         "std": seen.std if seen else None,
         "interval_low": low,
@@ -267,6 +342,7 @@ def notes_of(reported: Reported) -> tuple[str, ...]:
         *_who_has_labels(item),
         *([f"{SELECTED_ON_TEST}{where}"] if chosen else []),
         *([f"waits for trials: {waiting}"] if waiting else []),
+        *filter(None, [numerics_caveat(reported.runs)]),
     )
 
 
@@ -287,7 +363,7 @@ def _who_has_labels(item: Item) -> list[str]:
     several ways, which then are the table's own rows or columns."""
     holders: dict[str, dict[str, None]] = {}
     for cell in item.cells:
-        if cell.role in ("published", "control", "quoted"):
+        if cell.role in ("published", "own", "control", "quoted"):
             holders.setdefault(cell.experiment.data.label_setting, {})[method_of(cell)] = None
     methods = [name for names in holders.values() for name in names]
     if len(holders) < 2 or len(set(methods)) < len(methods):

@@ -34,6 +34,7 @@ from reports.formatting import cell_page, slug
 from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import bundles, front_values, item_values, paper_values
 from reports.provenance import made_from
+from reports.records_page import records_values
 from reports.released import released_table
 from reports.rendering import TEMPLATES, article, departures, render
 from reports.reported import PAPERS, Places, Reported, connect
@@ -86,6 +87,8 @@ def build(
     site |= _page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
     site |= _page("released.html", "released.html", parts=released_table(every))
     site |= _page("glossary.html", "glossary.html")
+    beside = records_values(results)
+    site |= _page("records.html", "records.html", **beside)
     speed = HERE / "performance.md"
     site |= _page("performance.html", "performance.html", written=article(speed.read_text()) if speed.is_file() else "")
     site |= _page(
@@ -95,6 +98,7 @@ def build(
         made=made_from(run for reported in every for run in reported.runs),
         troubles=[*troubles, *unread, *refused],
         sent=len(sent),
+        beside=beside,
         studied={f"tune/{slug(name)}.json": text for name, (text, _) in tuned.items()},
     )
     cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
@@ -134,7 +138,7 @@ def _distinct(results: Sequence[tuple[Item, Records]]) -> list[Reported]:
 
 
 def _page(path: str, template: str, **values: Any) -> Files:
-    return {path: render(template, root="../" * path.count("/"), **values).encode()}
+    return {path: render(template, root="../" * path.count("/"), **values).encode(errors="backslashreplace")}
 
 
 def _item(reported: Reported) -> Files:

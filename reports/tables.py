@@ -22,6 +22,7 @@ class Entry:
     spread: str = ""  # after it: "±0.41"
     below: tuple[str, ...] = ()  # further lines: "n=5"
     detail: tuple[str, ...] = ()  # further lines for pages alone: an item's title
+    lines: tuple["Entry", ...] = ()  # below it, each with its own link; for pages alone
     look: str = ""  # published, missing, partial, diverged, a verdict: how it is coloured
     href: str = ""  # from the site's root
     sort: float | None = None  # None: by its text
@@ -114,9 +115,15 @@ def csv_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> byte
     rows = list(rows)
     names = list(dict.fromkeys((*names, *(name for row in rows for name in row))))
     writer = csv.writer(text := io.StringIO(), lineterminator="\n")
-    writer.writerow(map(csv_safe, names))
-    writer.writerows([csv_safe(row.get(name)) for name in names] for row in rows)
-    return text.getvalue().encode()
+    writer.writerow(map(_field, names))
+    writer.writerows([_field(row.get(name)) for name in names] for row in rows)
+    return text.getvalue().encode(errors="backslashreplace")  # names of files need not be UTF-8
+
+
+def _field(value: object) -> object:
+    """A CSV field without a bare carriage return, which older versions of Python write without quotes."""
+    safe = csv_safe(value)
+    return safe.replace("\r\n", "\n").replace("\r", "\n") if isinstance(safe, str) else safe
 
 
 def markdown_of(table: Table, notes: bool = True) -> str:
@@ -144,4 +151,5 @@ def files_of(name: str, tables: Sequence[Table]) -> dict[str, bytes]:
     *others, last = tables
     text = "\n".join([*(markdown_of(table, notes=False) for table in others), markdown_of(last)])
     latex = "\n".join(map(latex_of, tables))
-    return {f"{name}.md": text.encode(), f"{name}.tex": latex.encode(), f"{name}.csv": csv_of(tables[0].data)}
+    encoded = {"md": text.encode(errors="backslashreplace"), "tex": latex.encode(errors="backslashreplace")}
+    return {**{f"{name}.{kind}": content for kind, content in encoded.items()}, f"{name}.csv": csv_of(tables[0].data)}

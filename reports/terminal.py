@@ -91,18 +91,18 @@ def _verdict_line(row: ClaimRow) -> str:
     judged = row.judged
     seen = [f"{row.estimate}, {count(judged.n, 'seed')}"] if judged.estimate is not None else []
     look = [f"--seeds {judged.could_decide} can decide it"] if judged.could_decide else []
-    return f"  {judged.verdict}: {row.claim.name} ({'; '.join([*seen, *look])})"
+    return f"  {row.verdict_text}: {row.claim.name} ({'; '.join([*seen, *look])})"
 
 
 def _print_claim(row: ClaimRow, number: int, console: Console) -> None:
     verdict, claim = row.judged.verdict, row.claim
     heading = Text(f"claim {number}: ")
-    heading.append(verdict, style=STYLES.get(verdict, "bold"))
+    heading.append(plain(row.verdict_text, console), style=STYLES.get(verdict if row.larger is None else "", "bold"))
     heading.append(plain(f"  {claim.name}, {row.scope}", console))
     console.print(heading, soft_wrap=True)
     withdrawn = [f"withdrawn from the boards: {row.item.withdrawal_of(claim)}"] if claim.withdrawn else []
     measured = f"{row.estimate}, {row.interval}, n = {row.judged.n}: {row.reason}"
-    for line in (row.quote, measured, *row.context, *withdrawn):
+    for line in (row.quote, measured, *row.more, *row.statistics, *withdrawn):
         say(console, line, indent="  ")
 
 

@@ -5,6 +5,8 @@ the same, and so do those after it; where these differ, a sample of them is coun
 a finished run of the cell on this machine take precedence over planned ones.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,6 +28,15 @@ from sweeps.status import RunStatus
 MILD = 1e-3  # a learning rate with which nothing diverges
 RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, saves, weights on disk, as measured
 SAMPLED, ALIKE = 8, 3  # rounds played where they differ, and where the first of them are equal
+# Of one NVIDIA H200 with 16 cores (reports/performance.md): local steps a second of 16 runs side by side under MPS, and
+# milliseconds a step of one run alone in float32, by network and norm.
+SIDE_BY_SIDE, STEPS_PER_SECOND = 16, {("emnist_cnn", "none"): 2819.0}
+STEP_MS = {
+    ("emnist_cnn", "none"): 3.2,
+    ("wresnet28x2", "gn"): 13.3,
+    ("wresnet28x2", "sbn"): 15.8,
+    ("resnet18_mlp", "gn"): 20.5,
+}
 ENGINE = "pool"  # what launchers train with, in one process
 
 
@@ -61,6 +72,30 @@ def cost_of(run: Experiment, results: Path, device: str = CPU) -> Cost:
     records = read_records(results, [run.cell_key], with_reference=False, troubles=[])[run.cell_key].values()
     finished = [record.result["cpu_seconds"] for record in records if device == CPU and _was_timed_here(record)]
     return replace(whole, seconds=fmean(finished)) if finished else whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnH200:
+    """What runs would take on an NVIDIA H200, by the speeds that were measured there."""
+
+    seconds: float
+    side_by_side: int  # runs; 1: how much faster several are was not measured for these networks
+
+
+def on_h200(runs: Iterable[Experiment]) -> OnH200 | None:
+    """The estimate for runs of a full-size network; None if a network was not timed, or there is no run."""
+    steps: dict[tuple[str, str], float] = defaultdict(float)
+    for run in runs:
+        if run.profile not in ("gpu", "paper") or run.precision != "fp32":
+            return None
+        steps[run.model.network, run.model.norm] += count(run).whole.local_steps
+    if not steps or not steps.keys() <= STEP_MS.keys():
+        return None
+    if steps.keys() <= STEPS_PER_SECOND.keys():
+        seconds = sum(number / STEPS_PER_SECOND[network] for network, number in steps.items())
+        return OnH200(seconds=seconds, side_by_side=SIDE_BY_SIDE)
+    seconds = sum(number * STEP_MS[network] / 1000 for network, number in steps.items())
+    return OnH200(seconds=seconds, side_by_side=1)
 
 
 def weighed(status: RunStatus, run: Experiment) -> RunStatus:

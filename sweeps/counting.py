@@ -133,9 +133,10 @@ _steps: dict[Hashable, tuple[Outcome, Cost]] = {}
 class CountingEngine:
     """Counts the rounds of a new run. Private state is kept from round to round."""
 
-    def __init__(self, experiment: Experiment, device: str = CPU) -> None:
-        """Raises ConfigError where the run itself would."""
+    def __init__(self, experiment: Experiment, device: str = CPU, *, timed: bool = True) -> None:
+        """Raises ConfigError where the run itself would. `timed`: steps and passes are timed, too."""
         self._device = torch.device(device)
+        self._timed = timed
         prepare_torch(self._device, experiment.precision)
         self._environment = stand_in(experiment)
         setup = replace(self._environment.setup(), initial_weights=self._initial_weights)
@@ -160,7 +161,7 @@ class CountingEngine:
         self._state, _ = play_round(method, replace(self._state, clients=self._kept), world)
         voters = method.voters(self._state) if hasattr(method, "voters") else []
         tested = self._environment.split.validation_N if evaluation.validation else self._environment.data.test_labels_N
-        seconds = max(1, len(voters)) * len(tested) * pass_seconds(self._environment, self._device) / evaluation.every
+        seconds = max(1, len(voters)) * len(tested) * self._pass_seconds() / evaluation.every
         notes = (BY_REPORTS,) if getattr(method, "sends_by_reports", False) else ()
         return self._cost + Cost(seconds=seconds + ROUND_SECONDS, notes=notes)
 
@@ -171,7 +172,11 @@ class CountingEngine:
             job = replace(job, receives=whole(job.receives, initial))
             outcome, cost = self._counted(job, number, private and whole(private, initial))
             at_client = job.key.client >= 0
-            self._cost += replace(cost, bytes_down=tree_bytes(job.receives)) if at_client else replace(cost, bytes_up=0)
+            self._cost += (
+                replace(cost, bytes_down=tree_bytes(job.receives, self._environment.tied))
+                if at_client
+                else replace(cost, bytes_up=0)
+            )
             if outcome.private is not None:
                 self._kept[keeper_of(job)] = outcome.private
             yield outcome
@@ -183,17 +188,19 @@ class CountingEngine:
         read = reader.images_read
         cost = Cost(
             flops=read and read * network_of(self._environment, job.network)[1],
-            seconds=read and read * pass_seconds(self._environment, self._device, job.network),
+            seconds=read and read * self._pass_seconds(job.network),
             notes=(AT_MOST,) if reader.predicted else (),
         )
         if local is None:  # this client sits out
             return Outcome(key=job.key, sends={}), cost
         if not local.trainable:  # the job only reads
             sends = finished(job.update, local)
-            return Outcome(key=job.key, sends=sends, private=local.private), cost + Cost(bytes_up=tree_bytes(sends))
+            return Outcome(key=job.key, sends=sends, private=local.private), cost + Cost(
+                bytes_up=tree_bytes(sends, self._environment.tied)
+            )
         run, data = self._environment.experiment, self._environment.data
         of_run = (alike(run.optimizer), run.model, run.precision, run.data.augmentation)
-        kind = (kind_of(job, local), *of_run, data.image_shape, data.num_classes, self._device)
+        kind = (kind_of(job, local), *of_run, data.image_shape, data.num_classes, self._device, self._timed)
         if kind not in _steps:
             _steps[kind] = self._step(job, private, number)
         outcome, step = _steps[kind]
@@ -228,11 +235,14 @@ class CountingEngine:
         cost = Cost(
             local_steps=1,
             flops=flops,
-            bytes_up=tree_bytes(sends),
-            seconds=self._step_seconds(job, private, number, flops),
+            bytes_up=tree_bytes(sends, self._environment.tied),
+            seconds=self._step_seconds(job, private, number, flops) if self._timed else 0.0,
             notes=(AT_LEAST,) if sends_changes else (),
         )
         return replace(outcome, sends=thin(sends, initial), private=kept and thin(kept, initial)), cost
+
+    def _pass_seconds(self, model: Model | None = None) -> float:
+        return pass_seconds(self._environment, self._device, model) if self._timed else 0.0
 
     def _step_seconds(self, job: Job, private: Tree | None, number: int, flops: float) -> float:
         few = part_of(job, IMAGES / max(stream.batch_size for stream in job.data.values()))

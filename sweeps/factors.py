@@ -18,6 +18,7 @@ from benchmark.experiment import Experiment, follow, from_json, to_json
 from benchmark.papers.arena import ENTRIES, FILE, UNTUNED
 from benchmark.papers.catalogue import cell_named, items
 from benchmark.papers.scale import PROFILES
+from benchmark.papers.warm_start import check_reaches_clients, ends_in_warm_start
 
 DEFAULT_PROFILE = "laptop"
 ENVIRONMENTS: Mapping[str, str] = {name: f"arena/{name}" for name in FILE["environments"]}
@@ -47,6 +48,18 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
     return _at_first_seed(tuple((name, value) for name, value in values.items() if name != "seed")).with_seed(seed)
 
 
+def long_enough(values: Mapping[str, Any]) -> Experiment:
+    """The experiment of these factors. Raises ConfigError also if it ends before its clients train.
+
+    A paper's cell that does so by design passes.
+    """
+    experiment = experiment_of(values)
+    if ends_in_warm_start(experiment):
+        profile = values.get("profile", DEFAULT_PROFILE)
+        check_reaches_clients(experiment, cell_named(str(values["cell"]), profile) if "cell" in values else None)
+    return experiment
+
+
 def check(name: str, value: Any) -> None:
     """Raises ConfigError for a name that is not a factor, and for an unknown method, data set or profile.
 
@@ -64,7 +77,19 @@ def check(name: str, value: Any) -> None:
         raise ConfigError(f"{name}: {value!r} is not a number")
     words = {**CHOICES, "profile": PROFILES}.get(name)
     if words is not None and value not in words:
-        raise ConfigError(f"unknown {name} {value!r}; {nearest(str(value), words)}")
+        meant = _named_so(str(value)) if name == "method" else ""
+        raise ConfigError(f"unknown {name} {value!r}; {meant or nearest(str(value), words)}")
+
+
+def _named_so(text: str) -> str:
+    """A hint for a method's name in place of its word: "fedavg" is in "SSFL, FedAvg", whose word is crl. Or empty."""
+    typed = _letters(text)
+    meant = [f"{word!r} ({name})" for word, name in METHODS.items() if typed and typed in _letters(name)]
+    return f"did you mean {' or '.join(meant)}?" if meant else ""
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).lower()
 
 
 @cache  # a grid asks for each of them with many seeds

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from benchmark.config import scalar
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from sweeps.factors import check, experiment_of
+from sweeps.factors import check, long_enough
 
 Grid: TypeAlias = Mapping[str, Sequence[Any]]  # factor -> its values, in order
 
@@ -45,7 +45,7 @@ def grid_of_words(words: str) -> dict[str, list[Any]]:
 
 def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:
     """Every run of the grid, each once. Raises ConfigError for an empty grid, one of more than MOST_RUNS runs (unless
-    `many` are wanted), and the first combination that is not an experiment."""
+    `many` are wanted), and the first combination that is not an experiment or ends before its clients train."""
     count = prod(map(len, grid.values()))
     if not count:
         raise ConfigError("the grid is empty: a factor has no values; give each at least one")
@@ -55,7 +55,7 @@ def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:
     for values in product(*grid.values()):
         factors = dict(zip(grid, values, strict=True))
         try:
-            runs[experiment_of(factors)] = None
+            runs[long_enough(factors)] = None
         except ConfigError as error:
             named = " ".join(f"{name}={value}" for name, value in factors.items())
             raise ConfigError(f"{named}: {error}") from None

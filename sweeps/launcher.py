@@ -62,14 +62,18 @@ def launch(
     results: Path,
     *,
     watch: "Callable[[Launch], None]" = lambda state: None,
+    fits: "Callable[[Experiment, Launch], bool] | None" = None,
 ) -> "Launch":
     """Let the workers train all runs, then close them.
+
+    `fits`: whether a run may begin now. It is asked again until it says yes, or until nothing runs any more; the runs
+    that are left then stay in `waiting`.
 
     A run that another launch trains is waited for, and so is room on a full disk. One whose process dies goes on from
     its last save, and is left alone the third time. A failing run stops no other: the first error is raised in the end.
     Ctrl-C and SIGTERM stop all runs at their last finished round and raise Stopped.
     """
-    state = Launch(runs, results)
+    state = Launch(runs, results, fits)
     with sigterm_as_interrupt(), contextlib.closing(workers):
         try:
             while (state.waiting or state.at_work) and not state.stopped:
@@ -78,6 +82,8 @@ def launch(
                         workers.start(run)
                     except RunDied as death:
                         state.note(run, death)
+                if fits is not None and not state.at_work and not state.is_held_up:
+                    break
                 for run, error in workers.ended(timeout=0.5):
                     state.note(run, error)
                 watch(state)
@@ -97,14 +103,19 @@ def launch(
 class Launch:
     """How far a launch is: which run is next, and what became of the others."""
 
-    def __init__(self, runs: Sequence[Experiment], results: Path) -> None:
+    def __init__(
+        self,
+        runs: Sequence[Experiment],
+        results: Path,
+        fits: "Callable[[Experiment, Launch], bool] | None" = None,
+    ) -> None:
         self.waiting = list(runs)
         self.at_work = set[Experiment]()  # of this launch's workers
         self.finished: list[Experiment] = []  # by this launch or another; with the failed ones
         self.trained = 0  # of the finished: by this launch
         self.failures: list[FsslError] = []
         self.stopped = False
-        self._results = results
+        self._results, self._fits = results, fits
         self._deaths: Counter[Experiment] = Counter()
         self._elsewhere: dict[Experiment, float] = {}  # runs of other launches -> when each was looked at last
         self._full: tuple[float, float] | None = None  # since when the disk is full, and when a run tries again
@@ -114,12 +125,19 @@ class Launch:
         """By this launch or another."""
         return self.at_work | self._elsewhere.keys()
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether it waits for room on the disk, or for runs of another launch."""
+        return self._full is not None or bool(self._elsewhere)
+
     def next(self) -> Experiment | None:
         """Take out the first waiting run that nobody trains. Those that others have finished count as finished."""
         if self._full and time.monotonic() < self._full[1]:
             return None
         for run in list(self.waiting):
             if time.monotonic() - self._elsewhere.get(run, -SECONDS_BETWEEN_LOOKS) < SECONDS_BETWEEN_LOOKS:
+                continue
+            if self._fits is not None and not self._fits(run, self):
                 continue
             try:
                 recorded = is_recorded(self._results, run)

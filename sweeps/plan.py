@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from benchmark.data.content import look_again
 from benchmark.experiment import Experiment
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import read_records
+from benchmark.records.identity import look_again
 from benchmark.records.record import FINISHED, Records, RunRecord
 from benchmark.verdicts.families import closed, family_of
 from benchmark.verdicts.results import seeds_awaited
+
+Run = tuple[str, int]  # cell key and seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,7 @@ class Plan:
     records: Records
     items: tuple[Item, ...] = ()  # with the cells that trials have chosen; none for a grid
     shown: tuple[Experiment, ...] = ()  # the runs, and those of quoted cells: they are shown where somebody made them
+    left_out: tuple[Experiment, ...] = ()  # missing runs of confirmatory seeds that can decide no open claim
     waiting: tuple[Experiment, ...] = ()  # of cells that their trials choose: the first setting in place of the best
 
     def finished(self, run: Experiment) -> RunRecord | None:
@@ -48,6 +51,7 @@ class Seeds:
 
     pilots: int | None = None
     confirming: int | None = None
+    decisive: bool = False  # only those confirmatory runs that can decide an open claim
 
     def pilots_of(self, item: Item) -> int:
         return self.pilots or (item.seeds if self.confirming is None and self.pilots is None else 0)
@@ -121,9 +125,11 @@ def plan(
     records = {**read(results, keys, with_reference=with_reference), **tried}
     runs = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, records))))
     shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, records, shown=True))))
+    left_out = _undecidable(resolved, runs, records, seeds)
     return Plan(
         items=resolved,
-        runs=runs,
+        runs=tuple(run for run in runs if run not in left_out),
+        left_out=tuple(left_out),
         records=records,
         shown=shown,
         waiting=tuple(
@@ -133,6 +139,32 @@ def plan(
             for number in range(seeds.number(item))
         ),
     )
+
+
+def _undecidable(
+    items: Sequence[Item], runs: Sequence[Experiment], records: Records, seeds: Seeds
+) -> dict[Experiment, None]:
+    """Of these runs the missing confirmatory ones that can decide no open claim, if `seeds` asks for decisive ones.
+
+    No claim can be judged in an item whose cells wait for trials, so its runs are left out only after the trials.
+    """
+    if not (seeds.decisive and seeds.confirming):
+        return {}
+    from sweeps.deciding import open_claims  # judges claims, which other plans do not need
+
+    used: set[Run] = set()
+    for item in items:
+        if item.choices:
+            used.update((run.cell_key, run.seed) for run in wanted([item], seeds))
+        else:
+            used.update(open_claims(item, records, seeds.confirming).runs)
+    finished = {(key, seed) for key, of_cell in records.items() for seed, run in of_cell.items() if _is_finished(run)}
+    confirmatory = (run for run in runs if run.seed in CONFIRMING)
+    return {run: None for run in confirmatory if (run.cell_key, run.seed) not in used | finished}
+
+
+def _is_finished(record: RunRecord) -> bool:
+    return record.status in FINISHED
 
 
 def plan_of_runs(runs: Sequence[Experiment], results: Path, *, with_reference: bool = True) -> Plan:

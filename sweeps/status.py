@@ -6,12 +6,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
-from benchmark.data.content import look_again
 from benchmark.data.folder import public_name
 from benchmark.errors import FsslError
 from benchmark.records.claim import is_held, why_dead
 from benchmark.records.collect import runs_in, trouble_with
-from benchmark.records.identity import seed_folder, why_apart
+from benchmark.records.identity import look_again, seed_folder, why_apart
 from benchmark.records.record import FINISHED, Round, RunRecord, read_run
 
 # stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.

@@ -15,7 +15,8 @@ from optuna.storages._heartbeat import BaseHeartbeat
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
 
-from benchmark.errors import CannotWrite, ConfigError
+from benchmark.config import quoted
+from benchmark.errors import CannotWrite, ConfigError, DataError
 from sweeps.launcher import MOST_DEATHS
 
 FORMS = "a journal's path, sqlite:///FILE or postgresql+psycopg://USER@HOST:PORT/DATABASE"
@@ -82,6 +83,7 @@ class _Journal(JournalStorage, BaseHeartbeat):
     def __init__(self, path: Path) -> None:
         self._beats = path.with_name(f"{path.name}.beats")
         self._beats.mkdir(parents=True, exist_ok=True)
+        check_journal(path)
         super().__init__(JournalFileBackend(str(path), lock_obj=_MendingLock(str(path))))
 
     def record_heartbeat(self, trial_id: int | str) -> None:
@@ -105,6 +107,22 @@ class _Journal(JournalStorage, BaseHeartbeat):
 
     def get_heartbeat_stale_trial_callback(self) -> RetryHeartbeatStaleTrialCallback:
         return queue_again()
+
+
+def check_journal(path: Path) -> None:
+    """Raise DataError for a line of a journal that is damaged. What is broken off at its end is mended elsewhere."""
+    content = path.read_bytes() if path.is_file() else b""
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        try:
+            whole = isinstance(json.loads(line), dict)
+        except (ValueError, RecursionError):
+            whole = False
+        if not whole:
+            raise DataError(
+                f"--storage: {path}: line {number} is damaged ({quoted(line.decode(errors='replace')[:40])}); "
+                "make one JSON object a line of it, or remove the line and the trial that it is of; or move the "
+                "file away: the study then begins anew, and reads runs that are finished"
+            )
 
 
 class _MendingLock(JournalFileSymlinkLock):
@@ -131,5 +149,7 @@ def storage_errors(place: str) -> Iterator[None]:
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         if "://" in place and (password := sqlalchemy.make_url(place).password):
             reason = reason.replace(str(password), "***")
+        if isinstance(error, json.JSONDecodeError) and "://" not in place:
+            check_journal(Path(place))  # says which line
         text = f"--storage: {shown(place)} takes no trial ({reason})"
         raise CannotWrite(f"{text}; nothing is lost, the same command goes on") from None

@@ -110,6 +110,9 @@ class Study(Checked):
         fields = [span.field for span in self.space]
         if not fields:
             raise ConfigError("space: is empty; give one field or more to search")
+        for span in self.space:
+            if twice := [value for value in span.values if span.values.count(value) > 1]:
+                raise ConfigError(f"{span.field}: has the value {twice[0]} more than once; give each value once")
         for field in fields:
             if fields.count(field) > 1:
                 raise ConfigError(f"{field}: is searched twice; give it once")
@@ -119,9 +122,14 @@ class Study(Checked):
             raise ConfigError("data.N_validation is 0: a study chooses on labels held out at the server; set it")
         for span in self.space:
             default = self.defaults[span.field]
-            if not span.values and (isinstance(default, bool) or not isinstance(default, int | float)):
+            is_number = isinstance(default, int | float) and not isinstance(default, bool)
+            if default is not None and type(default) not in (bool, int, float, str):
+                raise ConfigError(
+                    f"{span.field}: is a table of fields or a list, which cannot be searched; search a field of it"
+                )
+            if not span.values and not is_number:
                 raise ConfigError(f"{span.field}: {quoted(default)} is not a number; give values in place of a range")
-            if default not in span.values and not span.low <= default <= span.high:
+            if default not in span.values and (span.values or not span.low <= default <= span.high):
                 raise ConfigError(f"{span.field}: its default {default} is not among what is searched; add it")
         for field, value in ((s.field, value) for s in self.space for value in s.values or (s.low, s.high)):
             self.runs({**self.defaults, field: value})
@@ -211,13 +219,16 @@ def _span(word: str) -> Hyperparameter:
     if not (dots and low and high) and len(values) < 2:
         examples = f"{field}=0.01..0.1, {field}=0.01..0.1:log or {field}=16,32,64"
         raise ConfigError(f"--search: {word!r} is no range and no list; write {examples}")
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise ConfigError(f"--search: {word!r} has {twice[0]} more than once; write each value once")
     span = {"low": low, "high": high, "scale": scale.replace("-", " ") or "linear"} if dots else {"values": values}
     return from_plain(Hyperparameter, {"field": field, **span}, "--search")
 
 
 # Files
 
-DECLARED = {tomllib.loads(path.read_text())["name"]: path for path in sorted(Path(__file__).parent.glob("*.toml"))}
+FILES = [path for path in sorted(Path(__file__).parent.glob("*.toml")) if path.name != "queue.toml"]
+DECLARED = {tomllib.loads(path.read_text())["name"]: path for path in FILES}
 
 
 def read_study(name: str, profile: str, **given: int) -> Study:

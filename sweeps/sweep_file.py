@@ -10,7 +10,7 @@ import yaml
 from benchmark.config import choose, nearest
 from benchmark.errors import ConfigError
 from benchmark.plain import read_table
-from sweeps.factors import check, experiment_of
+from sweeps.factors import check, long_enough
 from sweeps.grid import Grid
 
 COMMAND = ("${env}", "${interpreter}", "-m", "benchmark.cli.main", "run", "--sweep", "${args_json_file}")
@@ -57,18 +57,35 @@ def read(path: Path) -> dict[str, list[Any]]:
 def chosen_by_wandb(path: Path) -> str:
     """The method of a sweep whose runs W&B chooses, such as "bayes"; empty for a grid.
 
-    Raises ConfigError where no experiment takes the ends of its ranges.
+    Raises ConfigError where no experiment takes the ends of its ranges, and where the shortest run with the longest
+    warm start ends before its clients train.
     """
     content = config(path)
     if content["method"] == "grid":
         return ""
-    for end, place in (("min", 0), ("max", -1)):
-        values = {name: _end(entry, end, place) for name, entry in content["parameters"].items()}
+    parameters = content["parameters"]
+    ends = [
+        {name: _end(entry, end, place) for name, entry in parameters.items()}
+        for end, place in (("min", 0), ("max", -1))
+    ]
+    for values in (*ends, {**ends[1], **_shortest(parameters)}):
         try:
-            experiment_of(values)
+            long_enough(values)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
     return str(content["method"])
+
+
+def _shortest(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The least rounds and the longest warm start that W&B may choose, where it chooses them."""
+    chosen: dict[str, Any] = {}
+    for name, end, extreme in (("federation.rounds", "min", min), ("method.warm_start_rounds", "max", max)):
+        if name in parameters:
+            entry = parameters[name]
+            values = [entry[end]] if end in entry else entry.get("values", [entry.get("value")])
+            if numbers := [value for value in values if isinstance(value, int | float)]:
+                chosen[name] = extreme(numbers)
+    return chosen
 
 
 def _end(entry: Mapping[str, Any], end: str, place: int) -> Any:

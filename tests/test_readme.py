@@ -10,6 +10,9 @@ import pytest
 
 from benchmark.cli import report
 from benchmark.cli.main import VERBS, main, parser
+from benchmark.cli.scope import chosen_items, seeds_of
+from sweeps.deciding import open_claims
+from sweeps.plan import plan
 from tests.conftest import ROOT
 from tests.sweeps.agents import signalled, small_sweep
 
@@ -50,6 +53,18 @@ def test_a_command_is_understood(command: str) -> None:
     own = [word for word in rest if re.search(r"\w+:[A-Z]\w+", word)]  # my_module:MyMethod: only there when it is run
     if not own:
         assert main([*(words if words[0] == "run" else ["run", *rest]), "--print-config"]) == 0
+
+
+JUDGING = [command for command in commands() if "reproduce" in command and "--seeds" in command and "./" not in command]
+
+
+@pytest.mark.parametrize("command", JUDGING)
+def test_seeds_that_a_page_shows_can_decide_a_claim_that_is_open(command: str) -> None:
+    """By the committed records, unless all claims are decided."""
+    options = parser("reproduce").parse_args(shlex.split(command)[1:])
+    planned = plan(chosen_items(options), ROOT / "results", seeds=seeds_of(options))
+    claims = [open_claims(item, planned.records, options.seeds) for item in planned.items]
+    assert any(of_item.decidable for of_item in claims) or not any(of_item.others for of_item in claims)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from benchmark.cli.own_runs import own_items
 from benchmark.data.datasets import DATASETS, find
+from benchmark.data.packed import Packed
 from benchmark.methods.catalogue import METHODS
 from benchmark.models.build import NETWORKS
 from benchmark.papers.catalogue import ITEMS, items
@@ -91,10 +92,10 @@ def data_sets() -> list[Row]:
     """One row a known set, with its folder on this machine. Reads no images."""
     rows = []
     for name, known in DATASETS.items():
-        folder = find(name)
+        source = find(name)
         downloaded = bool(known.original) and not known.by_hand
         missing = "no; torchvision downloads it when it is used" if downloaded else "no; set FSSL_DATA"
-        packed = folder is not None and not known.original_in(folder)
+        packed = isinstance(source, Packed)
         rows.append(
             {
                 "data set": name,
@@ -102,7 +103,7 @@ def data_sets() -> list[Row]:
                 "test": known.test,
                 "classes": known.num_classes,
                 "image": "x".join(map(str, known.image_shape)),
-                "here": "with scikit-learn" if name == "digits" else str(folder or missing),
+                "here": "with scikit-learn" if name == "digits" else str(source.folder if source else missing),
                 "note": known.packed_note if packed else "",
             }
         )

@@ -10,6 +10,7 @@ import importlib.util
 import io
 import math
 import os
+import signal
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmark import __version__
+from benchmark.cli.entry import leave
 from benchmark.config import full_name, nearest
 from benchmark.errors import ConfigError, DataError, DiskFull, FsslError, Stopped, one_line
 from benchmark.plain import expanded
@@ -159,10 +161,12 @@ def check_packages() -> None:
 
 
 def add_methods(command: argparse.ArgumentParser) -> None:
-    """A user's own methods that records may name: no other file is run to read a record."""
-    command.add_argument(
-        "--method", dest="methods", action="append", default=[], metavar="MODULE:CLASS", help="a method that you trust"
-    )
+    """Custom methods and networks that records may name: no other file is run to read a record."""
+    for kind in ("method", "network"):
+        says = f"a {kind} that you trust"
+        command.add_argument(
+            f"--{kind}", dest=f"{kind}s", action="append", default=[], metavar="MODULE:CLASS", help=says
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -190,8 +194,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from benchmark.methods.catalogue import method_class
 
             method_class(name)  # imported: from here on, records that name it can be read
+        for name in getattr(options, "networks", ()):
+            from benchmark.models.build import network_class
+
+            network_class(name)
         if root := getattr(options, "data_root", None):  # counts wherever data are looked for, in other processes, too
             os.environ["FSSL_DATA"] = str(root.absolute())
+        for name in ("results", "site"):  # a user's module may change the working folder
+            if getattr(options, name, None) is not None:
+                setattr(options, name, getattr(options, name).absolute())
+        if signal.getsignal(signal.SIGINT) is leave:  # all is loaded
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = int(options.act(options) or 0)
         sys.stdout.flush()
         return code

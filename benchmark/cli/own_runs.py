@@ -64,9 +64,14 @@ def _other_runs(
         try:
             experiment = from_record(first.experiment).with_seed(0)
         except ConfigError as error:
-            kind = str(first.experiment["method"]["kind"])
-            gone = ":" in kind and find_spec(kind.partition(":")[0].partition(".")[0]) is None
-            why = f"is of {kind}, whose file is not here; put it into this folder, and type --method {kind}"
+            named = {"method": first.experiment["method"]["kind"], "network": first.experiment["model"].get("network")}
+            own = {what: str(name) for what, name in named.items() if ":" in str(name)}
+            gone = [what for what, name in own.items() if find_spec(name.partition(":")[0].partition(".")[0]) is None]
+            type_ = " ".join(f"--{what} {name}" for what, name in own.items())
+            why = (
+                f"is of {', '.join(own[what] for what in gone)}, whose file is not here; put it into this folder, and "
+            )
+            why += f"type {type_}"
             troubles.append(f"{results / 'runs' / key}: {why if gone else error}")
             continue
         setting = {"method": method_name(experiment.method), "data": public_name(experiment.data.name)}

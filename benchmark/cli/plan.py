@@ -13,7 +13,8 @@ from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.start import CPU, usable_cores
 from benchmark.verdicts.checks import could_decide, looks_in_words
-from sweeps.cost import Cost, cost_of
+from sweeps.cost import Cost, OnH200, cost_of, on_h200
+from sweeps.deciding import gaps_of, words_on_seeds
 from sweeps.plan import Plan, plan
 from sweeps.status import in_words
 
@@ -22,6 +23,7 @@ MANY = 100  # runs: counting more takes so long that it is said
 
 def add(verb: str, command: argparse.ArgumentParser) -> None:
     scope.add_scope(command, what=scope.ITEMS_OR_FILES)
+    scope.add_undecidable(command)
     scope.add_devices(command, "jobs that are timed")
     command.add_argument(
         "--json", action="store_true", help="print one JSON object an item (and one for all of several), nothing else"
@@ -35,7 +37,7 @@ def act(options: argparse.Namespace) -> None:
 
     Says where a count is not exact. Hours come from finished runs of this machine, or from timing each kind of job on
     the device that `fssl work` would use (no data set is needed). Says at how many confirming seeds (--seeds N) open
-    claims can be decided.
+    claims can be decided, which runs `reproduce` leaves out since they decide none, and which seeds can never count.
     """
     options.devices = devices_named(options.devices)
     for name, part in _parts(options):
@@ -43,6 +45,7 @@ def act(options: argparse.Namespace) -> None:
         if len(runs) > MANY:
             print(f"fssl: {name}: {len(runs):,} runs are counted ...", file=sys.stderr)
         total, devices = cost_here(runs, options)
+        h200 = on_h200(runs)
         counted = {
             "item": name,
             "profile": ", ".join(sorted({run.profile for run in part.runs})) or options.profile,
@@ -53,11 +56,25 @@ def act(options: argparse.Namespace) -> None:
             "device": card_name(devices[0]),
             "side_by_side": len(devices),
             "could_decide": could_decide(part.items, part.records),
+            "hours_on_h200": None if h200 is None else h200.seconds / 3600,
+            "left_out": len(part.left_out),
+            "gaps": [gap.to_json() for item in part.items for gap in gaps_of(item, part.records)],
         }
+        counted["notes"] = [*counted["notes"], *_on_seeds(part, options)]
         if options.json:
             print(json.dumps(counted))
         else:
-            _print(counted, len(part.runs) - len(part.missing), in_place(devices))
+            _print(counted, len(part.runs) - len(part.missing), in_place(devices), h200)
+
+
+def _on_seeds(part: Plan, options: argparse.Namespace) -> list[str]:
+    """What confirmatory seeds cannot decide, with the item's name if there are several."""
+    several = len(part.items) > 1
+    return [
+        f"{item.name}: {text}" if several else text
+        for item in part.items
+        for text in words_on_seeds(item, part, options.seeds)
+    ]
 
 
 def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:
@@ -70,7 +87,12 @@ def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:
     yield chosen[0].name if len(chosen) == 1 else ", ".join(options.items), scope.planned(options)
 
 
-def _print(counted: dict[str, Any], done: int, where: str) -> None:
+def _h200_in_words(h200: OnH200) -> str:
+    together = f"{h200.side_by_side} runs side by side under MPS" if h200.side_by_side > 1 else "one run at a time"
+    return f"about {in_words(h200.seconds)}, {together} (estimate by measured speeds: reports/performance.md)"
+
+
+def _print(counted: dict[str, Any], done: int, where: str, h200: OnH200 | None) -> None:
     tuned = f", {counted['tuned']} of them of settings that trials choose" if counted["tuned"] else ""
     rows = [
         ("cells", f"{counted['cells']}"),
@@ -80,6 +102,7 @@ def _print(counted: dict[str, Any], done: int, where: str) -> None:
         ("bytes up", decimal(counted["bytes_up"])),
         ("bytes down", decimal(counted["bytes_down"])),
         ("time here", f"{in_words(3600 * counted['hours'])} on {where}"),
+        *([("on an H200", _h200_in_words(h200))] if h200 else []),
         *([("claims", looks_in_words(counted["could_decide"]))] if counted["could_decide"] else []),
         *(("note", note) for note in counted["notes"]),
     ]

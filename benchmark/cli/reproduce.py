@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmark.cli import scope
+from benchmark.cli import queue, scope
 from benchmark.cli.launch import add_launch, check_launch, train
 from benchmark.cli.main import ROOT, add_site, site_of
 from benchmark.cli.own_runs import note_cells
@@ -38,9 +38,11 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     if verb == "work":
         scope.add_scope(command, what=scope.ITEMS_OR_FILES)
         command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")
+        queue.add(command)
         command.set_defaults(act=work)
     else:
         scope.add_scope(command)
+        scope.add_undecidable(command)
         command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
         add_site(command)
         command.set_defaults(act=reproduce)
@@ -49,13 +51,16 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Trains what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing."""
+    """Trains what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing.
+
+    Of the confirmatory seeds (--seeds) only those runs are trained that can decide an open claim; the others are named.
+    """
     check_launch(options)
     chosen, seeds = scope.chosen_items(options), scope.seeds_of(options)
     look = partial(plan, chosen, options.results, seeds=seeds, with_reference=scope.uses_reference(options))
     note_own(chosen, options.results)
     planned = look()
-    if seeds.confirming and planned.missing:
+    if seeds.confirming and (planned.missing or planned.left_out):
         warn_of_few_seeds(planned, seeds.confirming)
     if planned.missing and not options.json and len(planned.missing) < len(planned.runs):
         for item, records in results_of(planned, seeds):  # what there is, before hours of training
@@ -81,11 +86,17 @@ def work(options: argparse.Namespace) -> int:
 
     The runs that others train are left alone: start as many of these as you like, on as many machines as share the
     folder of results. The run of a worker that died is taken over and goes on from its last save. Prints no table:
-    `fssl reproduce` does, and `fssl status` shows the progress.
+    `fssl reproduce` does, and `fssl status` shows the progress. `fssl work queue --minutes 12` takes the runs from a
+    queue (sweeps/README.md), and begins only those that end in time.
     """
+    if options.items == [queue.WORD]:
+        return queue.work_queue(options)
+    queue.refuse_options(options)
     check_launch(options)
     look = partial(scope.planned, options)
     first = look()
+    if options.seeds and first.missing:
+        warn_of_few_seeds(first, options.seeds)
     for grid in scope.grids_of(options):
         note_cells(grid, options.results)
     note_own(first.items, options.results)
@@ -140,11 +151,11 @@ def train_missing(
 
 
 def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
-    """Print a line for each item with open claims that so many confirming seeds cannot decide."""
-    from benchmark.verdicts.checks import could_decide, too_few_in_words
+    """Print, for each item, what so many confirmatory seeds cannot decide, what is left out, and gaps among them."""
+    from sweeps.deciding import words_on_seeds
 
     for item in planned.items:
-        if text := too_few_in_words(could_decide([item], planned.records), seeds):
+        for text in words_on_seeds(item, planned, seeds):
             print(f"fssl: {item.name}: {text}", file=sys.stderr)
 
 
@@ -176,7 +187,7 @@ def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
     from benchmark.verdicts.checks import could_decide
 
     looks, parts = could_decide(planned.items, planned.records), list[str]()
-    for seeds in (Seeds(pilots=item.seeds), *(Seeds(confirming=look) for look in looks)):
+    for seeds in (Seeds(pilots=item.seeds), *(Seeds(confirming=look, decisive=True) for look in looks)):
         more = plan([item], options.results, seeds=seeds, with_reference=scope.uses_reference(options), tell=False)
         if more.missing:
             total, devices = cost_here(more.missing, options)

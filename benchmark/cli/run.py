@@ -23,6 +23,7 @@ from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, to_json
 from benchmark.papers.catalogue import cell_named
 from benchmark.papers.own import DEFAULT
+from benchmark.papers.warm_start import ends_in_warm_start, too_short_in_words
 from benchmark.plain import check_once, dotted_names, read_table
 from sweeps.factors import experiment_of, with_fields
 
@@ -100,13 +101,18 @@ def act(options: argparse.Namespace) -> int:
     --federation.C=5 --partition.R=0.6; --data mnist; --method semifl. --precision is fp32, bf16 (autocast), or, on CUDA
     alone, tf32: convolutions and products as the papers had them by torch's default.
     """
-    experiment = resolve(options.config, options.rest, start=_start(options))
+    start = _start(options)
+    experiment = resolve(options.config, options.rest, start=start)
     if options.print_config:
         print(json.dumps({"cell_key": experiment.cell_key, **to_json(experiment)}, indent=1))
         return 0
     from benchmark.cli.own_runs import note_cells
     from benchmark.records.record import run_folder
 
+    by_design = start is not None and ends_in_warm_start(start)
+    if ends_in_warm_start(experiment) and not by_design:
+        text = too_short_in_words(experiment, "--{name}={value}")
+        print(f"fssl: no client trains on unlabelled images in this run: {text}", file=sys.stderr)
     given = {"profile": options.profile or "demo", **_words(options)} if options.cell else _words(options)
     note_cells({name: [value] for name, value in given.items()}, options.results)
     folder = run_folder(options.results, experiment)
@@ -124,7 +130,12 @@ def act(options: argparse.Namespace) -> int:
 
 
 def _nothing_kept(experiment: Experiment, last: Mapping[str, Any]) -> str:
-    """What to do where the last round gave or kept no pseudo-label; empty elsewhere."""
+    """What to do where the last round gave or kept no pseudo-label; empty elsewhere.
+
+    Also empty for a run that ends in its warm start: it has no pseudo-labels, whatever the threshold.
+    """
+    if ends_in_warm_start(experiment):
+        return ""
     names = [name for name in dotted_names(to_json(experiment)["method"], "method") if name.endswith(".threshold")]
     if not names or last.get("pseudo/kept"):
         return ""

@@ -94,6 +94,15 @@ def add_seeds(command: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def add_undecidable(command: argparse.ArgumentParser) -> None:
+    """For commands that leave out the runs of --seeds which can decide no claim."""
+    command.add_argument(
+        "--undecidable",
+        action="store_true",
+        help="with --seeds: also those runs that can decide no open claim at so many seeds (default: leave them out)",
+    )
+
+
 def add_devices(command: argparse.ArgumentParser, whose: str) -> None:
     """`whose`: what shares the devices. `benchmark.federated.devices` reads the list."""
     command.add_argument(
@@ -118,4 +127,8 @@ def uses_reference(options: argparse.Namespace) -> bool:
 
 
 def seeds_of(options: argparse.Namespace) -> Seeds:
-    return Seeds(pilots=options.pilots, confirming=options.seeds)
+    """Raises ConfigError for --undecidable without --seeds."""
+    undecidable = getattr(options, "undecidable", True)
+    if options.seeds is None and getattr(options, "undecidable", False):
+        raise ConfigError("--undecidable: is for confirmatory seeds, and none are asked for; add --seeds N")
+    return Seeds(pilots=options.pilots, confirming=options.seeds, decisive=bool(options.seeds and not undecidable))

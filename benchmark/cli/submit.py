@@ -7,19 +7,19 @@ import json
 import random
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 
+from benchmark.cli.verify import further_troubles
 from benchmark.errors import ConfigError, DataError
 from benchmark.files import ANEW, write_atomically, write_json
 from benchmark.papers.catalogue import items
 from benchmark.records.bundle import SUBMITTED, Bundle, check_bundle, noted, opened, running, write
 from benchmark.records.collect import read_records
 from benchmark.records.identity import own_names
-from benchmark.records.record import FINISHED, Records
-from benchmark.records.verify import Retrained, retrain_each, troubles_of
-from benchmark.verdicts.checks import troubles_of_claims
+from benchmark.records.record import FINISHED, Records, RunRecord
+from benchmark.records.verify import Retrained, retrain_each, troubles_of, why_not_here
 from reports.formatting import slug
 from reports.provenance import seeds_text
 from sweeps.plan import plan, restricted
@@ -72,7 +72,7 @@ def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, str], Records]:
 def verify_bundle(path: Path, options: argparse.Namespace) -> int:
     """It is accepted or refused, in one line with the reason."""
     outcomes: Mapping[Path, Retrained] = {}
-    bundle, believed = None, list[str]()
+    bundle, believed, unchecked = None, list[str](), dict[Path, str]()
     try:
         bundle = opened(path)
         if bundle.own:
@@ -80,20 +80,25 @@ def verify_bundle(path: Path, options: argparse.Namespace) -> int:
             print(f"fssl: {path}: of its own, and {does}: {_plain(', '.join(bundle.own))}", file=sys.stderr)
         with running(bundle) if options.trust else contextlib.nullcontext():
             reasons, absent = check_bundle(bundle, trusted=options.trust)
-            believed = [*sorted(absent), *([] if options.trust else bundle.own)]
-            reasons += troubles_of_claims(bundle.records)
+            others, not_compared = further_troubles(bundle.records, trusted=options.trust)
+            believed = [*sorted(absent), *([] if options.trust else bundle.own), *sorted(not_compared)]
+            reasons += others
+            unchecked = {run.path: reason for run in bundle.records if (reason := _why_not(run, options)) is not None}
             if options.retrain and not reasons:
-                outcomes = _retrained(bundle, options)
+                outcomes = _retrained(bundle, unchecked, options)
                 reasons = troubles_of(outcomes)
+                if not outcomes:
+                    reasons = [f"nothing was checked by training: {next(iter(unchecked.values()))}"]
     except DataError as error:
         reasons = [f"{error}"]
     again = [f"{name}" for name, outcome in outcomes.items() if not outcome.skipped]
     if bundle is not None and options.accept and not reasons:
         again = _accept(bundle, again, believed, options.results)
-    told = _in_words(bundle, again, believed) if bundle is not None and not reasons else reasons[0]
+    told = _in_words(bundle, again, believed, unchecked) if bundle is not None and not reasons else reasons[0]
     if options.json:
         card = {**bundle.card, **bundle.contents} if bundle is not None else {}
-        facts = {"card": card, "retrained": again, "believed": believed}
+        not_here = {f"{name}": reason for name, reason in unchecked.items()}
+        facts = {"card": card, "retrained": again, "believed": believed, "not_trainable": not_here}
         print(json.dumps({"bundle": f"{path}", "accepted": not reasons, "troubles": reasons, **facts}))
     else:
         more = f" (and {len(reasons) - 1} more)" if reasons[1:] else ""
@@ -101,11 +106,16 @@ def verify_bundle(path: Path, options: argparse.Namespace) -> int:
     return DataError.exit_code if reasons else 0
 
 
-def _retrained(bundle: Bundle, options: argparse.Namespace) -> Mapping[Path, Retrained]:
-    """N of its runs, drawn anew at each call: who made the bundle cannot know which."""
-    able = [run for run in bundle.records if options.trust or not own_names(run.experiment)]
-    if not able:
-        raise ConfigError("--retrain: all its runs are of code or folders of its own; read them, and type --trust")
+def _why_not(run: RunRecord, options: argparse.Namespace) -> str | None:
+    """Why nobody can train a bundle's run again here; None where it can be trained."""
+    if own := own_names(run.experiment) if not options.trust else []:
+        return f"it is of {', '.join(own)}: read it, then type --trust"
+    return why_not_here(run)
+
+
+def _retrained(bundle: Bundle, unchecked: Collection[Path], options: argparse.Namespace) -> Mapping[Path, Retrained]:
+    """N of the runs that can be trained here, drawn anew at each call: who made the bundle cannot know which."""
+    able = [run for run in bundle.records if run.path not in unchecked]
     drawn = random.Random(options.seed).sample(able, min(options.retrain, len(able)))
     return retrain_each(drawn, silent=options.json)
 
@@ -120,15 +130,22 @@ def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], resul
     return known
 
 
-def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str]) -> str:
-    """What it holds, which of its seeds were trained again and which were not, and what was believed."""
+def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unchecked: Mapping[Path, str]) -> str:
+    """What it holds; which seeds were trained again, were not and cannot be; and what was believed."""
     parts: dict[str, list[str]] = {"trained again": [], "not trained again": []}
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         for part, seeds in zip(parts.values(), bundle.split_seeds(key, again), strict=True):
             part += [f"{label} {seeds_text(seeds)}"] if seeds else []
     said = [f"{len(bundle.records)} runs of {len(bundle.card['labels'])} cells of {bundle.card['title']!r}"]
     said += [f"{what}: {', '.join(which) or 'none'}" for what, which in parts.items()]
-    return "; ".join([*said, *([f"believed: {', '.join(believed)}"] if believed else [])])
+    said += [f"believed: {', '.join(believed)}"] if believed else []
+    cells = [(key, label) for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1))]
+    for reason in dict.fromkeys(unchecked.values()):
+        names = [f"{name}" for name, why in unchecked.items() if why == reason]
+        unchecked_seeds = [(label, bundle.split_seeds(key, names)[0]) for key, label in cells]
+        which = ", ".join(f"{label} {seeds_text(some)}" for label, some in unchecked_seeds if some)
+        said.append(f"nobody could check by training here: {which} ({reason})")
+    return "; ".join(said)
 
 
 def _plain(text: str) -> str:

@@ -12,9 +12,15 @@ from benchmark.errors import ConfigError, DataError
 from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import all_records
+from benchmark.records.history import changed_copies, history_faults
+from benchmark.records.ledger import left_out_in_words
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.verify import check_records, retrain_each, troubles_of, why_not_here
+from benchmark.records.versions import older_numerics
 from benchmark.verdicts.checks import decided_cells, troubles_of_claims
+from benchmark.verdicts.registered import troubles_of_registration
+from reports.records_page import number_of_no_table
+from sweeps.expected import count_faults
 from sweeps.plan import plan
 
 
@@ -26,8 +32,9 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
         type=number(0),
         default=0,
         metavar="N",
-        help="train N finished runs again, chosen among those that this machine can train, and compare: bit by bit "
-        "where the machine is the same, else (and committed copies) to six digits",
+        help="train N finished runs again, chosen among those that this machine can train, and compare all numbers: "
+        "bit by bit (compact copies: to six digits) on the same type of processor with the same packages and numerics, "
+        "else the final accuracy, within the spread between processors",
     )
     command.add_argument(
         "--claims",
@@ -52,10 +59,11 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
 def act(options: argparse.Namespace) -> int:
     """Reads every record, those of this machine and the committed copies.
 
-    Checks types, key and seed, sums, digests, claims, equal rounds under two seeds; hashes of data and partitions are
-    computed again where the data are here. Exit 66 if anything does not add up. What was changed, added or deleted
-    among the committed copies, `git status` says. A bundle, which `fssl submit` wrote, is accepted or refused, and its
-    own code does not run without --trust.
+    Checks types, key and seed, sums, digests, claims, equal rounds under two seeds, local steps and bytes, accuracies
+    that the test images can give, and commits; hashes of data and partitions are computed again where the data are
+    here. Exit 66 if anything does not add up. Committed copies must be as git has them. A bundle, which `fssl submit`
+    wrote, is accepted or refused, and its own code does not run without --trust. Numbers that were made up and add up
+    (other accuracies, curves exchanged between seeds, a run named diverged) are only found by --retrain.
     """
     bundles = [name for name in options.items if name.endswith(".zip")]
     if bundles and (len(bundles) < len(options.items) or options.claims):
@@ -75,14 +83,21 @@ def act(options: argparse.Namespace) -> int:
     if not records and not troubles:
         raise DataError(f"{options.results}: has no record to verify; name a folder of results: --results PATH")
     faults, absent = check_records(records)
-    troubles += [*faults, *troubles_of_claims(records)]
+    others, not_compared = further_troubles(records)
+    troubles += [*changed_copies(options.results), *faults, *others]
     retrained = retrain_each(_to_retrain(records, chosen, options), silent=options.json)
     troubles += troubles_of(retrained)
+    older = older_numerics(records)
+    beside = number_of_no_table(records)
     if options.json:
         summary = {
             "records": len(records),
+            "of_no_table": beside,
+            "left_out": left_out_in_words(options.results),
+            "older_numerics": older,
             "troubles": troubles,
             "absent": sorted(absent),
+            "not_compared": sorted(not_compared),
             "retrained": {str(path): vars(outcome) for path, outcome in retrained.items()},
         }
         print(json.dumps(summary))
@@ -91,8 +106,26 @@ def act(options: argparse.Namespace) -> int:
             print(line)
         if absent:
             print(f"not computed again, as these files are not here: {', '.join(sorted(absent))}", file=sys.stderr)
+        for line in older:
+            print(f"not reproduced bit by bit by this code, and valid: {line}")
+        if not_compared:
+            print(f"not compared with git: {'; '.join(sorted(not_compared))}", file=sys.stderr)
+        if beside:
+            print(f"{beside} of the records are of cells that no table has, and count in none", file=sys.stderr)
+        if left := left_out_in_words(options.results):
+            print(left, file=sys.stderr)
         print(f"{len(records)} records, {len(troubles)} troubles")
     return DataError.exit_code if troubles else 0
+
+
+def further_troubles(records: Sequence[RunRecord], *, trusted: bool = True) -> tuple[list[str], set[str]]:
+    """What contradicts git, registered claims and settings; and what could not be compared with git, in words.
+
+    `trusted`: the code that records name may be used.
+    """
+    faults, not_compared = history_faults(records)
+    of_claims = [*troubles_of_claims(records), *troubles_of_registration(records)]
+    return [*faults, *of_claims, *count_faults(records, trusted=trusted)], not_compared
 
 
 def _to_retrain(records: Sequence[RunRecord], named: Sequence[Item], options: argparse.Namespace) -> list[RunRecord]:

@@ -5,16 +5,14 @@ read from. Without a cache folder, each process reads the set once.
 """
 
 import functools
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from benchmark.data.datasets import DATASETS, find, load
-from benchmark.data.folder import canonical_name, files_below
-from benchmark.data.packed import is_packed
-from benchmark.data.reading import UNKNOWN_ORIGIN, cached, file_sha256, stamp_of
+from benchmark.data.folder import canonical_name
+from benchmark.data.reading import UNKNOWN_ORIGIN, Source, cached, stamp_of
 from benchmark.errors import DataError, FsslError
 
 
@@ -39,48 +37,37 @@ def look_again() -> None:
     has_known_files.cache_clear()
 
 
-def _hash(name: str, folder: Path) -> str:
+def _hash(name: str, source: Source) -> str:
     return load(name).content_hash
 
 
-def _are_listed(name: str, folder: Path) -> bool:
-    listed = DATASETS[name].packed_sha256
-    if is_packed(folder) and listed:
-        return all(file_sha256(path) == listed.get(path.name) for path in _files(name, folder))
-    return UNKNOWN_ORIGIN not in load(name).note
+def _are_listed(name: str, source: Source) -> bool:
+    known = source.is_listed()
+    return UNKNOWN_ORIGIN not in load(name).note if known is None else known
 
 
-def _look_up(name: str, compute: Callable[[str, Path], str | bool]) -> Any:
+def _look_up(name: str, compute: Callable[[str, Source], str | bool]) -> Any:
     try:
-        folder = find(name)
-        return None if folder is None else _kept(name, folder, compute, _stamp(name, folder))
+        source = find(name)
+        return None if source is None else _kept(name, source, compute, _stamp(name, source))
     except (FsslError, OSError, RuntimeError, ValueError):  # whoever trains on it says what is wrong
         return None
 
 
 @functools.cache
-def _kept(name: str, folder: Path, compute: Callable[[str, Path], str | bool], stamp: str) -> Any:
+def _kept(name: str, source: Source, compute: Callable[[str, Source], str | bool], stamp: str) -> Any:
     def read() -> np.ndarray:
-        value = compute(name, folder)
-        if stamp != _stamp(name, folder):
-            raise DataError(f"{folder}: was changed while it was read")
+        value = compute(name, source)
+        if stamp != _stamp(name, source):
+            raise DataError(f"{source.folder}: was changed while it was read")
         return np.array(value)
 
-    return cached(stamp_of(folder, (), stamp, compute.__name__), read).item()
+    return cached(stamp_of(source.folder, (), stamp, compute.__name__), read).item()
 
 
-def _files(name: str, folder: Path) -> Iterable[Path]:
-    """All files that the set is read from, and maybe others."""
-    if name not in DATASETS:
-        return files_below(folder)
-    if not DATASETS[name].original_in(folder):
-        return folder.glob("*.npz")
-    top = folder / Path(DATASETS[name].original[0]).parts[0]
-    return files_below(top) if top.is_dir() else folder.glob(f"*{top.suffix}")
-
-
-def _stamp(name: str, folder: Path) -> str:
+def _stamp(name: str, source: Source) -> str:
     """Changes where a file was added, removed, renamed or written, or where the suite lists others."""
     entry = DATASETS.get(name)
     listed = None if entry is None else (sorted(entry.packed_sha256.items()), entry.content_sha256)
-    return stamp_of(folder, _files(name, folder), canonical_name(name), str(folder.resolve()), listed)
+    folder = source.folder
+    return stamp_of(folder, source.files(), canonical_name(name), str(folder.resolve()), listed)

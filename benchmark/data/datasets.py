@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from benchmark.config import from_plain, nearest, quoted
-from benchmark.data.folder import canonical_name, path_and_option, public_name, read_folder
-from benchmark.data.packed import is_packed, read_packed
-from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cache_folder
-from benchmark.data.sources import download, read_digits, read_original
+from benchmark.data.folder import Folder, public_name
+from benchmark.data.packed import Packed
+from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, Source, cache_folder
+from benchmark.data.sources import Digits, Original, download
 from benchmark.errors import ConfigError, DataError
 from benchmark.plain import expanded
 
@@ -51,9 +51,13 @@ class Known:
     content_sha256: str = ""  # `DataSet.content_hash` of torchvision's files, where these have no other checksum
     packed_note: str = ""  # what a page that shows a number on the packed files has to say
 
-    def original_in(self, folder: Path) -> bool:
-        """Whether the folder has torchvision's files."""
-        return bool(self.original) and (folder / self.original[0]).exists()
+    def original_in(self, folder: Path, name: str) -> Original | None:
+        """Return torchvision's files of the set, or None if the folder does not have them."""
+        if not self.original:
+            return None
+        marker, reader, *arguments = self.original
+        source = Original(name, marker, reader, tuple(arguments), folder)
+        return source if source.is_here else None
 
 
 # datasets.toml; README.md of this folder says how to add a set.
@@ -107,30 +111,28 @@ class DataSet:
 def load(name: str, root: Path | None = None) -> DataSet:
     """The set of that name: of `DATASETS`, or `folder:PATH`, with `?size=32` if wanted. Raises ConfigError for an
     unknown name, DataError for a set that is absent, damaged or not the expected one."""
-    if name == "digits":
-        return _build(name, read_digits())
-    if name.startswith("folder:"):
-        return _build(public_name(name), read_folder(name))
-    entry = known(name)
-    given = root or os.environ.get("FSSL_DATA")
+    source = Folder(name) if name.startswith("folder:") else find(name, root) or _downloaded(name, root)
+    data = _build(public_name(name), source.read())
+    if name in DATASETS:
+        if data.note == UNKNOWN_ORIGIN and data.content_hash == DATASETS[name].content_sha256:
+            data = replace(data, note="")
+        check_counts(data)
+    return data
+
+
+def _downloaded(name: str, root: Path | None) -> Source:
+    """Download a set that `find` did not find. Raise as `load` does."""
+    entry, given = known(name), root or os.environ.get("FSSL_DATA")
     if given and not expanded(given).is_dir():
         raise DataError(f"data folder {given} does not exist: --data-root or FSSL_DATA must name a folder with {name}")
-    folder = find(name, root)
-    if folder is None:
-        searched = ", ".join(map(str, _folders_searched(root)))
-        if entry.by_hand or not entry.original:
-            unpack = f"unpack {entry.by_hand} there, as {name}/train and so on"
-            remedy = unpack if entry.by_hand else f"set FSSL_DATA to the folder that holds {name}/*.npz"
-            raise DataError(f"data set {name} is not in {searched}: {remedy}")
-        folder = download(name, entry.original, searched)
-    if entry.original_in(folder):
-        data = _build(name, read_original(name, entry.original, folder))
-        if data.note == UNKNOWN_ORIGIN and data.content_hash == entry.content_sha256:
-            data = replace(data, note="")
-    else:
-        data = _build(name, read_packed(folder, entry.packed_sha256, entry.packed_note))
-    check_counts(data)
-    return data
+    searched = ", ".join(map(str, _folders_searched(root)))
+    if entry.by_hand or not entry.original:
+        unpack = f"unpack {entry.by_hand} there, as {name}/train and so on"
+        remedy = unpack if entry.by_hand else f"set FSSL_DATA to the folder that holds {name}/*.npz"
+        raise DataError(f"data set {name} is not in {searched}: {remedy}")
+    source = entry.original_in(download(name, entry.original, searched), name)
+    assert source is not None
+    return source
 
 
 def check_counts(data: DataSet) -> None:
@@ -153,23 +155,26 @@ def known(name: str) -> Known:
     return DATASETS[name]
 
 
-def find(name: str, root: Path | None = None) -> Path | None:
-    """The folder from which `load` reads a set. None: it is not here, or would have to be downloaded."""
-    path, _ = path_and_option(canonical_name(name))
-    if path is not None:
-        return Path(path) if Path(path).is_dir() else None
-    for parent in _folders_searched(root) if name in DATASETS else ():
+def find(name: str, root: Path | None = None) -> Source | None:
+    """Find where `load` reads a set; None if it is not on this machine or would have to be downloaded."""
+    if name == "digits":
+        return Digits()
+    if name.startswith("folder:"):
+        return source if (source := Folder(name)).folder.is_dir() else None
+    if (entry := DATASETS.get(name)) is None:
+        return None
+    for parent in _folders_searched(root):
         for folder in (parent / name, parent):
-            if DATASETS[name].original_in(folder):
-                return folder
-        if is_packed(parent / name):
-            return parent / name
+            if original := entry.original_in(folder, name):
+                return original
+        if (packed := Packed(parent / name, entry.packed_sha256, entry.packed_note)).is_here:
+            return packed
     return None
 
 
 def at_hand(name: str) -> bool:
     """Whether `load` finds the data without a download."""
-    return name == "digits" or find(name) is not None  # scikit-learn brings the digits
+    return find(name) is not None
 
 
 def _folders_searched(root: Path | None) -> list[Path]:

@@ -12,21 +12,22 @@ import functools
 import hashlib
 import io
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 
-from benchmark.data.reading import Raw, own_split
+from benchmark.data.reading import Raw, files_below, is_visible, own_split
 from benchmark.errors import ConfigError, DataError, one_line
 from benchmark.plain import expanded
 
 LARGEST = 1024  # pixels of a side that ?size= may ask for
 LARGE = 96  # pixels of a side; the suite's own sets have 8 to 64
-OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eaDir")
 GRAY = ("1", "L", "LA", "La", "I")  # of Pillow's modes; and I;16 in all byte orders
 WITH_A_WHOLE_FIRST_FRAME = ("MPO", "PSD")  # formats in which further frames are no animation
 
@@ -39,9 +40,11 @@ def path_and_option(name: str) -> tuple[str | None, str]:
 
 
 def public_name(name: str) -> str:
-    """The name that may be published: `folder:pets?size=32`, without the path to the folder."""
+    """The name that may be published: `folder:pets?size=32`, without the path to the folder. Bytes that are not UTF-8
+    are written out."""
     path, option = path_and_option(name)
-    return f"folder:{Path(path).name}{option}" if path else name
+    public = f"folder:{Path(path).name}{option}" if path else name
+    return public.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def canonical_name(name: str) -> str:
@@ -55,6 +58,26 @@ def canonical_name(name: str) -> str:
         return f"folder:{expanded(path).resolve()}{option}" if path is not None else name
     except (OSError, RuntimeError, ValueError, ConfigError):  # a loop of links, no home, thousands of digits
         return name
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Represent a user's folder of images (`Source`)."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return Path(path_and_option(canonical_name(self.name))[0] or "")
+
+    def files(self) -> Iterable[Path]:
+        return files_below(self.folder)
+
+    def read(self) -> Raw:
+        return read_folder(self.name)
+
+    def is_listed(self) -> bool | None:
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +106,14 @@ def read_folder(name: str) -> Raw:
     if option not in ("", "?") and (key != "size" or not value.isdecimal() or not 1 <= int(value[:9]) <= LARGEST):
         raise ConfigError(f"data set {name!r}: option {option[1:]!r} must be size=PIXELS, from 1 to {LARGEST}: size=32")
     folder = expanded(path or "")
+    _check_text(folder)
     folders, others = _parts(folder)
     listings = [_classes(part) for part in folders]
     _check_classes(folder, listings)
+    listings = [{name: listing[name] for name in listings[0]} for listing in listings]
+    _tell_nested_parts(folder, folders)
     size = (int(value), int(value)) if value else _size_of(next(iter(listings[0].values()))[0])
+    _check_size(folder, size, sum(len(files) for listing in listings for files in listing.values()))
     if not value and max(size) > LARGE:
         _tell(f"fssl: {folder}: {size[0]} x {size[1]} pixels are slow to learn; ?size=32 after the name shrinks images")
     parts = [_read_part(listing, size) for listing in listings]
@@ -123,8 +150,14 @@ def _tell(line: str) -> None:
 
 
 def _parts(folder: Path) -> tuple[list[Path], list[str]]:
-    """train/ and test/, or the folder itself; and the folders beside them."""
+    """train/ and test/, or the folder itself; and the folders beside them. Raises DataError where parts of the set
+    have other names, such as train_images/ and test_images/: they would be its classes."""
     names = [path.name for path in _visible_folders(folder)]
+    if {"train", "test"} - {*names} and (pair := _named_as_parts(names)):
+        raise DataError(
+            f"{folder}: {pair[0]}/ and {pair[1]}/ look like parts of the set, and would be taken for classes: rename "
+            "them to train/ and test/"
+        )
     of_user = [name for name in ("train", "test") if name in names]
     if len(of_user) == 1:
         raise DataError(f"{folder}: has {of_user[0]}/ only: add the other of train/ and test/")
@@ -133,40 +166,78 @@ def _parts(folder: Path) -> tuple[list[Path], list[str]]:
     return [folder / name for name in of_user], [name for name in names if name not in of_user]
 
 
+OF_PART = r"(set|data|images?|imgs?)?"  # may follow at once: "trainset" and "testset"
+TRAINING = r"train(?:ing)?"
+MEASURING = r"(?:test(?:ing)?|val(?:id|idation)?|dev(?:elopment)?|eval(?:uation)?|hold[-_ ]?out)"
+
+
+def _named_as_parts(names: Sequence[str]) -> tuple[str, str] | None:
+    """Two names that differ in a word for training and one for testing: "train_images" and "test_images"."""
+
+    def rest(name: str, word: str) -> str | None:
+        """The name without the word, which stands apart from other letters; None where it is not there."""
+        spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # trainImages
+        found = re.fullmatch(rf"((?:.*[^a-z])?){word}{OF_PART}((?:[^a-z].*)?)", spaced)
+        return None if found is None else "/".join((part or "").strip("-_. 0123456789") for part in found.groups())
+
+    of_training = {rest(name, TRAINING): name for name in names}
+    of_measuring = {rest(name, MEASURING): name for name in names}
+    both = [key for key in of_training if key is not None and key in of_measuring]
+    return (of_training[both[0]], of_measuring[both[0]]) if both else None
+
+
+def _tell_nested_parts(folder: Path, parts: Sequence[Path]) -> None:
+    """Name classes on standard error that have the same folders below them: they may be parts of the set."""
+    below = [{inner.name for inner in _visible_folders(path)} for part in parts for path in _visible_folders(part)]
+    common = sorted(set.intersection(*below)) if below else []
+    if len(common) > 1:
+        names = ", ".join(path.name for path in _visible_folders(parts[0])[:5])
+        _tell(f"fssl: {folder}: the classes are {names}; {', '.join(common[:3])} below each are not taken apart")
+
+
+def _check_text(path: Path) -> None:
+    """Raise DataError for a name that is not text."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = str(path).encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise DataError(f"{shown}: the name of this folder is not UTF-8: rename it") from None
+
+
+def _check_size(folder: Path, size: tuple[int, int], files: int) -> None:
+    """Raise DataError where images of that size are larger than any network here takes, or fill half the memory."""
+    width, height = size
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = 3 * width * height * files
+    if max(size) > LARGEST or needed > memory / 2:
+        raise DataError(
+            f"{folder}: {files} images of {width} x {height} pixels are too large to learn from "
+            f"({needed / 1e9:.2g} GB): type ?size=32 after the name, which shrinks them"
+        )
+
+
 def _visible_folders(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.is_dir() and _is_visible(path.name))
+        return sorted(path for path in folder.iterdir() if path.is_dir() and is_visible(path.name))
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise DataError(f"{folder}: no image set with one folder a class ({one_line(error)})") from None
 
 
-def _is_visible(name: str) -> bool:
-    return not name.startswith(".") and not name.endswith("~") and name not in OF_SYSTEMS
-
-
 def _classes(part: Path) -> dict[str, list[Path]]:
-    """Class -> its files."""
-    listing = {path.name: files_below(path) for path in _visible_folders(part)}
+    """Class -> its files. The name of a class is in the composed form of Unicode, whatever a system made of it."""
+    listing: dict[str, list[Path]] = {}
+    for path in _visible_folders(part):
+        _check_text(path)
+        name = unicodedata.normalize("NFC", path.name)
+        if name in listing:
+            raise DataError(f"{path}: another folder has this name in another form of Unicode: put them into one")
+        listing[name] = files_below(path)
     if not listing:
         raise DataError(f"{part}: no image set with one folder a class")
     for name, files in listing.items():
         if not files:
             raise DataError(f"{part / name}: has no image: add some, or remove the folder")
     return listing
-
-
-def files_below(folder: Path) -> list[Path]:
-    """Each visible file once, whatever links lead to it."""
-    places, walked = [], set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        real = Path(parent).resolve()
-        folders[:] = [name for name in folders if _is_visible(name) and real not in walked]
-        places += [(parent, name) for name in names if _is_visible(name) and real not in walked]
-        walked.add(real)
-    files: dict[Path, Path] = {}
-    for place in sorted(places):
-        files.setdefault(Path(*place).resolve(), Path(*place))
-    return list(files.values())
 
 
 def _check_classes(folder: Path, listings: Sequence[Mapping[str, object]]) -> None:
@@ -202,6 +273,8 @@ def _opened(path: Path) -> Iterator[tuple[Image.Image, str]]:
     """The image of a file, and the hash of its content."""
     if path.suffix.lower() not in Image.registered_extensions():
         raise DataError(f"{path}: is not an image that can be read here: save it as PNG, or move it away")
+    if not path.is_file():  # a pipe would be waited for, and a device read, without an end
+        raise DataError(f"{path}: is not a regular file: move it away")
     try:
         content = path.read_bytes()
         with Image.open(io.BytesIO(content)) as image:
@@ -209,7 +282,9 @@ def _opened(path: Path) -> Iterator[tuple[Image.Image, str]]:
             if frames > 1 and image.format not in WITH_A_WHOLE_FIRST_FRAME:
                 raise ValueError(f"it has {frames} frames; save the one to learn")
             yield image, hashlib.sha256(content).hexdigest()
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
+    except DataError:
+        raise
+    except Exception as error:  # whatever Pillow and its plugins make of a damaged file
         raise DataError(f"{path}: not a readable image ({one_line(error)})") from error
 
 
@@ -231,9 +306,28 @@ def _left_out(parts: Sequence[_Part], others: Sequence[str]) -> Iterator[str]:
         yield f"{in_several} images in several classes, or in train/ and test/"
 
 
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def _upright(opened: Image.Image) -> Image.Image:
+    """The image by its EXIF orientation. Pillow's `exif_transpose` also writes all other tags anew, and fails at those
+    that viewers pass over, such as a rational number -1/0."""
+    opened.load()
+    turn = UPRIGHT.get(opened.getexif().get(ExifTags.Base.Orientation))  # type: ignore[arg-type]
+    return opened if turn is None else opened.transpose(turn)
+
+
 def _as_seen(opened: Image.Image) -> Image.Image:
     """Upright, over white, with eight bits a channel."""
-    image: Image.Image = ImageOps.exif_transpose(opened)
+    image = _upright(opened)
     if image.has_transparency_data:
         colours = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), colours).convert("RGB")

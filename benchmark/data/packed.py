@@ -12,8 +12,9 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +31,30 @@ Pixels = npt.NDArray[np.uint8]
 _Part = tuple[Pixels, npt.NDArray[np.int64], tuple[str, ...]]  # images_NCHW, labels_N and classes
 
 
-def is_packed(folder: Path) -> bool:
-    """Whether the folder has packed files, if only of one split."""
-    return bool(_part_files(folder, "train") or _part_files(folder, "test"))
+@dataclass(frozen=True)
+class Packed:
+    """Represent a folder of packed files (`Source`).
+
+    `sha256` has the hash of each listed file; `note` is for pages, if the set exists only in packed form.
+    """
+
+    folder: Path
+    sha256: Mapping[str, str] = field(compare=False)
+    note: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether the folder has packed files of at least one split."""
+        return bool(_part_files(self.folder, "train") or _part_files(self.folder, "test"))
+
+    def files(self) -> Iterable[Path]:
+        return self.folder.glob("*.npz")
+
+    def read(self) -> Raw:
+        return read_packed(self.folder, self.sha256, self.note)
+
+    def is_listed(self) -> bool | None:
+        return all(file_sha256(path) == self.sha256.get(path.name) for path in self.files()) if self.sha256 else None
 
 
 def read_packed(folder: Path, sha256: Mapping[str, str], note: str) -> Raw:

@@ -11,10 +11,10 @@ import hashlib
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import PIL
@@ -36,6 +36,27 @@ class Raw:
     classes: tuple[str, ...]
     unlabelled: Any = None
     note: str = ""
+
+
+class Source(Hashable, Protocol):
+    """Represent a data set that was found on this machine, in one of four layouts.
+
+    `digits` of scikit-learn, torchvision's original files, packed .npz files, and a user's folder of images. Only
+    `datasets.find` decides which of them a set has.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder with its files."""
+
+    def files(self) -> Iterable[Path]:
+        """List all files that the set is read from, and possibly others."""
+
+    def read(self) -> Raw:
+        """Read the images. Raise DataError if the set is not complete."""
+
+    def is_listed(self) -> bool | None:
+        """Return whether the suite lists these files by their hashes; None if that is known only after `read`."""
 
 
 def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str, classes: list[str]) -> Raw:
@@ -90,3 +111,25 @@ def stamp_of(folder: Path, files: Iterable[Path], *also: object) -> str:
             status = path.stat()
             seen.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
     return hashlib.sha256(repr((*also, sorted(seen))).encode(errors="surrogateescape")).hexdigest()
+
+
+OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eaDir")  # never images
+
+
+def is_visible(name: str) -> bool:
+    """Return whether a file or folder of this name is part of a data set."""
+    return not name.startswith(".") and not name.endswith("~") and name not in OF_SYSTEMS
+
+
+def files_below(folder: Path) -> list[Path]:
+    """List each visible file once, whatever links lead to it."""
+    places, walked = [], set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = Path(parent).resolve()
+        folders[:] = [name for name in folders if is_visible(name) and real not in walked]
+        places += [(parent, name) for name in names if is_visible(name) and real not in walked]
+        walked.add(real)
+    files: dict[Path, Path] = {}
+    for place in sorted(places):
+        files.setdefault(Path(*place).resolve(), Path(*place))
+    return list(files.values())

@@ -13,14 +13,14 @@ import socket
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cache_folder, cached, own_split, stamp_of
+from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cache_folder, cached, files_below, own_split, stamp_of
 from benchmark.data.tables import largest_remainders
 from benchmark.errors import DataError, one_line
 
@@ -126,15 +126,50 @@ READERS: Mapping[str, Callable[..., Raw]] = {
 _READ_ERRORS = (OSError, RuntimeError, ValueError, TypeError, EOFError, AssertionError, KeyError)
 
 
-def read_original(name: str, original: Sequence[str], folder: Path) -> Raw:
-    """A set in torchvision's own layout; nothing is written. Raises DataError where it is not whole."""
-    marker, reader, *arguments = original
-    try:
-        return READERS[reader](str(folder), False, *arguments)
-    except _READ_ERRORS as error:
-        raise DataError(
-            f"{folder / marker}: {name} is incomplete ({one_line(error)}): delete it or copy it again"
-        ) from error
+class Digits:
+    """Represent scikit-learn's digits, which are the same everywhere (`Source`)."""
+
+    folder = Path()
+
+    def files(self) -> Iterable[Path]:
+        return ()
+
+    def read(self) -> Raw:
+        return read_digits()
+
+    def is_listed(self) -> bool | None:
+        return True
+
+
+@dataclass(frozen=True)
+class Original:
+    """Represent a set in torchvision's own layout, which is only read (`Source`)."""
+
+    name: str
+    marker: str  # a path that shows that it is there
+    reader: str
+    arguments: tuple[str, ...]
+    folder: Path
+
+    @property
+    def is_here(self) -> bool:
+        return (self.folder / self.marker).exists()
+
+    def files(self) -> Iterable[Path]:
+        top = self.folder / Path(self.marker).parts[0]
+        return files_below(top) if top.is_dir() else self.folder.glob(f"*{top.suffix}")
+
+    def read(self) -> Raw:
+        try:
+            return READERS[self.reader](str(self.folder), False, *self.arguments)
+        except _READ_ERRORS as error:
+            raise DataError(
+                f"{self.folder / self.marker}: {self.name} is incomplete ({one_line(error)}): "
+                "delete it or copy it again"
+            ) from error
+
+    def is_listed(self) -> bool | None:
+        return None
 
 
 def download(name: str, original: Sequence[str], searched: str) -> Path:

@@ -4,7 +4,7 @@ The reports make the papers' tables of properties of it (FedSwitch Table 1, Semi
 of the trees that a method sends or keeps (student, teacher, momentum).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -30,21 +30,27 @@ class Exchange(Observer):
         nothing = {"together": False, "pseudo_labels": False, "state": {}, "holders": {}}
         self._seen: dict[str, Any] = deepcopy({**nothing, **(before or {})})
         self._call: set[str] = set()  # who trained in the call of `fit` in progress
+        self._tied: Collection[str] = ()  # names of weights that are sent under another name
         self._answered = False  # whether it has given an outcome: all its jobs are seen before the first
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        assert isinstance(pl_module, FederatedModule)
+        self._tied = pl_module.environment.tied
 
     def on_job(self, job: Job, round_number: int) -> None:
         if self._answered:  # a job after an outcome: another call of `fit`
             self._call, self._answered = set(), False
         seen = self._of(job)
-        _note(seen["received"], job.receives)
+        _note(seen["received"], job.receives, self._tied)
         views = {f"{name}/{view}" for name, stream in job.data.items() for view in stream.views}
         seen["views"] = sorted(views.union(seen["views"]))
 
     def on_outcome(self, job: Job, outcome: Outcome) -> None:
         self._answered = True
         seen = self._of(job)
-        _note(seen["sent"], outcome.sends)
-        _note(seen["kept"], outcome.private or {})
+        _note(seen["sent"], outcome.sends, self._tied)
+        _note(seen["kept"], outcome.private or {}, self._tied)
         self._seen["pseudo_labels"] |= "pseudo/seen" in outcome.metrics
         if outcome.steps:
             seen["trains"] = True
@@ -53,7 +59,7 @@ class Exchange(Observer):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
         assert isinstance(pl_module, FederatedModule)
-        _note(self._seen["state"], pl_module.state.server)
+        _note(self._seen["state"], pl_module.state.server, self._tied)
 
     def summary(self) -> dict[str, Any]:
         """JSON values. "training": "parallel" where server and clients trained in one call of `fit`, "alternate" where
@@ -72,7 +78,7 @@ def holder_of(job: Job) -> str:
     return HOLDERS.get(job.key.client, "client")
 
 
-def _note(known: Bytes, tree: Tree) -> None:
+def _note(known: Bytes, tree: Tree, tied: Collection[str]) -> None:
     for name, value in tree.items():
         if value is not None:
-            known[name] = max(known.get(name, 0), tree_bytes({name: value}))
+            known[name] = max(known.get(name, 0), tree_bytes({name: value}, tied))

@@ -21,7 +21,7 @@ from benchmark.methods.protocol import Batch, Job, Key, Selected
 from benchmark.streams import numpy_stream, torch_stream
 
 # Images augmented in one go: large enough to spread the cost of each tensor operation, small enough to stay in cache.
-# Part of the numbers: the augmentation's draws are made per span.
+# The draws come image by image from the job's stream, so that this number moves no result.
 SPAN = 512
 
 
@@ -93,7 +93,9 @@ class JobBatches:
         self._environment = environment
         self._job = job
         self._names = (purpose, "round", round_number, *key_names(job.key))
-        self._sources = sources_of(job, environment, round_number, selected or {})
+        selected = selected or {}
+        self._sources = sources_of(job, environment, round_number, selected)
+        self._chosen = {name: some.positions_N for name, some in selected.items()}
         self._phases = len(job.update.phases)
         empty = [name for name, source in self._sources.items() if not len(source)]
         if empty:
@@ -136,12 +138,14 @@ class JobBatches:
         draw = torch_stream(seed, *self._names, name, "augmentation")
         in_source_P = torch.from_numpy(np.concatenate(order))
         at_P = to_device(source.positions_N[in_source_P], device)
-        given_N = source.pseudo_labels_N
+        given_N, chosen_N = source.pseudo_labels_N, self._chosen.get(name)
+        in_subset_P = in_source_P if chosen_N is None else chosen_N[in_source_P]
         known = [None if given_N is None else to_device(given_N[in_source_P], device)]
         known += [None if values_N is None else values_N[at_P] for values_N in (source.labels_N, source.truth_N)]
         pseudo, labels, truth = (
             repeat(None) if values_P is None else iter(values_P.split(sizes)) for values_P in known
         )
+        positions = iter(to_device(in_subset_P, device).split(sizes))
         per_span = max(1, SPAN // max(1, sizes[0]))
         spans = [sizes[first : first + per_span] for first in range(0, len(sizes), per_span)]
         for span, at_S in zip(spans, at_P.split(list(map(sum, spans))), strict=True):
@@ -149,7 +153,13 @@ class JobBatches:
             views = make_views(images_NCHW, stream.views, self._environment.augmentation, data.mean, data.std, draw)
             for pieces in zip(*(images.split(span) for images in views.values()), strict=True):
                 batch_views = dict(zip(views, pieces, strict=True))
-                yield Batch(views=batch_views, labels_N=next(labels), pseudo_labels_N=next(pseudo)), next(truth)
+                batch = Batch(
+                    views=batch_views,
+                    labels_N=next(labels),
+                    pseudo_labels_N=next(pseudo),
+                    positions_N=next(positions),
+                )
+                yield batch, next(truth)
 
 
 def key_names(key: Key) -> tuple[str | int, ...]:

@@ -140,6 +140,18 @@ class Environment:
         network = build(model, data.image_shape, data.num_classes, seed=self.experiment.seed)
         return network.to(device).to(memory_format=memory_format(torch.device(device), self.experiment.precision))
 
+    @cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the network's weights that are not trained."""
+        return tuple(name for name, _ in self.network().named_buffers())
+
+    @cached_property
+    def tied(self) -> frozenset[str]:
+        """Further names of tensors that the network has under another name, too: who sends one sends the other."""
+        first: dict[int, str] = {}
+        named = self.network().state_dict(keep_vars=True).items()
+        return frozenset(name for name, tensor in named if first.setdefault(id(tensor), name) != name)
+
     def setup(self) -> Setup:
         federation = self.experiment.federation
         return Setup(
@@ -147,7 +159,7 @@ class Environment:
             generator=lambda *names: numpy_stream(self.experiment.seed, "start", *names),
             model=self.experiment.model,
             num_classes=self.data.num_classes,
-            buffers=lambda: [name for name, _ in self.network().named_buffers()],
+            buffers=lambda: self.buffers,
             width=lambda: cast(nn.Linear, self.network().get_submodule(head_of(self.experiment.model))).in_features,
             K=self.K,
             C=federation.C,

@@ -23,7 +23,8 @@ from benchmark.federated.stopping import check
 from benchmark.federated.trees import moved
 from benchmark.losses import supervised_loss
 from benchmark.methods.protocol import SERVER, Weights
-from benchmark.streams import torch_stream
+from benchmark.models.build import own_copy
+from benchmark.streams import seed_globals, torch_stream
 
 CHUNK = 128  # images a forward pass on a CPU: what a small network makes of them then still fits a core's cache
 CUDA_PIXELS = 2048 * 32 * 32  # of a forward pass on CUDA
@@ -87,6 +88,7 @@ class Evaluator:
         `<set>/accuracy`, `/precision`, `/recall` and `/auroc` (macro, fractions), `<set>/loss` (mean cross-entropy,
         nats).
         """
+        seed_globals(self._environment.experiment.seed, "evaluation")
         logits_ND = self._logits(voters[0])
         if len(voters) > 1:
             total_ND = sum(self._logits(weights).double().softmax(dim=1) for weights in voters)
@@ -98,8 +100,9 @@ class Evaluator:
         return {f"{self._prefix}/{name}": value for name, value in measured.items()}
 
     def _logits(self, weights: Weights) -> Tensor:
-        load(self._network, weights)
-        return logits_of(self._network, self._environment, self._part)
+        network = own_copy(self._network, self._environment.experiment.model)
+        load(network, weights)
+        return logits_of(network, self._environment, self._part)
 
 
 def scores(logits_ND: Tensor, labels_N: Tensor) -> dict[str, float]:

@@ -18,11 +18,11 @@ from benchmark.federated.local import LocalModule, gradient, load, module_class,
 from benchmark.federated.machine import failures_named, faster_products
 from benchmark.federated.trees import first_not_finite, moved
 from benchmark.losses import leave_out_rejected
-from benchmark.methods.calls import finished, started
+from benchmark.methods.calls import finished, marks_of, refuse_change, started
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Local, Outcome, PartName, Reader, Tree, Weights
-from benchmark.models.build import Model
+from benchmark.models.build import Model, is_own, own_copy
 from benchmark.models.norms import statistics_over
-from benchmark.streams import seed_global, torch_stream
+from benchmark.streams import seed_global, seed_globals, torch_stream
 
 REMEDY = "choose a smaller optimizer.lr"
 TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
@@ -34,7 +34,8 @@ def keeper_of(job: Job) -> str:
 
 
 class JobRunner:
-    """Runs one job at a time in this process, on one device. Its networks and modules are reused from job to job.
+    """Runs one job at a time in this process, on one device. Its networks and modules are reused from job to job, but
+    for those of a user's own network: each job has a fresh copy, so that nothing but weights passes between jobs.
 
     `fast`: on a CPU, another local step than the plain one, to the same numbers but for their last bits. The
     optimizer's step is one kernel; matrix products are oneDNN's, where they are float32; images below tau pass no
@@ -67,6 +68,12 @@ class JobRunner:
 
     def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
         """The job's outcome, and the loss of each of its local steps."""
+        received = marks_of(job.receives)
+        outcome, losses = self._trained(job, round_number, private)
+        refuse_change(job.update, "local work", "what it received", received, job.receives)
+        return outcome, losses
+
+    def _trained(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
         job, local = self._started(job, round_number, private, "train")
         if local is None:
             return Outcome(key=job.key, sends={}), []
@@ -87,12 +94,11 @@ class JobRunner:
             return gradient(*self._training(job, local, round_number, "gradient"))
 
     def _started(self, job: Job, round_number: int, private: Tree | None, purpose: str) -> tuple[Job, Local | None]:
-        """The job with what it receives, and tensors of its update, on the runner's device; and what `start` gives."""
-        held = {name: value for name, value in vars(job.update).items() if isinstance(value, Tensor)}
-        update = replace(job.update, **moved(held, self._device)) if held else job.update  # type: ignore[type-var]
-        job = replace(job, receives=moved(job.receives, self._device), update=update)
+        """The job with what it receives on the runner's device, and what `start` gives."""
+        job = replace(job, receives=moved(job.receives, self._device))
+        seed_globals(self._environment.experiment.seed, purpose, "round", round_number, *key_names(job.key))
         reader = self._reader(job, round_number, purpose)
-        return job, started(update, job.receives, moved(private, self._device), reader)
+        return job, started(job.update, job.receives, moved(private, self._device), reader)
 
     def _network(self, model: Model | None) -> nn.Module:
         if model not in self._networks:
@@ -114,7 +120,7 @@ class JobRunner:
             return schedule.factor(first + (0 if schedule.per_round else step * stride), T * rounds)
 
         kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen), local.layers)
-        if kind in self._modules:
+        if kind in self._modules and not self._is_own(job):
             self._modules[kind].reuse(job, local, rate_at)
         else:
             network, sgd, precision = self._network(job.network), experiment.optimizer, experiment.precision
@@ -123,6 +129,10 @@ class JobRunner:
             )
         seed_job(self._modules[kind], experiment.seed, round_number, job, purpose)
         return self._modules[kind], batches
+
+    def _is_own(self, job: Job) -> bool:
+        """Whether the job's network is a user's own, which may keep more than its weights from job to job."""
+        return is_own(job.network or self._environment.experiment.model)
 
     def _given(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
         """The quality so far: of the pseudo-labels that `start` gave, if it gave any."""
@@ -136,7 +146,8 @@ class JobRunner:
     def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
         names = (purpose, "round", round_number, *key_names(job.key), "start")
         draw = torch_stream(self._environment.experiment.seed, *names)
-        return JobReader(self._environment, self._network(job.network), job.key.client, round_number, draw)
+        network = own_copy(self._network(job.network), job.network or self._environment.experiment.model)
+        return JobReader(self._environment, network, job.key.client, round_number, draw)
 
 
 class JobReader:

@@ -5,7 +5,7 @@ Pseudo-labels are measured outside the method, which never sees a hidden label. 
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from benchmark.methods.protocol import Job, Outcome
 class Ledger:
     """Sums of one round, entered job by job. Bytes are those of the trees that were really handed over."""
 
-    def __init__(self, num_classes: int) -> None:
-        self._num_classes = num_classes
+    def __init__(self, num_classes: int, tied: Collection[str] = ()) -> None:
+        """`tied`: names of weights that are sent under another name (`Environment.tied`)."""
+        self._num_classes, self._tied = num_classes, tied
         self._counts = dict.fromkeys(("comm/bytes_up", "comm/bytes_down", "comm/sat_out", "local_steps"), 0)
         self._bytes_kept: dict[object, int] = {}  # by keeper: a client drawn twice keeps what its last job left
         self._sums: dict[str, float] = defaultdict(float)
@@ -27,10 +28,10 @@ class Ledger:
 
     def enter(self, job: Job, outcome: Outcome) -> None:
         if job.key.client >= 0:  # the server's own work crosses no network
-            self._counts["comm/bytes_down"] += tree_bytes(job.receives)
-            self._counts["comm/bytes_up"] += tree_bytes(outcome.sends)
+            self._counts["comm/bytes_down"] += tree_bytes(job.receives, self._tied)
+            self._counts["comm/bytes_up"] += tree_bytes(outcome.sends, self._tied)
             self._counts["comm/sat_out"] += outcome.sat_out
-            self._bytes_kept[job.keeps or job.key.client] = tree_bytes(outcome.private or {})
+            self._bytes_kept[job.keeps or job.key.client] = tree_bytes(outcome.private or {}, self._tied)
         self._counts["local_steps"] += outcome.steps
         self._pseudo.append({name: value for name, value in outcome.metrics.items() if name.startswith("pseudo/")})
         for name in outcome.metrics.keys() - self._pseudo[-1].keys():

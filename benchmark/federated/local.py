@@ -14,14 +14,15 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from benchmark.data.image_ops import to_device
 from benchmark.errors import ConfigError
 from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
 from benchmark.federated.environment import weights_of
 from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.trees import moved
-from benchmark.methods.calls import finished, loss_of
-from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Training, Weights
+from benchmark.methods.calls import check_size, finished, loss_of
+from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Step, Weights
 from benchmark.optim.sgd import SGD
 from benchmark.streams import seed_global, stream_seed, torch_stream
 
@@ -68,8 +69,14 @@ class LocalModule(pl.LightningModule):
         """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
         self.update, self.local, self.rate_at = job.update, local, rate_at
         self.rate = job.learning_rate or ("server" if job.key.client == SERVER else "client")
-        private = moved(local.private or {}, next(self.trainable.parameters()).device)
-        self.training_state = Training(trainable=self.trainable, frozen=self.frozen, private=private, step=0)
+        self.local_device = next(self.trainable.parameters()).device
+        self.step = Step(
+            trainable=self.trainable,
+            frozen=self.frozen,
+            received=job.receives,
+            private=moved(local.private or {}, self.local_device),
+            notes=moved(local.notes, self.local_device),
+        )
         # Read after the job, since a read within a step would wait for the device: what was reported, and the losses.
         self.reported: dict[str, list[Tensor]] = defaultdict(list)
         self.losses: list[Tensor] = []
@@ -81,7 +88,10 @@ class LocalModule(pl.LightningModule):
         self.frozen.eval().requires_grad_(False)
 
     def training_step(self, batch: LocalBatch, batch_idx: int) -> Tensor:
-        loss, aux = loss_of(self.update, batch.phase, self.trainable, self.frozen, batch.streams, self.draw)
+        self.step.batch = batch.streams
+        drawn = self.update.draws(self.draw, batch.streams)
+        self.step.drawn = {name: to_device(value, self.local_device) for name, value in drawn.items()}
+        loss, aux = loss_of(self.update, batch.phase, self.step)
         self.losses.append(loss.detach())
         for name, value in aux.items():
             if name not in ("labels_N", "kept_N"):
@@ -119,9 +129,9 @@ class LocalModule(pl.LightningModule):
             torch.nn.utils.clip_grad_norm_(self.trainable.parameters(), self.sgd.clip)
 
     def on_train_batch_end(self, outputs: Any, batch: LocalBatch, batch_idx: int) -> None:
-        self.training_state.step += 1
+        self.step.number += 1
         with torch.no_grad():
-            self.update.after_step(self.training_state)
+            self.update.after_step(self.step)
 
 
 def added_up(values: Iterable[Tensor]) -> float:
@@ -272,10 +282,12 @@ def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> O
     local = module.local
     local.trainable = {name: weights_of(network) for name, network in module.trainable.items()}
     local.frozen = {name: weights_of(network) for name, network in module.frozen.items()}
-    local.momentum, local.steps = momentum, module.training_state.step
-    if local.private is not None or module.training_state.private:
-        local.private = module.training_state.private
+    local.momentum, local.notes, local.steps = momentum, module.step.notes, module.step.number
+    if local.private is not None or module.step.private:
+        local.private = module.step.private
     local.totals = {name: added_up(values) for name, values in module.reported.items()}
+    for name, total in local.totals.items():
+        check_size(job.update, "loss", name, total)
     sends = finished(job.update, local)
     # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.
     totals = {name: total * (local.steps / len(module.reported[name])) for name, total in local.totals.items()}

@@ -6,12 +6,14 @@ one. It has the environment variables and the standard streams that its parent h
 """
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
 from typing import Any
 
 CPU = "cpu"  # the device that any number of processes share
@@ -20,8 +22,37 @@ LOADED = ["benchmark.records.run", "benchmark.verdicts.families", "benchmark.fed
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
+    """Cores that this process may run on, and no more than a container gives it time for (`docker --cpus=2`)."""
+    cores, quota = len(os.sched_getaffinity(0)), _quota()
+    return cores if quota >= cores else max(1, math.ceil(quota))
+
+
+def _quota(system: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> float:
+    """The cores' worth of time that the process's control groups allow; infinite where they set no limit."""
+    quotas = [math.inf]
+    with contextlib.suppress(OSError, ValueError):
+        for line in process.read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            mount = system / controllers if controllers else system  # version 1 has a folder for each set
+            folder = mount / group.lstrip("/")
+            for place in (folder, *folder.parents):  # each group is bound by those around it, too
+                quotas.append(_quota_in(place))
+                if place == mount:
+                    break
+    return min(quotas)
+
+
+def _quota_in(group: Path) -> float:
+    """The quota over the period in a group's files, of version 2 or 1."""
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    return math.inf
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """Trees of named tensors: mappings of mappings, with tensors, numbers and None as leaves."""
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,15 +30,35 @@ def copied(tree: Any) -> Any:
     return mapped(tree, Tensor.clone)
 
 
+def with_own_leaves(tree: Any, known: dict[int, Any] | None = None) -> Any:
+    """Copy a tree with all that can be changed in place. What is in it twice is so in the copy."""
+    known = {} if known is None else known
+    if isinstance(tree, Mapping):
+        return {name: with_own_leaves(value, known) for name, value in tree.items()}
+    if isinstance(tree, list | tuple) and type(tree) in (list, tuple):
+        return type(tree)(with_own_leaves(value, known) for value in tree)
+    if id(tree) not in known:
+        if isinstance(tree, Tensor):
+            known[id(tree)] = tree.detach().clone().requires_grad_(tree.requires_grad)
+        else:
+            known[id(tree)] = copy.deepcopy(tree)
+    return known[id(tree)]
+
+
 def moved(tree: Any, device: torch.device) -> Any:
     """The tree with its tensors on the device; those that are there already stay as they are."""
     return mapped(tree, lambda tensor: tensor.to(device))
 
 
-def tree_bytes(tree: Mapping[str, Any]) -> int:
-    """Bytes of all tensors in a tree; a plain number counts 8."""
-    values = [value for _, value in leaves(tree)]
-    return sum(value.nbytes if isinstance(value, Tensor) else 8 for value in values if value is not None)
+def tree_bytes(tree: Mapping[str, Any], tied: Collection[str] = ()) -> int:
+    """Bytes of all tensors in a tree; a plain number counts 8. `tied`: names of weights that are there once more."""
+    total = 0
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            total += 0 if name in tied else tree_bytes(value, tied)
+        elif value is not None and name not in tied:
+            total += value.nbytes if isinstance(value, Tensor) else 8
+    return total
 
 
 def first_not_finite(tree: Mapping[str, Any]) -> str | None:

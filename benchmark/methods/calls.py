@@ -3,16 +3,31 @@
 A return value that the contract does not allow ends in one line that names the function and what to return.
 """
 
-from collections.abc import Mapping, Sequence
-from numbers import Real
+import contextlib
+import inspect
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from numbers import Integral, Real
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
 from benchmark.methods.catalogue import method_name
+
+# Names in a record that the suite measures or computes itself: a method's own metrics have other names.
+RESERVED_STARTS = ("test/", "validation/", "pseudo/", "diversity/", "comm/", "time/", "rounds_to/", "exchange/")
+COLUMNS = (  # of `benchmark.load`
+    *("cell_key", "seed", "status", "profile", "round", "local_steps"),
+    *("method", "data", "labels", "network", "partition", "K", "C", "T"),
+)
+OF_THE_SUITE = ("comm/shared_images",)  # metrics of our own methods under a reserved start
+LARGEST = 1e300  # of a number in a record (`records.schema`)
 
 
 def first_state(method: Any, setup: fl.Setup) -> fl.State:
@@ -26,44 +41,189 @@ def first_state(method: Any, setup: fl.Setup) -> fl.State:
 def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
     """`round`, which returns a State and numbers."""
     wanted = "a State and the numbers to record, such as `state, {}`"
-    state, named = _pair(method, f"round {world.round}", method.round(state, world), fl.State, Real, wanted)
+    function, clients = f"round {world.round}", Watched(state.clients)
+    result = method.round(replace(state, clients=clients), world)
+    clients.refuse_change(method, function)
+    state, named = _pair(method, function, result, fl.State, Real, wanted)
+    for name, value in named.items():
+        check_name(method, function, name)
+        check_size(method, function, name, value)
     return state, {name: value if type(value) is int else float(value) for name, value in named.items()}
+
+
+def check_name(owner: object, function: str, name: str) -> None:
+    """Raise ConfigError for a metric under a name that the suite uses itself, or that no table can show."""
+    if name in COLUMNS or (name.startswith(RESERVED_STARTS) and name not in OF_THE_SUITE):
+        raise ConfigError(
+            f"{method_name(owner)}, {function}: reports {name!r}, which is a name of the suite's own; report it under "
+            f"another one, such as 'own/{name.rpartition('/')[2]}'"
+        )
+    if not name or not name.isprintable():
+        raise ConfigError(
+            f"{method_name(owner)}, {function}: reports {name!r}, which no table can show; use letters and digits"
+        )
+
+
+def check_size(owner: object, function: str, name: str, value: Any) -> None:
+    """Raise ConfigError for a number that no record can hold. One that is not finite counts as not measured."""
+    try:
+        is_too_large = math.isfinite(value) and not -LARGEST < value < LARGEST
+    except OverflowError:  # a whole number of hundreds of digits
+        is_too_large = True
+    if is_too_large:
+        raise ConfigError(
+            f"{method_name(owner)}, {function}: reports a number of more than 300 digits as {name!r}, which no record "
+            "can hold; report its logarithm"
+        )
 
 
 def models_of(method: Any, state: fl.State) -> dict[str, fl.Weights]:
     """`models`, which names one set of weights or more."""
-    models = method.models(state)
+    with _only_read(method, "models", state) as given:
+        models = method.models(given)
     if not isinstance(models, Mapping) or not models or not all(map(_is_weights, models.values())):
         _refuse(method, "models", _type(models), "the weights to evaluate by name, such as {'student': weights}")
     return dict(models)
 
 
-def jobs_given(jobs: Sequence[fl.Job]) -> Sequence[fl.Job]:
-    """What a method hands to `world.fit`."""
+def voters_of(method: Any, state: fl.State) -> list[fl.Weights]:
+    """`voters`, which lists weights. Empty for a method without it."""
+    if not hasattr(method, "voters"):
+        return []
+    with _only_read(method, "voters", state) as given:
+        voters = method.voters(given)
+    if not isinstance(voters, Sequence) or not all(map(_is_weights, voters)):
+        _refuse(method, "voters", _type(voters), "a list of weights to evaluate together, such as [weights]")
+    return list(voters)
+
+
+def jobs_given(jobs: Sequence[fl.Job], K: int) -> Sequence[fl.Job]:
+    """What a method hands to `world.fit`, for K clients."""
     if not isinstance(jobs, Sequence) or not all(isinstance(job, fl.Job) for job in jobs):
         raise ConfigError(f"world.fit was given {_type(jobs)}; give it a list of Job(...)")
+    clients: list[Any] = [job.key.client for job in jobs]
+    for client in clients:
+        is_whole = isinstance(client, Integral) and not isinstance(client, bool)
+        if not is_whole or not (0 <= client < K or client in (fl.SERVER, fl.CENTRAL)):
+            raise ConfigError(
+                f"world.fit was given a job of client {client!r}, but clients are 0 to {K - 1}; take one of those, "
+                "SERVER or CENTRAL"
+            )
     return jobs
 
 
+Marks = list[tuple[str, object, object]]  # of each leaf of a tree: its name, itself, and the state that it is in
+
+
+def marks_of(tree: object, name: str = "") -> Marks:
+    """What tells whether a tree was changed in place. Of a tensor: how often that was done, which torch counts."""
+    if isinstance(tree, Mapping):
+        return [mark for key, value in tree.items() for mark in marks_of(value, f"{name}.{key}" if name else f"{key}")]
+    if isinstance(tree, list | tuple):
+        return [mark for index, value in enumerate(tree) for mark in marks_of(value, f"{name}[{index}]")]
+    if isinstance(tree, Tensor):
+        return [(name, tree, None if tree.is_inference() else tree._version)]
+    return [(name, tree, tree.tobytes() if isinstance(tree, np.ndarray) else None)]
+
+
+def change_since(marks: Marks, tree: object) -> str | None:
+    """The name of the first leaf of the tree that was changed, added, removed or replaced since; None: there is none.
+
+    A tensor that is changed by way of its `.data` or of a NumPy array is not seen to be.
+    """
+    for before, now in zip_longest(marks, marks_of(tree)):
+        if before is None or now is None:
+            return str((before or now)[0])
+        if before[0] != now[0] or before[1] is not now[1] or before[2] != now[2]:
+            return before[0]
+    return None
+
+
+def refuse_change(owner: object, function: str, what: str, marks: Marks, tree: object) -> None:
+    """Raise ConfigError where the tree was changed since."""
+    if (name := change_since(marks, tree)) is not None:
+        raise ConfigError(
+            f"{method_name(owner)}, {function}: changes {name or 'an entry'} of {what} in place; make a new tensor, "
+            "such as `weight = weight + change` for `weight += change`"
+        )
+
+
+@contextlib.contextmanager
+def unchanged(owner: object, function: str, what: str, tree: object) -> Iterator[None]:
+    """Raise ConfigError where what is done inside changes the tree in place."""
+    marks = marks_of(tree)
+    yield
+    refuse_change(owner, function, what, marks, tree)
+
+
+class Watched(Mapping[str, fl.Tree]):
+    """The state of clients as a method may read it. `refuse_change` looks at what was read."""
+
+    def __init__(self, clients: Mapping[str, fl.Tree]) -> None:
+        self._clients = clients
+        self._marks: dict[str, Marks] = {}
+
+    def __getitem__(self, keeper: str) -> fl.Tree:
+        tree = self._clients[keeper]
+        if keeper not in self._marks:
+            self._marks[keeper] = marks_of(tree)
+        return tree
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __contains__(self, keeper: object) -> bool:
+        return keeper in self._clients
+
+    def refuse_change(self, owner: object, function: str) -> None:
+        """Raise ConfigError where a tree that was read was changed since."""
+        for keeper, marks in self._marks.items():
+            refuse_change(owner, function, f"what {keeper} keeps", marks, self._clients[keeper])
+
+
 def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-    """`start`, which returns the weight sets to train, or None."""
+    """Call `start`, which returns the weight sets to train, or None.
+
+    Raise ConfigError also if a loss or `after_step` cannot be called with one `Step`, before anything is trained.
+    """
+    for function in (*update.phases, "after_step"):
+        _check_takes_a_step(update, function)
     local = update.start(received, private, reader)
     if local is not None and not (isinstance(local, fl.Local) and all(map(_is_weights, local.trainable.values()))):
         _refuse(update, "start", _type(local), "None or Local(trainable={'student': weights})")
     return local
 
 
-def loss_of(update: fl.LocalUpdate, phase: int, *arguments: Any) -> fl.Loss:
+def _check_takes_a_step(update: fl.LocalUpdate, function: str) -> None:
+    """Raise ConfigError if the function takes other arguments than one `Step`, as in earlier versions."""
+    signature = inspect.signature(getattr(update, function))
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise ConfigError(
+            f"{method_name(update)}, {function}: takes {signature}, but it is called with one Step; write "
+            f"`def {function}(self, step)` and use step.trainable, step.frozen, step.batch, step.draw, step.received, "
+            "step.private, step.notes and step.number"
+        ) from None
+
+
+def loss_of(update: fl.LocalUpdate, phase: int, step: fl.Step) -> fl.Loss:
     """The loss of one local step and what to report. A scalar tensor, and scalar tensors by name.
 
     Of pseudo-labels "labels_N", whole numbers, and "kept_N", bools.
     """
     name = update.phases[phase]
     wanted = "the loss, a scalar tensor, and scalar tensors to report, such as `loss, {}`"
-    loss, aux = _pair(update, name, getattr(update, name)(*arguments), Tensor, Tensor, wanted)
+    loss, aux = _pair(update, name, getattr(update, name)(step), Tensor, Tensor, wanted)
     labels_N, kept_N = aux.get("labels_N"), aux.get("kept_N")
     for reported, value in aux.items():
-        if value.dim() and reported not in ("labels_N", "kept_N"):
+        if reported in ("labels_N", "kept_N"):
+            continue
+        check_name(update, name, reported)
+        if value.dim():
             _refuse(update, name, f"{_type(value)} as {reported!r}", wanted)
     if kept_N is not None and (
         labels_N is None or labels_N.shape != kept_N.shape or labels_N.is_floating_point() or kept_N.dtype != torch.bool
@@ -79,6 +239,15 @@ def finished(update: fl.LocalUpdate, local: fl.Local) -> fl.Tree:
     if not isinstance(sends, Mapping):
         _refuse(update, "finish", _type(sends), "what is sent by name, such as {'student': weights}")
     return dict(sends)
+
+
+@contextlib.contextmanager
+def _only_read(method: Any, function: str, state: fl.State) -> Iterator[fl.State]:
+    """Give the state to a function that must not change it. Raise ConfigError where it does."""
+    clients = Watched(state.clients)
+    with unchanged(method, function, "the state", state.server):
+        yield replace(state, clients=clients)
+    clients.refuse_change(method, function)
 
 
 def _pair(owner: object, function: str, result: Any, first: type, values: type, wanted: str) -> Any:

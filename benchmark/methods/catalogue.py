@@ -37,13 +37,16 @@ def method_class(name: str) -> type:
     return cls
 
 
-def check_known(name: object) -> None:
-    """Raise ConfigError for a record's method that is neither the suite's nor imported. A method of the user's own
-    is imported where she named it on the command line; a record's name imports nothing."""
+def check_known(name: object, what: str = "method") -> None:
+    """Raise ConfigError for a record's method or network that is neither the suite's nor imported.
+
+    A custom one is imported where the user named it on the command line; a record's name imports nothing.
+    """
     if isinstance(name, str) and ":" in name and name.partition(":")[0] not in sys.modules:
+        field = {"method": "method.kind", "network": "model.network"}[what]
         raise ConfigError(
-            f"method.kind: {quoted(name)} is not a method of this suite, and a record's own code is not run; "
-            f"if you trust it, type --method {quoted(name)[1:-1]}"
+            f"{field}: {quoted(name)} is not a {what} of this suite, and a record's own code is not run; "
+            f"if you trust it, type --{what} {quoted(name)[1:-1]}"
         )
 
 

@@ -115,14 +115,17 @@ class LabelledUpdate(shared.SupervisedUpdate):
         assert labels_N is not None
         D = len(reader.on_noise(received["student"]))  # as many classes as the network has
         local.frozen = {"recorded": received["student"]}
-        local.for_finish = {"counts": torch.bincount(labels_N, minlength=D)}
+        local.notes["counts"] = torch.bincount(labels_N, minlength=D)
         return local
 
-    def after_step(self, training: fl.Training) -> None:
-        passes, inside = divmod(training.step, self.steps_a_pass)
+    def finish(self, local: fl.Local) -> fl.Tree:
+        return {**super().finish(local), **local.notes}
+
+    def after_step(self, step: fl.Step) -> None:
+        passes, inside = divmod(step.number, self.steps_a_pass)
         if inside:
             return
-        student, recorded = training.trainable["student"], training.frozen["recorded"]
+        student, recorded = step.student, step.frozen["recorded"]
         if passes == 1:
             shared.ema_(recorded, student, decay=0.0)
         elif (passes - 1) % self.method.residual_every == 0:
@@ -143,12 +146,15 @@ class PseudoLabelUpdate(shared.StudentUpdate):
         counts_D = received.get("counts", torch.ones(D)).to(logits_ND.device)
         labels_N, kept_N = balanced_labels(logits_ND, counts_D, self.method)
         local = shared.with_own_labels(self.begin(received, private, reader), labels_N, kept_N)
-        local.for_finish = {"counts": torch.bincount(labels_N[kept_N], minlength=D)}
+        local.notes["counts"] = torch.bincount(labels_N[kept_N], minlength=D)
         return local
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        images = batch["unlabelled"]
-        loss = supervised_loss(trainable["student"](images.views["weak"]), images.given_N)
+    def finish(self, local: fl.Local) -> fl.Tree:
+        return {**super().finish(local), **local.notes} if local.trainable else {}
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        images = step.batch["unlabelled"]
+        loss = supervised_loss(step.student(images.views["weak"]), images.given_N)
         return loss, {"client/unlabelled_loss": loss}
 
 

@@ -16,28 +16,28 @@ Departures: reports/semifl/departures.md, entry 19. Besides:
 5. ReMixMatch's running means are taken once a round, over all images.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmark.config import Count, NotNegative, Positive, Share, Whole, added
-from benchmark.data.image_ops import to_device
 from benchmark.losses import (
     consistency_loss,
     divergence_loss,
     loss_of_kept,
     mixup,
+    one_hot,
     pseudo_labels,
     sharpen,
     soft_label_loss,
     squared_error_loss,
 )
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import ReadOnlyUpdate, ServerUpdate, StudentUpdate, ema_, labelled_loss, predict_weak
+from benchmark.methods.shared import ServerUpdate, StudentUpdate, ema_, labelled_loss, predict_weak
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Central(fl.Method):
     views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # of unlabelled images
     ramp_share: ClassVar[float] = 0.0
 
-    def loss(self, step: "Step") -> fl.Loss:
+    def loss(self, step: fl.Step) -> fl.Loss:
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -66,8 +66,7 @@ class Central(fl.Method):
         if world.round > self.warm_start_rounds:
             size = self.batch_size * self.unlabelled_ratio
             data["unlabelled"] = fl.Stream(part="unlabelled", batch_size=size, views=self.views)
-            asked = self.asked(state, world)
-            update = CentralUpdate(method=self, keeps_momentum=True, ramp=self.ramp(world), **asked)
+            update = CentralUpdate(method=self, keeps_momentum=True, ramp=self.ramp(world))
         sends = world.fit_one(fl.CENTRAL, update, dict(state.server), data, keeps="central")
         return fl.State(server={name: sends.get(name, sends["student"]) for name in state.server}), {}
 
@@ -76,8 +75,12 @@ class Central(fl.Method):
         rounds = self.ramp_share * world.rounds
         return min(1.0, (world.round - 1) / rounds) if rounds else 1.0
 
-    def asked(self, state: fl.State, world: fl.World) -> fl.Tree:
-        """What a step needs besides its batches."""
+    def notes(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
+        """Return what the round's steps need besides their batches."""
+        return {}
+
+    def draws(self, generator: torch.Generator, images: int) -> dict[str, Tensor]:
+        """Draw what a step with so many images in all its views needs (`LocalUpdate.draws`)."""
         return {}
 
     def models(self, state: fl.State) -> dict[str, fl.Weights]:
@@ -90,56 +93,42 @@ class CentralUpdate(StudentUpdate):
 
     method: Central
     ramp: float = field(default=1.0, repr=False)
-    # The classes' shares of the labels, and of the predictions on unlabelled images.
-    shares_2D: Tensor | None = field(default=None, compare=False, repr=False)
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         local = super().begin(received, private, reader)
         if self.method.ema:
             local.frozen = {"average": received["average"]}
+        local.notes = {"ramp": self.ramp, **self.method.notes(received, reader)}
         return local
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        average = frozen["average"] if self.method.ema else trainable["student"]
-        return self.method.loss(
-            Step(
-                network=trainable["student"],
-                average=average,
-                labelled=batch["labelled"],
-                views=dict(batch["unlabelled"].views),
-                draw=draw,
-                ramp=self.ramp,
-                shares_2D=self.shares_2D,
-            )
-        )
+    def draws(self, generator: torch.Generator, batch: Mapping[str, fl.Batch]) -> dict[str, Tensor]:
+        views = [images for stream in batch.values() for images in stream.views.values()]
+        return self.method.draws(generator, sum(map(len, views)))
 
-    def after_step(self, training: fl.Training) -> None:
+    def loss(self, step: fl.Step) -> fl.Loss:
+        return self.method.loss(step)
+
+    def after_step(self, step: fl.Step) -> None:
         if self.method.ema:
-            ema_(training.frozen["average"], training.trainable["student"], self.method.ema)
+            ema_(step.frozen["average"], step.student, self.method.ema)
 
     def finish(self, local: fl.Local) -> fl.Tree:
         return {**super().finish(local), **local.frozen}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """What a loss may use: networks, batches and the round's ramp."""
+def views_of(step: fl.Step) -> Mapping[str, Tensor]:
+    """images_NCHW of the unlabelled batch by view."""
+    return step.batch["unlabelled"].views
 
-    network: nn.Module
-    average: nn.Module  # predicts in evaluation mode, and takes no gradient
-    labelled: fl.Batch
-    views: dict[str, Tensor]  # images_NCHW of the unlabelled batch
-    draw: torch.Generator
-    ramp: float
-    shares_2D: Tensor | None
 
-    def probabilities(self, view: str) -> Tensor:
-        """probs_ND of that view without a gradient."""
-        return torch.softmax(predict_weak(self.network, self.views[view], "train"), dim=-1)
+def probabilities(step: fl.Step, view: str) -> Tensor:
+    """probs_ND of that view without a gradient."""
+    return torch.softmax(predict_weak(step.student, views_of(step)[view], "train"), dim=-1)
 
-    def total(self, supervised: Tensor, unlabelled: Tensor, weight: float, **pseudo: Tensor) -> fl.Loss:
-        aux = {"server/loss": supervised, "client/loss": unlabelled, **pseudo}
-        return supervised + weight * self.ramp * unlabelled, aux
+
+def total(step: fl.Step, supervised: Tensor, unlabelled: Tensor, weight: float, **pseudo: Tensor) -> fl.Loss:
+    aux = {"server/loss": supervised, "client/loss": unlabelled, **pseudo}
+    return supervised + weight * step.notes["ramp"] * unlabelled, aux
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,12 +144,12 @@ class FixMatch(Central):
     unlabelled_ratio: Count = 7
     ema: Share = added(0.0)
 
-    def loss(self, step: Step) -> fl.Loss:
-        weak_ND = predict_weak(step.network, step.views["weak"], "train")
+    def loss(self, step: fl.Step) -> fl.Loss:
+        weak_ND = predict_weak(step.student, views_of(step)["weak"], "train")
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.threshold)
-        supervised = labelled_loss(step.network, step.labelled)
-        consistency = loss_of_kept(step.network, step.views["strong"], labels_N, kept_N)
-        return step.total(supervised, consistency, self.unlabelled_weight, labels_N=labels_N, kept_N=kept_N)
+        supervised = labelled_loss(step.student, step.batch["labelled"])
+        consistency = loss_of_kept(step.student, views_of(step)["strong"], labels_N, kept_N)
+        return total(step, supervised, consistency, self.unlabelled_weight, labels_N=labels_N, kept_N=kept_N)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,13 +165,13 @@ class UDA(Central):
     unlabelled_weight: NotNegative = 1.0  # lambda
     unlabelled_ratio: Count = 7
 
-    def loss(self, step: Step) -> fl.Loss:
-        weak_ND = predict_weak(step.network, step.views["weak"], "train")
+    def loss(self, step: fl.Step) -> fl.Loss:
+        weak_ND = predict_weak(step.student, views_of(step)["weak"], "train")
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.threshold)
-        supervised = labelled_loss(step.network, step.labelled)
+        supervised = labelled_loss(step.student, step.batch["labelled"])
         target_ND = torch.softmax(weak_ND / self.temperature, dim=-1)
-        divergence = divergence_loss(step.network(step.views["strong"]), target_ND, kept_N)
-        return step.total(supervised, divergence, self.unlabelled_weight, labels_N=labels_N, kept_N=kept_N)
+        divergence = divergence_loss(step.student(views_of(step)["strong"]), target_ND, kept_N)
+        return total(step, supervised, divergence, self.unlabelled_weight, labels_N=labels_N, kept_N=kept_N)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,12 +188,12 @@ class PseudoLabeling(Central):
     views = ("weak",)
     ramp_share = 0.4
 
-    def loss(self, step: Step) -> fl.Loss:
-        logits_ND = step.network(step.views["weak"])
+    def loss(self, step: fl.Step) -> fl.Loss:
+        logits_ND = step.student(views_of(step)["weak"])
         labels_N, _, kept_N = pseudo_labels(logits_ND, self.threshold)
         consistency = consistency_loss(logits_ND, labels_N, kept_N)
-        supervised = labelled_loss(step.network, step.labelled)
-        return step.total(supervised, consistency, self.unlabelled_weight, labels_N=labels_N, kept_N=kept_N)
+        supervised = labelled_loss(step.student, step.batch["labelled"])
+        return total(step, supervised, consistency, self.unlabelled_weight, labels_N=labels_N, kept_N=kept_N)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,13 +209,13 @@ class PiModel(Central):
     views = ("weak", "weak2")
     ramp_share = 0.4
 
-    def loss(self, step: Step) -> fl.Loss:
-        student_ND = torch.softmax(step.network(step.views["weak2"]), dim=-1)
+    def loss(self, step: fl.Step) -> fl.Loss:
+        student_ND = torch.softmax(step.student(views_of(step)["weak2"]), dim=-1)
         difference = squared_error_loss(student_ND, self.target(step)) / student_ND.shape[1]
-        return step.total(labelled_loss(step.network, step.labelled), difference, self.unlabelled_weight)
+        return total(step, labelled_loss(step.student, step.batch["labelled"]), difference, self.unlabelled_weight)
 
-    def target(self, step: Step) -> Tensor:
-        return step.probabilities("weak")
+    def target(self, step: fl.Step) -> Tensor:
+        return probabilities(step, "weak")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,8 +229,9 @@ class MeanTeacher(PiModel):
     unlabelled_weight: NotNegative = 50.0  # J's weight
 
     @torch.no_grad()
-    def target(self, step: Step) -> Tensor:
-        return torch.softmax(step.average(step.views["weak"]), dim=-1)
+    def target(self, step: fl.Step) -> Tensor:
+        average = step.frozen["average"] if self.ema else step.student
+        return torch.softmax(average(views_of(step)["weak"]), dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,11 +249,14 @@ class MixMatch(Central):
     views = ("weak", "weak2")
     ramp_share = 1 / 64
 
-    def loss(self, step: Step) -> fl.Loss:
-        guess_ND = sharpen((step.probabilities("weak") + step.probabilities("weak2")) / 2, self.temperature)
-        supervised, logits_MD, targets_MD = mixed(step, guess_ND, self.alpha)
+    def draws(self, generator: torch.Generator, images: int) -> dict[str, Tensor]:
+        return mix_draws(generator, images, self.alpha)
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        guess_ND = sharpen((probabilities(step, "weak") + probabilities(step, "weak2")) / 2, self.temperature)
+        supervised, logits_MD, targets_MD = mixed(step, guess_ND)
         difference = squared_error_loss(torch.softmax(logits_MD, dim=-1), targets_MD) / guess_ND.shape[1]
-        return step.total(supervised, difference, self.unlabelled_weight, **all_kept(guess_ND))
+        return total(step, supervised, difference, self.unlabelled_weight, **all_kept(guess_ND))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,29 +275,22 @@ class ReMixMatch(Central):
 
     ramp_share = 1 / 64
 
-    def asked(self, state: fl.State, world: fl.World) -> fl.Tree:
-        return world.fit_one(fl.CENTRAL, SharesUpdate(), {"student": state.server["student"]})
+    def draws(self, generator: torch.Generator, images: int) -> dict[str, Tensor]:
+        return mix_draws(generator, images, self.alpha)
 
-    def loss(self, step: Step) -> fl.Loss:
-        assert step.shares_2D is not None
-        guess_ND = sharpen(aligned(step.probabilities("weak"), *step.shares_2D), self.temperature)
-        supervised, logits_MD, targets_MD = mixed(step, guess_ND, self.alpha)
-        anchored = soft_label_loss(step.network(step.views["strong"]), guess_ND)
-        unlabelled = self.unlabelled_weight * soft_label_loss(logits_MD, targets_MD) + self.anchor_weight * anchored
-        return step.total(supervised, unlabelled, 1.0, **all_kept(guess_ND))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharesUpdate(ReadOnlyUpdate):
-    """shares_2D of the classes: among the labels, and in the mean prediction. The prediction is on the unlabelled
-    images."""
-
-    def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
-        logits_ND = reader.predict(received["student"], "unlabelled", "weak")
-        labels_N = reader.labels("labelled")
+    def notes(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
+        """Measure shares_2D of the classes: among the labels, and in the mean prediction on the unlabelled images."""
+        logits_ND, labels_N = reader.predict(received["student"], "unlabelled", "weak"), reader.labels("labelled")
         assert labels_N is not None
         known_D = torch.bincount(labels_N, minlength=logits_ND.shape[1]) / len(labels_N)
         return {"shares_2D": torch.stack([known_D, torch.softmax(logits_ND, dim=-1).mean(dim=0)])}
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        guess_ND = sharpen(aligned(probabilities(step, "weak"), *step.notes["shares_2D"]), self.temperature)
+        supervised, logits_MD, targets_MD = mixed(step, guess_ND)
+        anchored = soft_label_loss(step.student(views_of(step)["strong"]), guess_ND)
+        unlabelled = self.unlabelled_weight * soft_label_loss(logits_MD, targets_MD) + self.anchor_weight * anchored
+        return total(step, supervised, unlabelled, 1.0, **all_kept(guess_ND))
 
 
 def aligned(probs_ND: Tensor, known_D: Tensor, predicted_D: Tensor) -> Tensor:
@@ -313,20 +299,28 @@ def aligned(probs_ND: Tensor, known_D: Tensor, predicted_D: Tensor) -> Tensor:
     return weighted_ND / weighted_ND.sum(dim=-1, keepdim=True)
 
 
-def mixed(step: Step, guess_ND: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """MixMatch's Eqs. 8 to 14: the labelled images' loss, and logits_MD and targets_MD. Labelled images and both
-    views of the unlabelled ones are each mixed with one of all by max(lambda, 1 - lambda); logits and targets are of
-    the unlabelled ones."""
-    images_NCHW = torch.cat([step.labelled.views["weak"], *step.views.values()])
-    known_ND = F.one_hot(step.labelled.known_N, guess_ND.shape[1]).to(guess_ND)
-    targets_ND = torch.cat([known_ND, *[guess_ND] * len(step.views)])
-    rng = np.random.default_rng(int(torch.randint(2**62, (), generator=step.draw)))
-    lam_N = rng.beta(alpha, alpha, size=len(images_NCHW))
-    drawn_2N = np.stack([np.maximum(lam_N, 1 - lam_N), rng.permutation(len(images_NCHW))])
-    lam_N, other_N = to_device(torch.from_numpy(drawn_2N), images_NCHW.device)
-    lam_N1, other_N = lam_N.to(targets_ND)[:, None], other_N.long()
+def mix_draws(generator: torch.Generator, N: int, alpha: float) -> dict[str, Tensor]:
+    """Draw what N images are mixed by: lambda_N, at least a half each, and other_N, the image that each is mixed with.
+
+    MixMatch Eqs. 8 and 9. Through NumPy: torch has no draw from a Beta distribution with a generator.
+    """
+    rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+    lambda_N = rng.beta(alpha, alpha, size=N)
+    other_N = rng.permutation(N)
+    return {"lambda_N": torch.from_numpy(np.maximum(lambda_N, 1 - lambda_N)), "other_N": torch.from_numpy(other_N)}
+
+
+def mixed(step: fl.Step, guess_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the labelled images' loss, and logits_MD and targets_MD of the unlabelled ones (MixMatch Eqs. 8 to 14).
+
+    Labelled images and both views of the unlabelled ones are each mixed with one of all (`mix_draws`).
+    """
+    images_NCHW = torch.cat([step.batch["labelled"].views["weak"], *views_of(step).values()])
+    known_ND = one_hot(step.batch["labelled"].known_N, guess_ND.shape[1]).to(guess_ND)
+    targets_ND = torch.cat([known_ND, *[guess_ND] * len(views_of(step))])
+    lam_N1, other_N = step.drawn["lambda_N"].to(targets_ND)[:, None], step.drawn["other_N"]
     targets_ND = torch.lerp(targets_ND[other_N], targets_ND, lam_N1)
-    logits_ND = step.network(mixup(images_NCHW, images_NCHW[other_N], lam_N1[:, :, None, None]))
+    logits_ND = step.student(mixup(images_NCHW, images_NCHW[other_N], lam_N1[:, :, None, None]))
     n = len(known_ND)
     return soft_label_loss(logits_ND[:n], targets_ND[:n]), logits_ND[n:], targets_ND[n:]
 

@@ -104,12 +104,12 @@ class DataSharingUpdate(fl.LocalUpdate):
         selected = fl.Selected(positions_N=torch.tensor(positions_N, dtype=torch.int64))
         return fl.Local(trainable={"student": received["student"]}, selected={"labelled": selected})
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        student = trainable["student"]
-        loss = labelled_loss(student, batch["labelled"])
+    def loss(self, step: fl.Step) -> fl.Loss:
+        student = step.student
+        loss = labelled_loss(student, step.batch["labelled"])
         aux = {"client/supervised_loss": loss}
-        if "unlabelled" in batch:
-            views = batch["unlabelled"].views
+        if "unlabelled" in step.batch:
+            views = step.batch["unlabelled"].views
             weak_ND = predict_weak(student, views["weak"], "train")
             labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
             consistency = loss_of_kept(student, views["strong"], labels_N, kept_N)

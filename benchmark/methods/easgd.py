@@ -45,12 +45,12 @@ class ElasticUpdate(SupervisedUpdate):
         return fl.Local(
             trainable={"student": kept.get("student", common)},
             momentum=kept.get("momentum"),
-            for_finish={"common": common},
+            notes={"common": common},
         )
 
     def finish(self, local: fl.Local) -> fl.Tree:
         trained = local.trainable["student"]
-        pulled = ema(local.for_finish["common"], trained, self.alpha)
+        pulled = ema(local.notes["common"], trained, self.alpha)
         momentum = {"momentum": local.momentum} if self.keeps_momentum else {}
         local.private = {"student": pulled, **momentum}
         return {"student": trained if self.sends == "trained" else pulled}

@@ -189,11 +189,11 @@ class LabelledUpdate(fl.LocalUpdate):
             trainable={"student": student},
             momentum=kept.get("momentum"),
             private=private,
-            for_finish={"received": student},
+            notes={"received": student},
         )
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        loss = self.method.loss_on_labels(trainable["student"], batch["labelled"])
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss = self.method.loss_on_labels(step.student, step.batch["labelled"])
         return loss, {"client/labelled_loss": loss}
 
     def finish(self, local: fl.Local) -> fl.Tree:
@@ -204,7 +204,7 @@ class LabelledUpdate(fl.LocalUpdate):
 
     def _keeps(self, local: fl.Local) -> fl.Tree:
         momentum = {"momentum": local.momentum} if self.method.momentum == "released_code" else {}
-        return {**momentum, **(local.for_finish if self.again else {})}
+        return {**momentum, **({"received": local.notes["received"]} if self.again else {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,37 +216,38 @@ class MeanTeacherUpdate(LabelledUpdate):
         local = super().start(received, private, reader)
         kept = private or {}
         local.frozen = {"teacher": kept.get("teacher") or received.get("teacher") or local.trainable["student"]}
-        local.private = {**kept, "teacher_steps": kept.get("teacher_steps", 0)}
+        local.notes["teacher_steps"] = torch.tensor(float(kept.get("teacher_steps", 0)), dtype=torch.float64)
         return local
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+    def loss(self, step: fl.Step) -> fl.Loss:
         """Eqs. 2 and 3, and Eq. 1 where the client has labels."""
-        loss, aux = self.unlabelled_loss(trainable["student"], frozen["teacher"], batch["unlabelled"].views)
-        if "labelled" in batch:
-            supervised = self.method.loss_on_labels(trainable["student"], batch["labelled"])
+        loss, aux = self.unlabelled_loss(step)
+        if "labelled" in step.batch:
+            supervised = self.method.loss_on_labels(step.student, step.batch["labelled"])
             return supervised + loss, {**aux, "client/labelled_loss": supervised}
         return loss, aux
 
-    def unlabelled_loss(self, student: nn.Module, teacher: nn.Module, views: Mapping[str, Tensor]) -> fl.Loss:
+    def unlabelled_loss(self, step: fl.Step) -> fl.Loss:
         """Eqs. 2 and 3, the teacher on the view "weak" and the student on "weak2". Every prediction of the teacher
         is used, however unsure (the released .9 is for logging)."""
-        teacher_ND = torch.softmax(teacher(views["weak"]), dim=-1)
-        student_ND = torch.softmax(student(views["weak2"]), dim=-1)
+        views = step.batch["unlabelled"].views
+        teacher_ND = torch.softmax(step.frozen["teacher"](views["weak"]), dim=-1)
+        student_ND = torch.softmax(step.student(views["weak2"]), dim=-1)
         consistency = squared_error_loss(student_ND, sharpen(teacher_ND, self.method.temperature))
         labels_N = teacher_ND.argmax(dim=-1)
         kept_N = torch.ones_like(labels_N, dtype=torch.bool)
         aux = {"client/unlabelled_loss": consistency, "labels_N": labels_N, "kept_N": kept_N}
         return self.method.unlabelled_weight * consistency, aux
 
-    def after_step(self, training: fl.Training) -> None:
+    def after_step(self, step: fl.Step) -> None:
         """Eq. 4, whose alpha is the student's share. Released: a share of 1/1, 1/2, 1/3 ... until it falls to alpha
         (local_unsupervised.py:24-27: min(1 - 1 / (step + 1), .999) stays with the teacher); steps count over the
         client's rounds."""
-        alpha, steps = self.method.alpha, training.private["teacher_steps"]
-        share = alpha if self.method.ema_warm_up == "paper" else max(alpha, 1 / (steps + 1))
-        ema_(training.frozen["teacher"], training.trainable["student"], decay=1 - share, lerp=True)
-        training.private["teacher_steps"] = steps + 1
+        alpha, steps = self.method.alpha, step.notes["teacher_steps"]
+        share = alpha if self.method.ema_warm_up == "paper" else (1 / (steps + 1)).clamp(min=alpha)
+        ema_(step.frozen["teacher"], step.student, decay=1 - share, lerp=True)
+        step.notes["teacher_steps"] = steps + 1
 
     def _keeps(self, local: fl.Local) -> fl.Tree:
-        steps = (local.private or {}).get("teacher_steps", 0)
+        steps = (local.private or {}).get("teacher_steps", 0) + local.steps
         return {**super()._keeps(local), "teacher": local.frozen["teacher"], "teacher_steps": steps}

@@ -64,7 +64,9 @@ class FedDB(TwoLabellers):
         q_KD = torch.stack([sends["q"] for sends in trees]).double().cpu()
         shares_K = SHARES[self.shares](q_KD)
         target = mean([sends["student"] for sends in trees], shares_K.tolist())
-        student, velocity = momentum_step(student, target, state.server.get("velocity"), self.server_momentum)
+        student, velocity = momentum_step(
+            student, target, state.server.get("velocity"), self.server_momentum, world.buffers()
+        )
         bias = float((shares_K @ q_KD - 1 / q_KD.shape[1]).norm())
         server = {"student": student, "velocity": velocity}
         return fl.State(server=server), {"feddb/bias": bias, "feddb/largest_share": float(shares_K.max())}
@@ -88,26 +90,26 @@ class FedDBUpdate(ClientUpdate):
             return None
         # A stream needs an image: where none is kept, `loss` leaves out the one that stands in.
         sure_N = kept_N.nonzero().flatten() if kept_N.any() else torch.zeros(1, dtype=torch.int64)
-        self.notes.update(q=q_D.to(next(iter(received["student"].values())).device), kept_N=kept_N)
         local = self.begin(received, private, reader)
+        local.notes = {"q": q_D, "any_kept": bool(kept_N.any())}
         local.pseudo = fl.PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
         local.selected["unlabelled"] = fl.Selected(positions_N=sure_N, labels_N=labels_N[sure_N])
         return local
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        if not self.notes["kept_N"].any():  # read on the CPU
-            batch = {"labelled": batch["labelled"]}
-        return super().loss(trainable, frozen, batch, draw)
+    def loss(self, step: fl.Step) -> fl.Loss:
+        if not step.notes["any_kept"]:
+            step.batch = {"labelled": step.batch["labelled"]}
+        return super().loss(step)
 
-    def consistency(self, logits: Logits, unlabelled: fl.Batch) -> fl.Loss:
+    def consistency(self, logits: Logits, step: fl.Step) -> fl.Loss:
         """Of kept images alone. Moves q, too."""
         strong_ND = logits["strong"]
         batch_D = torch.softmax(strong_ND.detach(), dim=-1).mean(dim=0)
-        self.notes["q"] = KEEP * self.notes["q"] + (1 - KEEP) * batch_D
-        return supervised_loss(strong_ND, unlabelled.given_N), {}
+        step.notes["q"] = KEEP * step.notes["q"] + (1 - KEEP) * batch_D
+        return supervised_loss(strong_ND, step.batch["unlabelled"].given_N), {}
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        return {**super().finish(local), "q": self.notes["q"]}
+        return {**super().finish(local), "q": local.notes["q"]}
 
 
 def least_biased(q_KD: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad
 
 from benchmark.config import Count, Positive, Share
 from benchmark.losses import pseudo_labels, supervised_loss
@@ -76,56 +76,55 @@ class CopyUpdate(ClientUpdate):
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         local = super().begin(received, private, reader)
         local.trainable["copy"] = received["student"]
-        self.notes["steps"] = 0
+        local.notes["steps"] = torch.zeros((), dtype=torch.float64)
         return local
 
-    def of_copy(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+    def of_copy(self, step: fl.Step) -> fl.Loss:
         if self.phases[0] == "of_copy":
-            self.label(trainable["student"], batch)
+            self.label(step)
         with torch.no_grad():
-            self.notes["before"] = labelled_loss(trainable["copy"], batch["labelled"])
-        logits_ND = trainable["copy"](batch["unlabelled"].views["weak"])
-        loss = self._weighted(logits_ND, self.weights(trainable))
+            step.notes["before"] = labelled_loss(step.trainable["copy"], step.batch["labelled"])
+        logits_ND = step.trainable["copy"](step.batch["unlabelled"].views["weak"])
+        loss = self._weighted(logits_ND, self.weights(step), step)
         return loss, {"client/copy_loss": loss}
 
-    def of_student(
-        self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
-    ) -> fl.Loss:
-        method, logits = self.method, self.notes.pop("logits")
+    def of_student(self, step: fl.Step) -> fl.Loss:
+        method, logits = self.method, step.notes.pop("logits")
         with torch.no_grad():
-            d = self.notes["before"] - labelled_loss(trainable["copy"], batch["labelled"])
-        self.notes["steps"] += 1
-        weight = method.unlabelled_weight * min(1.0, self.notes["steps"] / method.ramp_steps)
-        supervised = supervised_loss(logits["labelled"], batch["labelled"].known_N)
-        weights_N, strong_ND = self.weights(trainable), logits["strong"]
+            d = step.notes["before"] - labelled_loss(step.trainable["copy"], step.batch["labelled"])
+        step.notes["steps"] = step.notes["steps"] + 1
+        ramp = (step.notes["steps"] / method.ramp_steps).clamp(max=1.0)
+        weight = (method.unlabelled_weight * ramp).to(logits["strong"])
+        supervised = supervised_loss(logits["labelled"], step.batch["labelled"].known_N)
+        weights_N, strong_ND = self.weights(step), logits["strong"]
         if method.feedback == "paper":
-            loss = supervised + weight * self._weighted(strong_ND, weights_N + d)
+            loss = supervised + weight * self._weighted(strong_ND, weights_N + d, step)
         else:
             own = supervised_loss(strong_ND, strong_ND.argmax(dim=-1))
-            loss = supervised + weight * self._weighted(strong_ND, weights_N) - d * own
-        kept_N = self.notes["sure_N"] if method.regulator == "released_code" else torch.ones_like(self.notes["sure_N"])
+            loss = supervised + weight * self._weighted(strong_ND, weights_N, step) - d * own
+        sure_N = step.notes["sure_N"]
         return loss, {
             "client/supervised_loss": supervised,
             "client/fine": weights_N.mean(),
             "client/coarse": d,
             "client/loss": loss,
-            "labels_N": self.notes["labels_N"],
-            "kept_N": kept_N,
+            "labels_N": step.notes["labels_N"],
+            "kept_N": sure_N if method.regulator == "released_code" else torch.ones_like(sure_N),
         }
 
-    def label(self, student: nn.Module, batch: fl.Batches) -> None:
+    def label(self, step: fl.Step) -> None:
         """What the phases of a batch share. Its graph lasts, since the student is stepped in the last one alone."""
-        logits = self.passed(student, batch)
+        logits = self.passed(step.student, step)
         labels_N, _, sure_N = pseudo_labels(logits["weak"], self.method.threshold)
         p_ND = torch.softmax(logits["weak"].detach(), dim=-1)
-        self.notes.update(logits=logits, labels_N=labels_N, sure_N=sure_N, p_ND=p_ND)
+        step.notes.update(logits=logits, labels_N=labels_N, sure_N=sure_N, p_ND=p_ND)
 
-    def weights(self, trainable: fl.Networks) -> Tensor:
+    def weights(self, step: fl.Step) -> Tensor:
         """weights_N of the pseudo-labels, without a gradient."""
-        return self.notes["sure_N"].float()
+        return step.notes["sure_N"].float()
 
-    def _weighted(self, logits_ND: Tensor, weights_N: Tensor) -> Tensor:
-        return (weights_N * F.cross_entropy(logits_ND, self.notes["labels_N"], reduction="none")).mean()
+    def _weighted(self, logits_ND: Tensor, weights_N: Tensor, step: fl.Step) -> Tensor:
+        return (weights_N * F.cross_entropy(logits_ND, step.notes["labels_N"], reduction="none")).mean()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,31 +146,33 @@ class RegulatedUpdate(CopyUpdate):
         local.trainable["fine"], local.layers = (private or {}).get("fine", fine), ("fine",)
         return local
 
-    def of_fine(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+    def of_fine(self, step: fl.Step) -> fl.Loss:
         """The labels' loss after a step of the copy, whose own weights take no gradient here."""
-        self.label(trainable["student"], batch)
-        copy = trainable["copy"]
+        self.label(step)
+        copy = step.trainable["copy"]
         buffers = {name: value.clone() for name, value in copy.named_buffers()}
-        before = {name: value.detach().requires_grad_() for name, value in copy.named_parameters()}
-        logits_ND = functional_call(copy, buffers | before, (batch["unlabelled"].views["weak"],))
-        loss = self._weighted(logits_ND, self._fine(trainable))
-        slopes = torch.autograd.grad(loss, list(before.values()), create_graph=True)
-        after = {
-            name: value - self.method.virtual_rate * slope
-            for (name, value), slope in zip(before.items(), slopes, strict=True)
-        }
-        logits_ND = functional_call(copy, buffers | after, (batch["labelled"].views["weak"],))
-        judged = supervised_loss(logits_ND, batch["labelled"].known_N)
+        before = {name: value.detach() for name, value in copy.named_parameters()}
+        weights_N = self._fine(step)
+
+        def weighted(weights: fl.Weights) -> Tensor:
+            own_buffers = {name: value.clone() for name, value in buffers.items()}  # a batch norm steps them in place
+            logits_ND = functional_call(copy, own_buffers | weights, (step.batch["unlabelled"].views["weak"],))
+            return self._weighted(logits_ND, weights_N, step)
+
+        slopes = grad(weighted)(before)
+        after = {name: value - self.method.virtual_rate * slopes[name] for name, value in before.items()}
+        logits_ND = functional_call(copy, buffers | after, (step.batch["labelled"].views["weak"],))
+        judged = supervised_loss(logits_ND, step.batch["labelled"].known_N)
         return judged, {"client/fine_loss": judged}
 
-    def weights(self, trainable: fl.Networks) -> Tensor:
+    def weights(self, step: fl.Step) -> Tensor:
         with torch.no_grad():
-            return self._fine(trainable)
+            return self._fine(step)
 
-    def _fine(self, trainable: fl.Networks) -> Tensor:
+    def _fine(self, step: fl.Step) -> Tensor:
         """f of the student's probabilities of the weak view."""
-        f = cast(nn.ParameterDict, trainable["fine"])
-        hidden_NH = torch.relu(F.linear(self.notes["p_ND"], f["hidden_weight"], f["hidden_bias"]))
+        f = cast(nn.ParameterDict, step.trainable["fine"])
+        hidden_NH = torch.relu(F.linear(step.notes["p_ND"], f["hidden_weight"], f["hidden_bias"]))
         return torch.sigmoid(F.linear(hidden_NH, f["last_weight"], f["last_bias"]))[:, 0]
 
     def finish(self, local: fl.Local) -> fl.Tree:

@@ -69,12 +69,12 @@ class ClientUpdate(fl.LocalUpdate):
         gradient = private["gradient"] if private else {name: torch.zeros_like(w) for name, w in theta.items()}
         return fl.Local(trainable={"student": theta}, frozen={"anchor": theta, "gradient": gradient})
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        student, alpha = trainable["student"], self.method.alpha
-        loss = supervised = labelled_loss(student, batch["labelled"])
+    def loss(self, step: fl.Step) -> fl.Loss:
+        student, alpha = step.student, self.method.alpha
+        loss = supervised = labelled_loss(student, step.batch["labelled"])
         if alpha:
-            pull = proximal_term(student, frozen["anchor"], alpha, half=True)
-            inner_product = sum_over_weights(lambda g, w: (g.detach() * w).sum(), frozen["gradient"], student)
+            pull = proximal_term(student, step.frozen["anchor"], alpha, half=True)
+            inner_product = sum_over_weights(lambda g, w: (g.detach() * w).sum(), step.frozen["gradient"], student)
             loss = supervised - inner_product + pull
         return loss, {"client/supervised_loss": supervised, "client/loss": loss}
 

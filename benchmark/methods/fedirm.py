@@ -23,7 +23,7 @@ Legend: row c of relation_DD is a distribution, or zeros where the class has no 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from benchmark.config import Count, NotNegative, Positive, Share, ShareAbove0, ShareBelow1, ShareBetween, Whole, added
 from benchmark.errors import ConfigError
-from benchmark.losses import DROPOUTS, kept_rows, sharpen, squared_error_loss, supervised_loss
+from benchmark.losses import DROPOUTS, kept_rows, one_hot, sharpen, squared_error_loss, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.fed_consist import FedConsist, LabelledUpdate, MeanTeacherUpdate, share_of_labelled
 from benchmark.methods.shared import RunningMean
@@ -91,7 +91,7 @@ class FedIRM(FedConsist):
         relation = mean_relation(relations) if relations else state.server.get("relation")
         known, others = {} if relation is None else {"relation": relation}, []
         for job in (jobs[client] for client in cohort if not world.labelled[client]):
-            update = replace(cast(RelationMatching, job.update), relation_DD=relation, ramp=self.ramp(world))
+            update = replace(cast(RelationMatching, job.update), ramp=self.ramp(world))
             others.append(replace(job, update=update, receives={**job.receives, **known}))
         for outcome in world.fit(others):
             average.add(outcome.sends["student"], weight[outcome.key.client])
@@ -120,7 +120,7 @@ class FedIRM(FedConsist):
 
 def relation_matrix(logits_ND: Tensor, labels_N: Tensor, kept_N: Tensor, temperature: float) -> Tensor:
     """relation_DD: row c is softmax(v_c / tau). v_c is the mean of the logits of the kept images with label c."""
-    one_hot_ND = nn.functional.one_hot(labels_N, logits_ND.shape[1]).to(logits_ND.dtype)
+    one_hot_ND = one_hot(labels_N, logits_ND.shape[1]).to(logits_ND.dtype)
     logits_ND, one_hot_ND = kept_rows(logits_ND, kept_N), kept_rows(one_hot_ND, kept_N)
     counts_D1 = one_hot_ND.sum(dim=0)[:, None]
     means_DD = one_hot_ND.T @ logits_ND / counts_D1.clamp(min=1.0)
@@ -184,10 +184,10 @@ class RelationUpdate(fl.LocalUpdate):
         logits_ND = reader.predict(trained, "labelled", "plain")
         all_N = torch.ones_like(labels_N, dtype=torch.bool)
         relation_DD = relation_matrix(logits_ND, labels_N, all_N, self.method.relation_temperature)
-        return fl.Local(trainable={}, private=kept, for_finish={"relation": relation_DD})
+        return fl.Local(trainable={}, private=kept, notes={"relation": relation_DD})
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        return local.for_finish
+        return local.notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,13 +195,12 @@ class RelationMatching(MeanTeacherUpdate):
     """LocalTraining of a client without labels. The mean teacher's squared error, and the relations of each batch."""
 
     method: FedIRM
-    # What differs from round to round stays out of `repr`, by which the plan's costs tell kinds of jobs apart.
-    relation_DD: Tensor | None = field(default=None, compare=False, repr=False)  # what the job receives, for the loss
-    ramp: float = field(default=1.0, repr=False)
+    ramp: float = field(default=1.0, repr=False)  # of this round, which does not make another kind of job in a plan
 
-    def unlabelled_loss(self, student: nn.Module, teacher: nn.Module, views: Mapping[str, Tensor]) -> fl.Loss:
+    def unlabelled_loss(self, step: fl.Step) -> fl.Loss:
         """lambda ramp (L_c + L_IRM)."""
-        method = self.method
+        method, student, teacher = self.method, step.student, step.frozen["teacher"]
+        views = step.batch["unlabelled"].views
         teacher_ND, logits_ND = torch.softmax(teacher(views["weak"]), dim=-1), student(views["weak2"])
         student_ND = torch.softmax(logits_ND, dim=-1)
         consistency = squared_error_loss(student_ND, sharpen(teacher_ND, method.temperature))
@@ -216,9 +215,9 @@ class RelationMatching(MeanTeacherUpdate):
         confidence_N, labels_N = label_ND.max(dim=-1)
         kept_N = (entropy_N < method.uncertainty) & (confidence_N >= method.least_confidence)
         relations = consistency.new_zeros(())
-        if self.relation_DD is not None:
+        if "relation" in step.received:
             mine_DD = relation_matrix(logits_ND, labels_N, kept_N, method.relation_temperature)
-            relations = method.relation_weight * relation_loss(mine_DD, self.relation_DD.to(mine_DD))
+            relations = method.relation_weight * relation_loss(mine_DD, step.received["relation"].to(mine_DD))
         aux = {"client/unlabelled_loss": consistency, "client/relation_loss": relations}
         loss = method.unlabelled_weight * self.ramp * (consistency + relations)
         return loss, {**aux, "labels_N": labels_N, "kept_N": kept_N}

@@ -45,7 +45,6 @@ from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, sum_over_weights, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean, sent
-from benchmark.models.classifier import tensors_of
 
 Sets = dict[str, fl.Weights]  # "sigma" and "psi"
 
@@ -195,23 +194,20 @@ class ClientUpdate(fl.LocalUpdate):
         frozen = {name: weights for name, weights in sets.items() if name not in self.trains}
         for index, changed in received.get("helpers", {}).items():
             frozen[f"helper {index}"] = summed(sets["sigma"], applied(sets["psi"], changed))
-        return fl.Local(trainable={name: sets[name] for name in self.trains}, frozen=frozen, for_finish={"start": sets})
+        return fl.Local(trainable={name: sets[name] for name in self.trains}, frozen=frozen, notes={"start": sets})
 
-    def on_labels(
-        self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
-    ) -> fl.Loss:
+    def on_labels(self, step: fl.Step) -> fl.Loss:
         """sigma's loss; what is reported is the cross-entropy without its factor."""
-        sigma, psi = trainable["sigma"], {**trainable, **frozen}["psi"]
-        loss = supervised_loss(logits_of(sigma, psi, batch["labelled"].views["plain"]), batch["labelled"].known_N)
+        sigma, psi = step.trainable["sigma"], {**step.trainable, **step.frozen}["psi"]
+        labelled = step.batch["labelled"]
+        loss = supervised_loss(logits_of(sigma, psi, labelled.views["plain"]), labelled.known_N)
         return self.method.lambdas.s * loss, {self.reports: loss}
 
-    def without_labels(
-        self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator
-    ) -> fl.Loss:
+    def without_labels(self, step: fl.Step) -> fl.Loss:
         """psi's loss."""
-        views, lambdas = batch["unlabelled"].views, self.method.lambdas
-        psi, sigma = trainable["psi"], {**trainable, **frozen}["sigma"]
-        helpers = [network for name, network in frozen.items() if name.startswith("helper")]
+        views, lambdas = step.batch["unlabelled"].views, self.method.lambdas
+        psi, sigma = step.trainable["psi"], {**step.trainable, **step.frozen}["sigma"]
+        helpers = [network for name, network in step.frozen.items() if name.startswith("helper")]
         with torch.set_grad_enabled(bool(helpers) and torch.is_grad_enabled()):
             own_ND = logits_of(psi, sigma, views["plain"])
         with torch.no_grad():
@@ -230,7 +226,7 @@ class ClientUpdate(fl.LocalUpdate):
     def finish(self, local: fl.Local) -> fl.Tree:
         """Changes to the client's first weights are sent. It keeps the weights that the server computes from them,
         so that both know the same."""
-        start, ends = local.for_finish["start"], dict(local.trainable)
+        start, ends = local.notes["start"], dict(local.trainable)
         if "psi" in self.trains:
             ends["psi"] = hard_threshold(ends["psi"], self.method.psi_threshold)
         sends = {name: changes(start[name], ends[name], self.method.delta_threshold) for name in self.trains}
@@ -278,11 +274,10 @@ def summed(sigma: fl.Weights, psi: fl.Weights) -> fl.Weights:
 
 
 def logits_of(trained: nn.Module, other: nn.Module, images_NCHW: Tensor) -> Tensor:
-    """logits_ND of the sum of two weight sets. The first alone has a gradient."""
-    fixed = [value.detach() for value in tensors_of(other).parameters]
-    theta = torch._foreach_add(tensors_of(trained).parameters, fixed)
-    names = (name for name, _ in trained.named_parameters())
-    return functional_call(trained, dict(zip(names, theta, strict=True)), (images_NCHW,))
+    """Compute logits_ND of the sum of two weight sets. Only the first has a gradient."""
+    pairs = zip(trained.named_parameters(), other.parameters(), strict=True)
+    theta = {name: value + fixed.detach() for (name, value), fixed in pairs}
+    return functional_call(trained, theta, (images_NCHW,))
 
 
 def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N: Tensor) -> Tensor:

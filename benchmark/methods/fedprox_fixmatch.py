@@ -19,13 +19,12 @@ Departures: reports/fedswitch/departures.md. Besides, for all four methods:
 5. A last batch that is incomplete is trained on, as in FedMatch, whose data settings the paper follows.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.losses import loss_of_kept, proximal_term, pseudo_labels
@@ -48,39 +47,40 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
             frozen["teacher"] = received["teacher"]
         return fl.Local(trainable={"student": received["student"]}, frozen=frozen)
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+    def loss(self, step: fl.Step) -> fl.Loss:
         """L_s + lambda_u L_u + the proximal term. Without the terms for whose images the client has none."""
-        student, method = trainable["student"], self.method
+        student, method = step.student, self.method
         terms, aux = [], {}
-        if "labelled" in batch:
-            terms.append(shared.labelled_loss(student, batch["labelled"]))
+        if "labelled" in step.batch:
+            terms.append(shared.labelled_loss(student, step.batch["labelled"]))
             aux["client/supervised_loss"] = terms[0]
-        if "unlabelled" in batch:
-            consistency, reported = self._consistency(student, frozen, batch["unlabelled"].views)
+        if "unlabelled" in step.batch:
+            consistency, reported = self._consistency(step)
             terms.append(consistency if method.unlabelled_weight == 1.0 else method.unlabelled_weight * consistency)
             aux.update(reported)
         if method.mu:
-            terms.append(proximal_term(student, frozen["anchor"], method.mu, half=method.proximal == "half"))
+            terms.append(proximal_term(student, step.frozen["anchor"], method.mu, half=method.proximal == "half"))
         loss = reduce(torch.add, terms)
         return loss, {**aux, "client/loss": loss}
 
-    def _consistency(self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]) -> fl.Loss:
+    def _consistency(self, step: fl.Step) -> fl.Loss:
         """L_u of Eq. 5 on one batch, and what is reported of it."""
-        labels_N, _, kept_N = pseudo_labels(self._weak_logits(student, frozen, views["weak"]), self.method.threshold)
-        loss = loss_of_kept(student, views["strong"], labels_N, kept_N)
+        labels_N, _, kept_N = pseudo_labels(self._weak_logits(step), self.method.threshold)
+        loss = loss_of_kept(step.student, step.batch["unlabelled"].views["strong"], labels_N, kept_N)
         return loss, {"client/consistency_loss": loss, "labels_N": labels_N, "kept_N": kept_N}
 
-    def _weak_logits(self, student: nn.Module, frozen: fl.Networks, weak_NCHW: Tensor) -> Tensor:
+    def _weak_logits(self, step: fl.Step) -> Tensor:
         """The labeller's, which carry no gradient."""
+        weak_NCHW = step.batch["unlabelled"].views["weak"]
         if self.labeller == "student":
-            return shared.predict_weak(student, weak_NCHW, self.pseudo_label_mode)
+            return shared.predict_weak(step.student, weak_NCHW, self.pseudo_label_mode)
         with torch.no_grad():
-            return frozen["teacher"](weak_NCHW)
+            return step.frozen["teacher"](weak_NCHW)
 
-    def after_step(self, training: fl.Training) -> None:
+    def after_step(self, step: fl.Step) -> None:
         """Eq. 1 for the local teacher."""
-        if self.local_ratio is not None and "teacher" in training.frozen:
-            shared.ema_(training.frozen["teacher"], training.trainable["student"], self.local_ratio)
+        if self.local_ratio is not None and "teacher" in step.frozen:
+            shared.ema_(step.frozen["teacher"], step.student, self.local_ratio)
 
 
 @dataclass(frozen=True, kw_only=True)

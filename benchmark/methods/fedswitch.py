@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmark.config import NotNegative, Share, added
 from benchmark.errors import ConfigError
-from benchmark.losses import consistency_loss, kept_rows, pseudo_labels
+from benchmark.losses import consistency_loss, kept_rows, one_hot, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods.fedprox_fixmatch import ProximalFixMatchUpdate, TeacherStudent
 from benchmark.methods.shared import RunningMean, ema, sent
@@ -36,7 +35,7 @@ Prediction = Literal["mean_softmax", "histogram"]
 # Of each image, (N, D) in float64; their mean is that of the batch.
 DISTRIBUTIONS: Mapping[Prediction, Callable[[Tensor], Tensor]] = {
     "mean_softmax": lambda logits_ND: torch.softmax(logits_ND.double(), dim=-1),
-    "histogram": lambda logits_ND: F.one_hot(logits_ND.argmax(dim=-1), logits_ND.shape[-1]).double(),
+    "histogram": lambda logits_ND: one_hot(logits_ND.argmax(dim=-1), logits_ND.shape[-1]).double(),
 }
 
 
@@ -129,11 +128,12 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
             local.frozen.setdefault("teacher", received["student"])
         return local
 
-    def _consistency(self, student: nn.Module, frozen: fl.Networks, views: Mapping[str, Tensor]) -> fl.Loss:
+    def _consistency(self, step: fl.Step) -> fl.Loss:
         """L_u and the divergences. Every strong image passes the network, also those that are not kept."""
-        weak_ND = self._weak_logits(student, frozen, views["weak"])
+        views, frozen = step.batch["unlabelled"].views, step.frozen
+        weak_ND = self._weak_logits(step)
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
-        strong_ND = student(views["strong"])
+        strong_ND = step.student(views["strong"])
         loss = consistency_loss(strong_ND, labels_N, kept_N)
         reported = {"client/consistency_loss": loss, "labels_N": labels_N, "kept_N": kept_N}
         if "teacher" in frozen and self.labeller == "student":  # it is only watched

@@ -17,7 +17,7 @@ Departures: reports/semifl/departures.md, entries 22 to 24. Besides:
 4. Statistics are pooled (`semifl`, departure 8), and a pass at perturbed weights leaves them as they are.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -86,7 +86,7 @@ class FL2(fl.Method):
         for _, sends in shared.sent(shared.fit_each(world, world.cohort(), update, {"student": student}, data)):
             average.add(sends["student"], max(1.0 - sends["tau"], LEAST))
         mean = average.value() if average.total else None
-        return shared.momentum_step(student, mean, velocity, self.server_momentum)
+        return shared.momentum_step(student, mean, velocity, self.server_momentum, world.buffers())
 
 
 class Labelled(NamedTuple):
@@ -142,18 +142,19 @@ class ClientUpdate(shared.StudentUpdate):
             return None
         given = adaptively_labelled(logits_ND, self.method.threshold)
         local = shared.with_own_labels(self.begin(received, private, reader), given.labels_N, given.kept_N)
-        # A batch carries one number an image: its label, and D more where it is sure.
-        codes_N = (given.labels_N + logits_ND.shape[1] * given.sure_N)[given.kept_N]
-        local.selected["unlabelled"] = replace(local.selected["unlabelled"], labels_N=codes_N)
-        local.for_finish = {"tau": given.tau}  # line 24
+        local.notes.update(tau=given.tau, sure_M=given.sure_N)
         return local
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+    def finish(self, local: fl.Local) -> fl.Tree:
+        """Line 24."""
+        return {**super().finish(local), "tau": local.notes["tau"]}
+
+    def loss(self, step: fl.Step) -> fl.Loss:
         """Lines 15 to 21: Eqs. 10 to 14."""
-        method, network, images = self.method, trainable["student"], batch["unlabelled"]
+        method, network, images = self.method, step.student, step.batch["unlabelled"]
         logits_ND = network(images.views["strong"])
-        labels_N, sure_N = images.given_N % logits_ND.shape[1], images.given_N >= logits_ND.shape[1]
-        losses_N = nn.functional.cross_entropy(logits_ND, labels_N, reduction="none")
+        sure_N = images.of_images(step.notes["sure_M"])
+        losses_N = nn.functional.cross_entropy(logits_ND, images.given_N, reduction="none")
         loss = losses_N.mean()
         if not method.consistency_weight:
             return loss, {"client/loss": loss}

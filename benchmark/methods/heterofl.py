@@ -22,7 +22,7 @@ Departures (of its runs: reports/semifl/departures.md, entry 16):
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,7 +76,7 @@ class HeteroFL(fl.Method):
         jobs = [
             world.job(
                 client,
-                ClientUpdate(width=width, classes_M=classes[str(client)]),
+                ClientUpdate(width=width),
                 {"student": leading_slices(student, width)},
                 data,
                 network=replace(world.model, width=width),
@@ -93,9 +93,7 @@ class ClassesUpdate(ReadOnlyUpdate):
     """Trains nothing: the classes of which the client has labels."""
 
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
-        labels_N = reader.labels("labelled")
-        assert labels_N is not None
-        return {"classes": labels_N.unique()}
+        return {"classes": classes_of(reader)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +101,25 @@ class ClientUpdate(StudentUpdate):
     """The client's lines of Algorithm 1."""
 
     width: float
-    # The M classes that the client holds; plans tell kinds of jobs apart by `repr`.
-    classes_M: Tensor = field(compare=False, repr=False)
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        labelled = batch["labelled"]
-        with scaler(trainable["student"], self.width):
-            logits_ND = trainable["student"](labelled.views["weak"])
-        loss = supervised_loss(masked(logits_ND, self.classes_M), labelled.known_N)
+    def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
+        local = super().begin(received, private, reader)
+        local.notes["classes_M"] = classes_of(reader)
+        return local
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        labelled = step.batch["labelled"]
+        with scaler(step.student, self.width):
+            logits_ND = step.student(labelled.views["weak"])
+        loss = supervised_loss(masked(logits_ND, step.notes["classes_M"]), labelled.known_N)
         return loss, {"client/supervised_loss": loss}
+
+
+def classes_of(reader: fl.Reader) -> Tensor:
+    """classes_M, those of which the client has labels."""
+    labels_N = reader.labels("labelled")
+    assert labels_N is not None
+    return labels_N.unique()
 
 
 def masked(logits_ND: Tensor, classes_M: Tensor) -> Tensor:

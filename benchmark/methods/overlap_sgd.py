@@ -42,5 +42,5 @@ class OverlapSGD(ElasticMethod):
         anchor, velocity = state.server["anchor"], state.server["velocity"]
         update = ElasticUpdate(alpha=self.alpha, sends="pulled", keeps_momentum=self.momentum == "kept")
         mean = mean_of(trained_on_labels(update, anchor, world, self.batch_size), otherwise=None)
-        anchor, velocity = momentum_step(anchor, mean, velocity, self.beta)
+        anchor, velocity = momentum_step(anchor, mean, velocity, self.beta, world.buffers())
         return fl.State(server={"anchor": anchor, "velocity": velocity}), {}

@@ -9,7 +9,7 @@ Legend of shape suffixes in all methods: N images of a batch or of a part, C cha
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -69,6 +69,7 @@ class Batch:
     views: Mapping[str, Tensor]  # name -> images_NCHW, float32, normalised
     labels_N: Tensor | None
     pseudo_labels_N: Tensor | None = None  # those that `start` gave the images (`Selected`)
+    positions_N: Tensor | None = None  # int64, of the images in the participant's data subset; the engine sets them
 
     @property
     def known_N(self) -> Tensor:
@@ -81,6 +82,11 @@ class Batch:
         """The pseudo-labels, where `start` gave some."""
         assert self.pseudo_labels_N is not None
         return self.pseudo_labels_N
+
+    def of_images(self, values_M: Tensor) -> Tensor:
+        """Return values_N of this batch's images from one value per image of the data subset."""
+        assert self.positions_N is not None
+        return values_M[self.positions_N]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +117,7 @@ class Local:
     private: Tree | None = None  # stays with the holder; None: nothing is kept
     selected: dict[str, Selected] = field(default_factory=dict)  # stream -> its images, where not the whole part
     pseudo: PseudoLabelled | None = None
-    for_finish: Tree = field(default_factory=dict)  # what `start` leaves for `finish`
+    notes: Tree = field(default_factory=dict)  # what `start` leaves for the steps and for `finish`
     totals: dict[str, float] = field(default_factory=dict)  # after training: sums over the steps of what `loss` reports
     steps: int = 0  # after training: local steps taken
 
@@ -156,16 +162,32 @@ class Reader(Protocol):
 
 
 @dataclass(kw_only=True)
-class Training:
-    """A job between two local steps. Networks and private state may be changed in place."""
+class Step:
+    """Hold what `loss` and `after_step` may use of one local step.
+
+    The networks, `private` and `notes` may be changed in place. `notes` are the job's own: `start` leaves the first
+    ones in `Local.notes`, every step sees the ones of the step before, and `finish` gets the last.
+    """
 
     trainable: Networks
     frozen: Networks
-    private: Tree
-    step: int  # local steps taken in this job
+    batch: Mapping[str, Batch] = field(default_factory=dict)  # by the name of their stream
+    drawn: Mapping[str, Tensor] = field(default_factory=dict)  # what `LocalUpdate.draws` drew for this step
+    received: Tree = field(default_factory=dict)
+    private: Tree = field(default_factory=dict)
+    notes: Tree = field(default_factory=dict)
+    number: int = 0  # local steps taken in this job: in `loss` those before this one, in `after_step` with this one
+
+    @property
+    def student(self) -> nn.Module:
+        return self.trainable["student"]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise AttributeError that names what a step has: `step` was the counter's name in `Training`."""
+        names = ", ".join(vars(self))
+        raise AttributeError(f"a local step has no {name!r}; it has {names} and student")
 
 
-Batches = Mapping[str, Batch]  # one local step's batches, by the name of their stream
 Loss = tuple[Tensor, Mapping[str, Tensor]]  # of one local step, and what to report of it
 
 
@@ -192,14 +214,28 @@ class LocalUpdate:
         """The weight sets to train, from what was received and kept. None: this client sits the round out."""
         return Local(trainable={"student": received["student"]})
 
-    def loss(self, trainable: Networks, frozen: Networks, batch: Batches, draw: torch.Generator) -> Loss:
-        """The loss of one local step, and what to report of it. "labels_N" and "kept_N" are the pseudo-labels of the
-        stream "unlabelled" (their quality is measured outside, the method never sees a hidden label); every other
-        entry is a scalar, averaged over the job's steps without its gradient."""
+    def draws(self, generator: torch.Generator, batch: Mapping[str, Batch]) -> Mapping[str, Tensor]:
+        """Draw the random numbers that one local step needs besides its views, on the CPU; `step.drawn` has them.
+
+        `generator` is the job's own random stream. `loss` and `after_step` draw nothing themselves.
+        """
+        return {}
+
+    def loss(self, step: Step) -> Loss:
+        """Compute the loss of one local step, a scalar, and what to report of it.
+
+        "labels_N" and "kept_N" are the pseudo-labels of the stream "unlabelled": their quality is measured outside,
+        since a method never sees a hidden label. Every other entry is a scalar, averaged over the job's steps without
+        its gradient.
+
+        `loss` and `after_step` are functions of the step's tensors: they read no number from a tensor (`float`,
+        `.item()`, `if tensor`), draw nothing, and take the same operations in every step, whatever `step.number` is. A
+        value that changes from step to step is a tensor in `step.notes`. So a step can be recorded once and repeated.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
-    def after_step(self, training: Training) -> None:
-        """Work between local steps, in place (an EMA teacher in `training.frozen`)."""
+    def after_step(self, step: Step) -> None:
+        """Change networks, `private` or `notes` between local steps, in place (an EMA teacher in `step.frozen`)."""
 
     def finish(self, local: Local) -> Tree:
         """What is sent; nothing: the client sits out after all. What the client keeps is left in `local.private`."""

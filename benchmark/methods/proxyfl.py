@@ -140,34 +140,34 @@ class ProxyUpdate(ClientUpdate):
         local = super().begin(received, private, reader)
         if "projections" in received:
             local.trainable["projections"], local.layers = received["projections"], ("projections",)
-        self.notes.update(shares_D=received["shares"], counts_D=torch.zeros_like(received["shares"]))
+        local.notes["counts_D"] = torch.zeros_like(received["shares"])
         return local
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        student = cast(Classifier, trainable["student"])
+    def loss(self, step: fl.Step) -> fl.Loss:
+        student = cast(Classifier, step.student)
         head = cast(nn.Linear, student.get_submodule(student.head))
-        features = self.passed(student.features, batch)
+        features = self.passed(student.features, step)
         logits = {view: head(features_NF) for view, features_NF in features.items()}
-        loss, aux = self.loss_of(logits, frozen, batch)
+        loss, aux = self.loss_of(logits, step)
         classes_D = torch.arange(head.out_features, device=head.weight.device)
-        if "labelled" in batch:
-            known_ND = batch["labelled"].known_N[:, None] == classes_D
-            self.notes["counts_D"] = self.notes["counts_D"] + known_ND.sum(dim=0)
-        if "unlabelled" not in batch:
+        if "labelled" in step.batch:
+            known_ND = step.batch["labelled"].known_N[:, None] == classes_D
+            step.notes["counts_D"] = step.notes["counts_D"] + known_ND.sum(dim=0)
+        if "unlabelled" not in step.batch:
             return loss, aux
         best_MD = aux["labels_N"][:, None] == classes_D
-        self.notes["counts_D"] = self.notes["counts_D"] + (best_MD & aux["kept_N"][:, None]).sum(dim=0)
+        step.notes["counts_D"] = step.notes["counts_D"] + (best_MD & aux["kept_N"][:, None]).sum(dim=0)
         if not self.method.proxy_weight:
             return loss, aux
         p_MD = torch.softmax(logits["global"], dim=-1)
-        candidates_MD, unsure_M1 = self._candidates(p_MD), ~aux["kept_N"][:, None]
+        candidates_MD, unsure_M1 = self._candidates(p_MD, step), ~aux["kept_N"][:, None]
         weight_MD = torch.where(unsure_M1, p_MD * candidates_MD, best_MD.to(p_MD.dtype))
         sets = [torch.where(unsure_M1, candidates_MD, best_MD)] * 2  # weak and strong view
-        if "labelled" in batch:
-            sets.insert(0, self._labelled_candidates(batch["labelled"], frozen, classes_D))
+        if "labelled" in step.batch:
+            sets.insert(0, self._labelled_candidates(step, classes_D))
         compared = torch.cat(list(features.values())), head.weight
-        if "projections" in trainable:
-            layers = cast(nn.ParameterDict, trainable["projections"])
+        if "projections" in step.trainable:
+            layers = cast(nn.ParameterDict, step.trainable["projections"])
             compared = (
                 F.linear(compared[0], layers["feature_weight"], layers["feature_bias"]),
                 F.linear(compared[1], layers["proxy_weight"]),
@@ -176,23 +176,24 @@ class ProxyUpdate(ClientUpdate):
         loss = loss + self.method.proxy_weight * contrast
         return loss, {**aux, "client/proxy_loss": contrast, "client/loss": loss}
 
-    def _candidates(self, p_ND: Tensor) -> Tensor:
+    def _candidates(self, p_ND: Tensor, step: fl.Step) -> Tensor:
         if self.method.candidates is None:
-            return p_ND > self.notes["shares_D"]
+            return p_ND > step.received["shares"]
         return p_ND >= p_ND.topk(min(self.method.candidates, p_ND.shape[1]), dim=-1).values[:, -1:]
 
-    def _labelled_candidates(self, labelled: fl.Batch, frozen: fl.Networks, classes_D: Tensor) -> Tensor:
+    def _labelled_candidates(self, step: fl.Step, classes_D: Tensor) -> Tensor:
+        labelled = step.batch["labelled"]
         if self.method.labelled_candidates == "paper":
             return labelled.known_N[:, None] == classes_D
         with torch.no_grad():
-            logits_ND = frozen["global"](labelled.views["weak"])
+            logits_ND = step.frozen["global"](labelled.views["weak"])
         best = pseudo_labels(logits_ND, self.method.threshold)
-        candidates_ND = self._candidates(torch.softmax(logits_ND, dim=-1))
+        candidates_ND = self._candidates(torch.softmax(logits_ND, dim=-1), step)
         return torch.where(best.kept_N[:, None], best.labels_N[:, None] == classes_D, candidates_ND)
 
     def finish(self, local: fl.Local) -> fl.Tree:
         projections = {name: local.trainable[name] for name in local.layers}
-        return {**super().finish(local), **projections, "counts": self.notes["counts_D"]}
+        return {**super().finish(local), **projections, "counts": local.notes["counts_D"]}
 
 
 def contrast_loss(features_NF: Tensor, proxies_DF: Tensor, weight_MD: Tensor, sets_ND: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ Legend: M unlabelled images of a client.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -110,8 +110,6 @@ class ClientUpdate(StudentUpdate):
     """The local step of all of them."""
 
     method: TwoLabellers
-    # What the job's steps hand on to each other, from `start` to `finish`: a loss sees no private state.
-    notes: fl.Tree = field(default_factory=dict, compare=False, repr=False)
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         local, labels_N = super().begin(received, private, reader), reader.labels("labelled")
@@ -121,31 +119,32 @@ class ClientUpdate(StudentUpdate):
             local.selected["labelled"] = fl.Selected(positions_N=torch.arange(len(labels_N)).repeat(COPIES))
         return local
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        return self.loss_of(self.passed(trainable["student"], batch), frozen, batch)
+    def loss(self, step: fl.Step) -> fl.Loss:
+        return self.loss_of(self.passed(step.student, step), step)
 
-    def loss_of(self, logits: dict[str, Tensor], frozen: fl.Networks, batch: fl.Batches) -> fl.Loss:
+    def loss_of(self, logits: dict[str, Tensor], step: fl.Step) -> fl.Loss:
         """The loss of the student's logits by view, to which p_G's are added."""
-        terms, aux = [], {}
+        terms, aux, batch = [], {}, step.batch
         if "labelled" in batch:
             terms.append(supervised_loss(logits["labelled"], batch["labelled"].known_N))
             aux["client/supervised_loss"] = terms[0]
         if "unlabelled" in batch:
-            if "global" in frozen:
+            if "global" in step.frozen:
                 with torch.no_grad():
-                    logits["global"] = frozen["global"](batch["unlabelled"].views["weak"])
-            consistency, reported = self.consistency(logits, batch["unlabelled"])
+                    logits["global"] = step.frozen["global"](batch["unlabelled"].views["weak"])
+            consistency, reported = self.consistency(logits, step)
             terms.append(self.method.unlabelled_weight * consistency)
             aux.update({"client/consistency_loss": consistency, **reported})
         loss = torch.stack(terms).sum()
         return loss, {**aux, "client/loss": loss}
 
-    def consistency(self, logits: Logits, unlabelled: fl.Batch) -> fl.Loss:
+    def consistency(self, logits: Logits, step: fl.Step) -> fl.Loss:
         """L_u of one batch, and what is reported of it."""
         return self.method.consistency(logits)
 
-    def passed(self, student: Callable[[Tensor], Tensor], batch: fl.Batches) -> dict[str, Tensor]:
+    def passed(self, student: Callable[[Tensor], Tensor], step: fl.Step) -> dict[str, Tensor]:
         """What the student makes of all views of the batch, with a gradient."""
+        batch = step.batch
         images = {"labelled": batch["labelled"].views["weak"]} if "labelled" in batch else {}
         if "unlabelled" in batch:
             images.update(batch["unlabelled"].views)
@@ -194,35 +193,36 @@ class FlexMatchLPL(TwoLabellers):
 
 @dataclass(frozen=True, kw_only=True)
 class FlexMatchUpdate(ClientUpdate):
-    """Pseudo-labels that are given carry an image's position among the client's M."""
+    """Train with one threshold per class, which follows from the last sure label of each of the client's M images."""
 
     method: FlexMatchLPL
     client: int
     M: int
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        local, positions_M = super().begin(received, private, reader), torch.arange(self.M)
-        local.selected["unlabelled"] = fl.Selected(positions_N=positions_M, labels_N=positions_M)
+        local = super().begin(received, private, reader)
         local.private = private
         never_M = torch.full((self.M,), NEVER, device=next(iter(received["student"].values())).device)
         kept = (private or {}).get("last_sure", {}) if self.method.counts == "kept" else {}
-        self.notes["last_M"] = kept.get(str(self.client), never_M)
+        local.notes["last_M"] = kept.get(str(self.client), never_M)
         return local
 
-    def consistency(self, logits: Logits, unlabelled: fl.Batch) -> fl.Loss:
+    def consistency(self, logits: Logits, step: fl.Step) -> fl.Loss:
         """Thresholds are those before this batch."""
-        positions_N, tau = unlabelled.given_N, self.method.threshold
+        images, tau = step.batch["unlabelled"], self.method.threshold
         labels_N, confidence_N, sure_N = pseudo_labels(logits["weak"], tau)
-        last_M = self.notes["last_M"]
+        last_M = step.notes["last_M"]
         kept_N = confidence_N >= flexible_thresholds(last_M, logits["weak"].shape[-1], tau)[labels_N]
-        self.notes["last_M"] = last_M.index_copy(0, positions_N, torch.where(sure_N, labels_N, last_M[positions_N]))
+        assert images.positions_N is not None
+        last_N = torch.where(sure_N, labels_N, images.of_images(last_M))
+        step.notes["last_M"] = last_M.index_copy(0, images.positions_N, last_N)
         return consistency_loss(logits["strong"], labels_N, kept_N), {"labels_N": labels_N, "kept_N": kept_N}
 
     def finish(self, local: fl.Local) -> fl.Tree:
         kept = (local.private or {}).get("last_sure", {})  # of all clients where they share their momentum
         sends = super().finish(local)
         if self.method.counts == "kept":
-            last = {**kept, str(self.client): self.notes["last_M"]}
+            last = {**kept, str(self.client): local.notes["last_M"]}
             local.private = {**(local.private or {}), "last_sure": last}
         return sends
 

@@ -15,11 +15,13 @@ Departures: reports/semifl/departures.md, entries 1 to 9. Besides:
    such layers the pass for statistics does not happen.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
@@ -107,7 +109,7 @@ class SemiFL(fl.Method):
         if self.mix_weight:
             data["mix"] = fl.Stream.whole("unlabelled", self.batch_size)
         mean = mean_of(fit_each(world, world.cohort(), update, {"student": weights}, data), otherwise=None)
-        return momentum_step(weights, mean, velocity, self.server_momentum)
+        return momentum_step(weights, mean, velocity, self.server_momentum, world.buffers())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +134,21 @@ class ClientUpdate(StudentUpdate):
             local.selected["mix"] = fl.Selected(positions_N=drawn_N, labels_N=mix_labels_N)
         return local
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
+    def draws(self, generator: torch.Generator, batch: Mapping[str, fl.Batch]) -> dict[str, Tensor]:
+        """Draw lambda of Eq. 5 from Beta(a, a), a scalar, through NumPy: torch has no such draw from a generator."""
+        if not self.method.mix_weight:
+            return {}
+        rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+        return {"lambda": torch.tensor(rng.beta(self.method.beta, self.method.beta), dtype=torch.float64)}
+
+    def loss(self, step: fl.Step) -> fl.Loss:
         """Eqs. 5 to 8; one lambda a batch, not max(lambda, 1 - lambda) (utils.py:115-185)."""
-        network, fix = trainable["student"], batch["fix"]
+        network, fix = step.student, step.batch["fix"]
         fix_loss = supervised_loss(network(fix.views["strong"]), fix.given_N)
         if not self.method.mix_weight:
             return fix_loss, {"client/loss": fix_loss}
-        mix, a = batch["mix"], self.method.beta
-        # Through NumPy: torch has no Beta draw from a named generator.
-        lam = float(np.random.default_rng(int(torch.randint(2**62, (), generator=draw))).beta(a, a))
-        mixed_NCHW = mixup(fix.views["weak"], mix.views["weak"], lam)
+        mix, lam = step.batch["mix"], step.drawn["lambda"]
+        mixed_NCHW = mixup(fix.views["weak"], mix.views["weak"], lam.to(fix.views["weak"]))
         counts = (mix.given_N != NO_LABEL).float().mean()  # 1, or 0 where the mix is skipped
         mixed_loss = counts * mix_loss(network(mixed_NCHW), fix.given_N, mix.given_N.clamp(min=0), lam)
         loss = fix_loss + self.method.mix_weight * mixed_loss

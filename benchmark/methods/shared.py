@@ -3,7 +3,7 @@
 Sums run in job order in float64, so that a result depends neither on the number of workers nor on which is first.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.models.classifier import tensors_of
+from benchmark.models.tensors import tensors_of
 
 Otherwise = TypeVar("Otherwise", bound=fl.Weights | None)
 
@@ -31,15 +31,24 @@ class RunningMean:
         if not self._sums:
             self._like = weights
             self._sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
-        torch._foreach_add_([self._sums[name] for name in weights], list(weights.values()), alpha=weight)
+        values = [self._less_first(name, value) for name, value in weights.items()]
+        torch._foreach_add_([self._sums[name] for name in weights], values, alpha=weight)
         self.total += weight
+
+    def _less_first(self, name: str, value: Tensor) -> Tensor:
+        """The value; of whole numbers what is more than in the first set: float64 has none above 2^53 exactly."""
+        return value if value.is_floating_point() else value.long() - self._like[name].long()
 
     def value(self) -> fl.Weights:
         """The mean, in its former dtype (whole numbers are rounded down). Needs a positive total."""
-        means = {name: total / self.total for name, total in self._sums.items()}
-        kinds = {name: value.dtype for name, value in self._like.items()}
-        # The mean of equal whole numbers is that number, although thirds of it add up to a little less.
-        return {n: (v if kinds[n].is_floating_point else torch.floor(v + 1e-6)).to(kinds[n]) for n, v in means.items()}
+        means = {}
+        for name, first in self._like.items():
+            value = self._sums[name] / self.total
+            if not first.is_floating_point():
+                # A whole number is itself, although thirds of it add up to a little less.
+                value = first.long() + torch.floor(value + 1e-6).long()
+            means[name] = value.to(first.dtype)
+        return means
 
 
 def mean(weight_sets: Sequence[fl.Weights], coefficients: Sequence[float] | None = None) -> fl.Weights:
@@ -78,12 +87,19 @@ def ema(teacher: fl.Weights, student: fl.Weights, decay: float) -> fl.Weights:
 
 
 @torch.no_grad()
-def ema_(teacher: nn.Module, student: nn.Module, decay: float, *, lerp: bool = False) -> None:
-    """teacher <- decay x teacher + (1 - decay) x student, in place. Running statistics, too; counters are the
-    student's. decay 0 gives the student bit by bit, 1 leaves the teacher. `lerp`: as teacher + (1 - decay) (student
-    - teacher), which is rounded otherwise in the last bit; RSCFed's records were made so."""
+def ema_(teacher: nn.Module, student: nn.Module, decay: float | Tensor, *, lerp: bool = False) -> None:
+    """Set teacher <- decay x teacher + (1 - decay) x student, in place, also for running statistics.
+
+    Counters are the student's. decay 0 gives the student bit by bit, 1 leaves the teacher. `lerp`: as teacher + (1 -
+    decay) (student - teacher), which rounds differently in the last bit; RSCFed's records were made so. `decay` may be
+    a scalar of float64 if `lerp`: a share that changes from step to step.
+    """
     old, new = tensors_of(teacher), tensors_of(student)
-    if lerp:
+    if isinstance(decay, Tensor):
+        assert lerp
+        for mine, theirs in zip(old.floats, new.floats, strict=True):
+            mine.lerp_(theirs, (1 - decay).to(mine.dtype))
+    elif lerp:
         torch._foreach_lerp_(old.floats, new.floats, 1 - decay)
     else:
         torch._foreach_mul_(old.floats, decay)
@@ -93,16 +109,21 @@ def ema_(teacher: nn.Module, student: nn.Module, decay: float, *, lerp: bool = F
 
 
 def momentum_step(
-    weights: fl.Weights, target: fl.Weights | None, velocity: fl.Weights | None, beta: float
+    weights: fl.Weights,
+    target: fl.Weights | None,
+    velocity: fl.Weights | None,
+    beta: float,
+    buffers: Collection[str] = (),
 ) -> tuple[fl.Weights, fl.Weights | None]:
-    """v <- beta v + (w - target), w <- w - v for every trained parameter. Running statistics are the target's.
+    """v <- beta v + (w - target), w <- w - v for every trained parameter. Running statistics are the target's, and so
+    are all `buffers` (`World.buffers`), whose names in a custom norm are its own.
     SemiFL's global momentum: SGD with rate 1 on w - mean of the clients (modules.py:39-60). beta = 0 gives `target`
     (up to rounding). Returns the new weights and v, in float64. Without a target both come back unchanged."""
     if target is None:
         return weights, velocity
     moved, kept = {}, {}
     for name, value in weights.items():
-        if is_statistic(name):
+        if is_statistic(name) or name in buffers:
             moved[name] = target[name]
             continue
         change = value.double() - target[name].double()
@@ -138,11 +159,11 @@ class StudentUpdate(fl.LocalUpdate):
         return fl.Local(trainable={"student": received["student"]}, momentum=(private or {}).get("momentum"))
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        """The weights, and what `start` left for it. Nothing where nothing was trained."""
+        """The weights; nothing where nothing was trained."""
         if not local.trainable:
             return {}
         local.private = {"momentum": local.momentum} if self.keeps_momentum else None
-        return {"student": local.trainable["student"], **local.for_finish}
+        return {"student": local.trainable["student"]}
 
 
 def with_own_labels(local: fl.Local, labels_N: Tensor, kept_N: Tensor, stream: str = "unlabelled") -> fl.Local:
@@ -162,10 +183,10 @@ class ReadOnlyUpdate(fl.LocalUpdate):
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         answer = self.read(received, reader)
-        return fl.Local(trainable={}, for_finish=answer) if answer else None
+        return fl.Local(trainable={}, notes=answer) if answer else None
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        return local.for_finish
+        return local.notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +196,8 @@ class SupervisedUpdate(StudentUpdate):
     stream: str = "labelled"
     reports: str = "client/labelled_loss"
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        loss = labelled_loss(trainable["student"], batch[self.stream])
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss = labelled_loss(step.student, step.batch[self.stream])
         return loss, {self.reports: loss}
 
 

@@ -111,13 +111,13 @@ class ConsistencyUpdate(shared.StudentUpdate):
 
     objective: CRL | SelfTraining = CRL()
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        network = trainable["student"]
-        loss, labels_N, kept_N = self.unlabelled(network, batch["unlabelled"].views)
+    def loss(self, step: fl.Step) -> fl.Loss:
+        network = step.student
+        loss, labels_N, kept_N = self.unlabelled(network, step.batch["unlabelled"].views)
         aux = {"client/loss": loss, "labels_N": labels_N, "kept_N": kept_N}
-        if "labelled" not in batch:
+        if "labelled" not in step.batch:
             return loss, aux
-        labelled = shared.labelled_loss(network, batch["labelled"])
+        labelled = shared.labelled_loss(network, step.batch["labelled"])
         return loss + labelled, {**aux, "client/labelled_loss": labelled}
 
     def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

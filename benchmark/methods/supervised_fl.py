@@ -20,8 +20,6 @@ Departures:
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from benchmark.config import Count, NotNegative, ShareBelow1, added
 from benchmark.losses import proximal_term
 from benchmark.methods import protocol as fl
@@ -50,7 +48,9 @@ class SupervisedFL(fl.Method):
         mean = mean_of(outcomes, student, lambda client: world.labelled[client] if self.weighting == "size" else 1.0)
         kept: fl.Tree = {}
         if self.server_momentum:
-            mean, kept["velocity"] = momentum_step(student, mean, state.server.get("velocity"), self.server_momentum)
+            mean, kept["velocity"] = momentum_step(
+                student, mean, state.server.get("velocity"), self.server_momentum, world.buffers()
+            )
         return fl.State(server={"student": with_static_statistics(mean, world, range(world.K)), **kept}), {}
 
 
@@ -65,9 +65,9 @@ class FedProxUpdate(fl.LocalUpdate):
         student = received["student"]
         return fl.Local(trainable={"student": student}, frozen={"anchor": student} if self.method.mu else {})
 
-    def loss(self, trainable: fl.Networks, frozen: fl.Networks, batch: fl.Batches, draw: torch.Generator) -> fl.Loss:
-        student, mu = trainable["student"], self.method.mu
-        loss = supervised = labelled_loss(student, batch["labelled"], self.method.view)
+    def loss(self, step: fl.Step) -> fl.Loss:
+        student, mu = step.student, self.method.mu
+        loss = supervised = labelled_loss(student, step.batch["labelled"], self.method.view)
         if mu:
-            loss = supervised + proximal_term(student, frozen["anchor"], mu, half=self.method.proximal == "half")
+            loss = supervised + proximal_term(student, step.frozen["anchor"], mu, half=self.method.proximal == "half")
         return loss, {"client/supervised_loss": supervised, "client/loss": loss}

@@ -3,20 +3,22 @@
 import copy
 import inspect
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, imported, nearest
 from benchmark.errors import ConfigError, one_line
 from benchmark.models.classifier import Classifier, ImageShape
 from benchmark.models.norms import NORMS, require_groups_divide
-from benchmark.streams import stream_seed
+from benchmark.streams import apart, stream_seed
 
 # README.md of this folder says what a network is made by. Ours may have a width (a share of the hidden units), too.
 NETWORKS: Mapping[str, type[Classifier]] = {
@@ -68,6 +70,16 @@ def network_class(name: str) -> type[nn.Module]:
     return network
 
 
+def is_own(model: Model) -> bool:
+    """Whether the network is of a user's own file."""
+    return model.network not in NETWORKS
+
+
+def own_copy(network: nn.Module, model: Model) -> nn.Module:
+    """Copy a user's own network, which may keep more than its weights; ours is returned as it is."""
+    return copy.deepcopy(network) if is_own(model) else network
+
+
 def head_of(model: Model) -> str:
     """The name of the network's last linear layer. Raises ConfigError for a network without features."""
     network = network_class(model.network)
@@ -103,21 +115,61 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # torch.manual_seed would also seed the accelerators' generators, which fork_rng(devices=[]) does not restore.
         torch.default_generator.manual_seed(stream_seed(seed, "initial weights"))
-        if model.network in NETWORKS:
+        if not is_own(model):
             return network(image_shape, num_classes, norm, **options)
-        try:
-            built = network(image_shape, num_classes, norm, **options)
-            logits_ND = copy.deepcopy(built).eval()(torch.zeros(2, *image_shape))
-        except ConfigError:
-            raise
-        except Exception as error:  # whatever a user's network raises
+        with apart(seed, "initial weights"):
+            make = partial(network, image_shape, num_classes, norm, **options)
+            return _built_own(model, image_shape, num_classes, make)
+
+
+def _built_own(model: Model, image_shape: ImageShape, num_classes: int, make: Callable[[], nn.Module]) -> nn.Module:
+    """Make a user's own network and try it in both modes. Raise ConfigError where it cannot be trained here."""
+    try:
+        built = make()
+        check_own(model, built)
+        outputs = {}
+        for mode in ("evaluation", "training"):
+            outputs[mode] = copy.deepcopy(built).train(mode == "training")(torch.zeros(2, *image_shape))
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a user's network raises
+        raise ConfigError(
+            f"model.network: {model.network} fails on images {image_shape} ({one_line(error)})"
+        ) from error
+    for mode, logits_ND in outputs.items():
+        if not isinstance(logits_ND, torch.Tensor) or logits_ND.shape != (2, num_classes):
+            returned = tuple(logits_ND.shape) if isinstance(logits_ND, torch.Tensor) else type(logits_ND).__name__
             raise ConfigError(
-                f"model.network: {model.network} fails on images {image_shape} ({one_line(error)})"
-            ) from error
-    if not isinstance(logits_ND, torch.Tensor) or logits_ND.shape != (2, num_classes):
-        returned = tuple(logits_ND.shape) if isinstance(logits_ND, torch.Tensor) else type(logits_ND).__name__
-        raise ConfigError(f"model.network: {model.network} returns {returned} for 2 images of {num_classes} classes")
+                f"model.network: {model.network} returns {returned} for 2 images of {num_classes} classes in {mode} "
+                f"mode; return a tensor of shape (2, {num_classes})"
+            )
+        if not logits_ND.is_floating_point():
+            raise ConfigError(
+                f"model.network: {model.network} returns {logits_ND.dtype} in {mode} mode; return real numbers"
+            )
     return built
+
+
+def check_own(model: Model, built: nn.Module) -> None:
+    """Raise ConfigError for a network whose weights cannot be trained, averaged or sent."""
+    parameters, tensors = list(built.parameters()), built.state_dict(keep_vars=True)
+    lazy = [name for name, tensor in (*built.named_parameters(), *built.named_buffers()) if is_lazy(tensor)]
+    extra = [name for name, value in tensors.items() if not isinstance(value, Tensor) or name.endswith("_extra_state")]
+    no_numbers = [name for name, value in tensors.items() if isinstance(value, Tensor) and value.is_complex()]
+    scripted = [name or "it" for name, part in built.named_modules() if isinstance(part, torch.jit.ScriptModule)]
+    fault = None
+    if lazy:
+        fault = f"{lazy[0]} has no size yet; give its layer the number of inputs"
+    elif extra:
+        fault = f"{extra[0]} of its state dict is not a weight; keep it in a buffer"
+    elif no_numbers:
+        fault = f"{no_numbers[0]} is complex, and weights are averaged as real numbers; keep two real tensors"
+    elif scripted:
+        fault = f"{scripted[0]} is a scripted module, which cannot be copied; use the plain module"
+    elif not any(parameter.requires_grad for parameter in parameters):
+        fault = "it has no parameter that is trained; give it one with requires_grad"
+    if fault is not None:
+        raise ConfigError(f"model.network: {model.network} cannot be trained: {fault}")
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -1,6 +1,6 @@
-"""What every network here is: features of images, and a last linear layer of them. A network's tensors as lists."""
+"""Define what every network of the suite is: features of images, and a last linear layer of them."""
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -21,27 +21,3 @@ class Classifier(nn.Module):
     def forward(self, images_NCHW: Tensor) -> Tensor:
         """logits_ND."""
         return self.get_submodule(self.head)(self.features(images_NCHW))
-
-
-class Tensors(NamedTuple):
-    """A network's own tensors, not copies."""
-
-    parameters: list[Tensor]
-    floats: list[Tensor]  # parameters and running statistics
-    counters: list[Tensor]  # of batches
-
-
-def tensors_of(network: nn.Module) -> Tensors:
-    """The tensors of a network that is moved to no other device any more.
-
-    They are found once: a walk over its modules takes as long as launching many operations.
-    """
-    held = vars(network)
-    if "tensors" not in held:
-        everything = [*network.parameters(), *network.buffers()]
-        held["tensors"] = Tensors(
-            parameters=[*network.parameters()],
-            floats=[tensor for tensor in everything if tensor.is_floating_point()],
-            counters=[tensor for tensor in everything if not tensor.is_floating_point()],
-        )
-    return held["tensors"]

@@ -39,6 +39,7 @@ class Printed:
     value: float
     spread: float | None = None  # standard deviation over its runs, where the paper prints one
     runs: int = 1  # that the number is a mean of
+    metric: str = ""  # the paper's own, where the item has another in its place: "rounds_to/0.4"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,9 @@ class Shown:
     published: Mapping[str, Printed] = field(default_factory=dict)  # metric -> what the paper prints
     computed: Mapping[str, float | str] = field(default_factory=dict)  # columns that need no run: "parameters", "MB"
     note: str = ""  # what a reader has to know: "the server's labels are one more client's"
+    # What the published numbers are of, as the paper prints it: the data set, and each setting that differs from this
+    # entry's: {"data": "SVHN", "N_s": 250}. Empty without published numbers.
+    printed_at: Mapping[str, str | int | float] = field(default_factory=dict)
 
     def printed(self, metric: str = ACCURACY) -> float | None:
         """The printed value of that metric; None where the paper has none."""
@@ -63,8 +67,8 @@ class Cell(Shown):
     experiment: Experiment  # seed 0 stands for every seed
     # published: in the paper. control, ladder, bound: added by the suite (ladder: below the table; bound: not ranked).
     # quoted: the paper quotes another paper's number; trained on request alone (`Item.with_quoted`).
-    # partition: the classes of each client are shown, and nothing is trained.
-    role: Literal["published", "quoted", "control", "ladder", "bound", "partition"] = "published"
+    # partition: the classes of each client are shown, and nothing is trained. own: of a user's table.
+    role: Literal["published", "quoted", "control", "ladder", "bound", "partition", "own"] = "published"
 
     @property
     def cell_key(self) -> str:
@@ -89,6 +93,7 @@ class Cell(Shown):
             setting={**self.setting, "method": method},
             experiment=experiment,
             published={},
+            printed_at={},
             role=role,
             note=note,
         )

@@ -4,21 +4,25 @@ README.md of this folder has its keys. Every cell begins with `from`, a cell of 
 `fssl run` begins with; its row's fields come next, then its column's.
 """
 
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmark.config import merge, quoted
+from benchmark.config import merge, nearest, quoted
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Experiment, Federation, follow, from_json, to_json
-from benchmark.methods.catalogue import check_known
+from benchmark.methods.calls import COLUMNS, RESERVED_STARTS
+from benchmark.methods.catalogue import METHODS, check_known, method_name
 from benchmark.methods.fedswitch import FedSwitch
-from benchmark.papers.item import ACCURACY, PILOTS, Cell, Item
+from benchmark.papers.item import ACCURACY, COUNTED, PILOTS, ROUNDS_TO, Cell, Claim, Item
 from benchmark.papers.published import check_keys, claims_of, drawing_of
 from benchmark.papers.scale import AUGMENTATIONS
 from benchmark.papers.table import SELECTIONS, check_labels
+from benchmark.papers.warm_start import check_reaches_clients, notes_on_budgets
 from benchmark.plain import check_once, dotted_names
 
 OWN = "mine"  # "mine/leaves" is the item of leaves.toml
@@ -37,6 +41,22 @@ DEFAULT = Experiment(
     method=FedSwitch(beta=0.42, batch_size=25, labelled_batch_size=25, server_batch_size=25, warm_start_rounds=15),
     federation=Federation(C=5, rounds=60),
 )
+# Metrics that runs have whatever their method. `test_own.py` holds them to what runs and verdicts know.
+MEASURED = re.compile(
+    r"(test|validation)/(accuracy|loss|auroc|precision|recall)|local_steps|time/(round|cpu)_seconds"
+    r"|pseudo/(kept|accuracy|class_balance|kl_(uniform|kept|true|ratio|log_ratio|gap))"
+    r"|comm/(bytes_(up|down|kept)|sat_out|shared_images|millions)|aggregation/labelled_weight|diversity/members"
+    r"|diversity/(gradient|delta)/l[12]/(squared|plain|released)/(clients|with_server)(_in_group)?"
+)
+EXAMPLES = ("test/accuracy", "test/loss", "test/auroc", "pseudo/kept", "pseudo/accuracy", "local_steps")
+# What the suite's own methods report begins with one of these; a user's method may report anything.
+REPORTED = ("client", "server", "aggregation", "helpers", "feddb", "fedswitch", "proxyfl")
+FRACTION = re.compile(  # metrics whose differences are percentage points
+    r"(test|validation)/(accuracy|auroc|precision|recall)|pseudo/(kept|accuracy|class_balance)|aggregation/.*"
+)
+ROUNDED = 1e-4  # what weights such as 0.333333 may miss 0 by
+MOST = 0.5  # from here on, a least difference of fractions was meant in points
+
 CellNamed = Callable[[str, str], Experiment]  # ("ITEM:LABEL", profile) -> its experiment
 
 
@@ -91,31 +111,113 @@ def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellName
             except ConfigError as error:
                 raise ConfigError(f"{label}: {error}") from None
             setting = {"method": row, "column": column} if column else {"method": row}
-            cells.append(Cell(label=label, setting=setting, experiment=experiment))
+            cells.append(Cell(label=label, setting=setting, experiment=experiment, role="own"))
+    _check_labels_differ(cells)
     selections = dict.fromkeys(SELECTIONS[cell.experiment.evaluation.selection] for cell in cells)
     name = f"{OWN}/{Path(path).stem}"
     claims = claims_of({**file, "claims": [{**CLAIM, **claim} for claim in file.get("claims", ())]})
     check_labels("claims", claims, [cell.label for cell in cells])
-    return Item(
+    item = Item(
         name=name,
         title=file.get("title", Path(path).stem),
         profile=profile,
         cells=tuple(cells),
         claims=claims,
         seeds=file.get("seeds", 3),
-        notes=(*file.get("notes", ()), *selections),
+        notes=(*file.get("notes", ()), *selections, *notes_on_budgets(cells)),
         metrics=tuple(file.get("metrics", (ACCURACY,))),
         columns=("column",) if "columns" in file else (),
         drawing=drawing_of(file),
         claims_of=name,
         typed=path,
     )
+    _check_metrics(item)
+    for claim in item.claims:
+        try:
+            _check_claim(claim, item)
+        except ConfigError as error:
+            raise ConfigError(f"claim {claim.name!r}: {error}") from None
+    return item
+
+
+def _check_labels_differ(cells: Sequence[Cell]) -> None:
+    """Raise ConfigError for two cells whose labels are the same to a reader."""
+    seen: dict[str, str] = {}
+    for cell in cells:
+        words = unicodedata.normalize("NFC", cell.label).replace("/", " / ").split()
+        read = " ".join(words)
+        if read in seen:
+            raise ConfigError(f"two cells have the label {cell.label!r}; rename a row or a column")
+        seen[read] = cell.label
+
+
+def _check_metrics(item: Item) -> None:
+    """Raise ConfigError for a metric that none of the cells measures."""
+    drawn = () if item.drawing is None else item.drawing.metrics
+    for metric in (*item.metrics, *drawn):
+        if not any(measures(cell.experiment, metric) for cell in item.cells):
+            raise ConfigError(f"metrics: no cell measures {metric!r}; {_instead(metric)}")
+
+
+def measures(experiment: Experiment, metric: str) -> bool:
+    """Whether a run of the experiment may have the metric."""
+    if COUNTED.fullmatch(metric):
+        return True
+    start = "test/" if ROUNDS_TO.fullmatch(metric) else metric.partition("/")[0] + "/"
+    if start in ("test/", "validation/") and (start == "validation/") != experiment.evaluation.validation:
+        return False
+    if metric.startswith("diversity/gradient/") and not experiment.evaluation.gradient_diversity_every:
+        return False
+    if ROUNDS_TO.fullmatch(metric) or MEASURED.fullmatch(metric):
+        return True
+    if metric in COLUMNS or metric.startswith(RESERVED_STARTS):
+        return False
+    return method_name(experiment.method) not in METHODS or metric.partition("/")[0] in REPORTED
+
+
+def _instead(metric: str) -> str:
+    """What to write in place of a metric that is not measured."""
+    if metric.startswith("diversity/gradient/") and MEASURED.fullmatch(metric):
+        return "set evaluation.gradient_diversity_every"
+    if MEASURED.fullmatch(metric) or ROUNDS_TO.fullmatch(metric):
+        return "evaluation.validation decides between test/ and validation/"
+    return nearest(metric, EXAMPLES)
+
+
+def _check_claim(claim: Claim, item: Item) -> None:
+    """Raise ConfigError for a claim that compares nothing, or that its numbers cannot mean."""
+    is_fraction = bool(FRACTION.fullmatch(claim.metric))
+    for contrast in claim.contrasts:
+        cells: dict[str, str] = {}
+        for label, weight in contrast.items():
+            if weight == 0:
+                raise ConfigError(f"the weight of {label!r} is 0; leave the cell out, or give it another weight")
+            cell = item.cell(label)
+            if not measures(cell.experiment, claim.metric):
+                raise ConfigError(f"{label!r} does not measure {claim.metric!r}; {_instead(claim.metric)}")
+            if (first := cells.setdefault(cell.cell_key, label)) != label:
+                raise ConfigError(
+                    f"{first!r} and {label!r} are one cell, with the same settings; change a field of one of them"
+                )
+        if is_fraction and abs(total := sum(contrast.values())) > ROUNDED:
+            raise ConfigError(
+                f"the weights add up to {total:g}, so that it compares {claim.metric} with nothing; let them add up to "
+                "0, such as 1 and -1"
+            )
+    if is_fraction and claim.least >= MOST:
+        raise ConfigError(
+            f"least is {claim.least:g}, but {claim.metric} is a fraction; for {claim.least:g} points write "
+            f"least = {claim.least / 100:g}"
+        )
+    if claim.form == "comparable" and not claim.least:
+        raise ConfigError("least is 0, but no two cells are comparable within 0; write least = 0.01")
 
 
 def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: CellNamed, trusted: bool) -> Experiment:
     """What the last `from` names, with the fields of all parts in their order."""
     starts = [part["from"] for part in parts if "from" in part]
-    plain = to_json(cell_named(f"{starts[-1]}", profile) if starts else DEFAULT)
+    start = cell_named(f"{starts[-1]}", profile) if starts else DEFAULT
+    plain = to_json(start)
     given: set[str] = set()
     for part in parts:
         names = [WORDS.get(name, name) for name in dotted_names(part)]
@@ -128,6 +230,9 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
         merge(plain, {WORDS.get(k, k) if isinstance(v, str) else k: v for k, v in fields.items()})  # data = "mnist"
     if not trusted:  # no class of the user's own is imported
         check_known(plain["method"]["kind"])
-        check_known(plain["model"]["network"])
+        check_known(plain["model"]["network"], "network")
     follow(plain, given)
-    return from_json(plain)
+    experiment = from_json(plain)
+    if trusted:  # a record's text is shown as it is
+        check_reaches_clients(experiment, start)
+    return experiment

@@ -118,13 +118,19 @@ def _over_data(raw: Mapping[str, Any], data_names: Mapping[str, str], where: str
 
     if way == "mean_over":
         parts = zip(*(on(name, len(names)) for name in names), strict=True)
-        return [{**plain, "contrasts": [{label: w for one in part for label, w in one.items()} for part in parts]}]
+        merged: list[dict[str, float]] = []
+        for part in parts:
+            contrast: dict[str, float] = {}
+            for weights in part:
+                contrast.update(weights)
+            merged.append(contrast)
+        return [{**plain, "contrasts": merged}]
     if way == "each_of":
         return [{**plain, "contrasts": [contrast for name in names for contrast in on(name)]}]
     several = len(set(data_names.values())) > 1
-    tables = []
+    tables: list[dict[str, Any]] = []
     for name in names:
         suffix = f" ({name})" if several else ""
-        titles = {key: f"{plain[key]}{suffix}" for key in ("name", "replaces") if key in plain}
+        titles: dict[str, Any] = {key: f"{plain[key]}{suffix}" for key in ("name", "replaces") if key in plain}
         tables.append({**plain, **titles, "contrasts": on(name)})
     return tables

@@ -15,7 +15,7 @@ from benchmark.experiment import Experiment
 from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.sage import TwoLabellers
 from benchmark.methods.supervised_fl import SupervisedFL
-from benchmark.papers.item import Item
+from benchmark.papers.item import Item, Printed, Shown
 from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins, values_of
 from benchmark.papers.table import Paper, clients_of, item
 
@@ -78,6 +78,11 @@ def item_of(name: str, profile: str) -> Item:
     def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {own.get(metric, metric): value for metric, value in metrics.items()}
 
+    def published(entry: Shown) -> dict[str, Printed]:
+        """Each number says to which of the paper's accuracies its rounds are counted."""
+        numbers = entry.published.items()
+        return renamed({of: replace(number, metric=of) if of in own else number for of, number in numbers})
+
     claims = []
     for claim in built.claims:
         of_claim = of_withdrawn if claim.withdrawn else own
@@ -85,8 +90,8 @@ def item_of(name: str, profile: str) -> Item:
     return replace(
         built,
         metrics=tuple(renamed(dict.fromkeys(built.metrics))),
-        cells=tuple(replace(cell, published=renamed(cell.published)) for cell in cells),
-        shown=tuple(replace(shown, published=renamed(shown.published)) for shown in built.shown),
+        cells=tuple(replace(cell, published=published(cell)) for cell in cells),
+        shown=tuple(replace(shown, published=published(shown)) for shown in built.shown),
         claims=tuple(claims),
         notes=(*built.notes, *_notes_on_code(built), *_notes_on_rounds(built)),
     )

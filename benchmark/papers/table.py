@@ -171,12 +171,13 @@ def item(paper: Paper, name: str, profile: str) -> Item:
     claims = claims_of(file, {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line})
     stand_ins = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
     check_labels(full_name, claims, [cell.label for cell in cells])
+    data_of_item = entries[0].printed_data
     return Item(
         name=full_name,
         title=file["title"] + (f" (stand-in: {', '.join(stand_ins)})" if stand_ins else ""),
         profile=profile,
         cells=cells,
-        shown=tuple(entry.shown() for entry in every if "not_yet" in entry.line),
+        shown=tuple(entry.shown(data_of_item) for entry in every if "not_yet" in entry.line),
         claims=claims,
         seeds=file.get("runs") or paper.seeds.get(profile, file["seeds"]),
         notes=tuple(_notes(paper, full_name, file, entries)),
@@ -231,7 +232,7 @@ class Entry:
 
     @cached_property
     def experiment(self) -> Experiment:
-        full = self.paper.experiment(self.paper.setting_of(self.line))
+        full = self._as_published
         if self.stand_in:
             full = scaled(full, self.stand_in, self.profile)
         return self.paper.settled(tenth(full) if self.profile == "gpu" else replace(full, profile=self.profile))
@@ -278,30 +279,57 @@ class Entry:
             setting={"method": self.line["method"], **setting},
             experiment=self.experiment,
             published=_printed(self.file, self.line),
+            printed_at=self.printed_at,
             computed={name: computed[name](self.experiment) for name in self.file.get("computed", ())},
             role=role,
             note="; ".join(self._notes()),
         )
 
-    def shown(self) -> Shown:
-        """The line as one that nothing is trained for."""
+    def shown(self, data_of_item: str) -> Shown:
+        """The line as one that nothing is trained for. `data_of_item`: the data set of a line that names none."""
         words: dict[str, Any] = {key: WORDS.get(self.line[key], self.line[key]) for key in ("method", *self.keys)}
         label = str(self.line.get("label", "/".join(str(self.line[key]) for key in self.keys)))
-        data = self.line.get("data", "")
+        data = str(self.line.get("data") or getattr(self.paper.setting, "data", ""))
         label = label.replace("{data}", str(WORDS.get(data, data)))
-        return Shown(label=label, setting=words, published=_printed(self.file, self.line), note=self.line["not_yet"])
+        printed_at = {"data": WORDS.get(data, data) if data else data_of_item}
+        published = _printed(self.file, self.line)
+        return Shown(label=label, setting=words, published=published, printed_at=printed_at, note=self.line["not_yet"])
+
+    @property
+    def printed_data(self) -> str:
+        """The line's data set as the paper calls it."""
+        name = self.line.get("data", self._as_published.data.name)
+        return WORDS.get(name, name)
+
+    @cached_property
+    def _as_published(self) -> Experiment:
+        return self.paper.experiment(self.paper.setting_of(self.line))
+
+    @property
+    def printed_at(self) -> dict[str, Factor]:
+        """The data set of the published numbers, and each setting of the line that differs from what runs.
+
+        Sizes that a line leaves to the paper's usual ones are those of the experiment as published.
+        """
+        runs, full = self.factors, self._as_published
+        # One holder of all images: K, C and T say nothing.
+        central = isinstance(self.experiment.method, Central)
+        sizes = () if central else ("K", "C")
+        printed: dict[str, Any] = {size: FACTORS[size](full) for size in sizes}
+        if self.experiment.data.label_setting == "server":
+            printed["N_s"] = full.data.N_s
+        always = ("N_s",) if central else ("T", "N_s", "K", "C")
+        keys = [key for key in dict.fromkeys((*always, *self.printed_factors)) if key in self.line]
+        printed |= {key: self.line[key] for key in keys if key != "data"}
+        differing = {key: value for key, value in printed.items() if key in runs and runs[key] != value}
+        words = {key: WORDS.get(value, value) if isinstance(value, str) else value for key, value in differing.items()}
+        return {"data": self.printed_data, **words}
 
     def _notes(self) -> Iterator[str]:
         if self.line.get("note"):
             yield self.line["note"]
         if self.line.get("quoted"):
             yield f"the paper quotes its number from {self.line['source']}"
-        # One holder of all images: K, C and T say nothing.
-        always = ("N_s",) if isinstance(self.experiment.method, Central) else ("T", "N_s", "K", "C")
-        keys = [key for key in dict.fromkeys((*always, *self.printed_factors)) if key in self.line]
-        other = [key for key in keys if key in self.factors and self.factors[key] != self.line[key]]
-        if other:
-            yield "printed: " + ", ".join(f"{key} = {self.line[key]}" for key in other)
 
 
 def _controls(item: str, file: Mapping[str, Any], cells: Sequence[Cell]) -> Iterator[Cell]:

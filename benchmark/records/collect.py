@@ -58,8 +58,7 @@ def read_records(
                 others.append((record, other))
                 continue
             known = seeds.get(record.seed)
-            if known is None or (record.result and (known.is_copy or not known.result)):
-                seeds[record.seed] = replace(record, committed=record.committed or bool(known and known.committed))
+            seeds[record.seed] = record if known is None else _first_of(known, record)
         records[cell_key] = dict(sorted(seeds.items()))
     if troubles is not None:
         troubles += dict.fromkeys(
@@ -68,6 +67,21 @@ def read_records(
             if record.seed not in records[record.cell_key] or not records[record.cell_key][record.seed].result
         )
     return records
+
+
+def _first_of(known: RunRecord, record: RunRecord) -> RunRecord:
+    """The one of two records of a run that counts, which has the other among its copies if both are of use.
+
+    That is the later of two copies, and a finished run before a copy; but a second copy, "seed=100@cuda.json.gz", never
+    takes the place of a first one. The other is of use if another kind of device computed it.
+    """
+    is_second = record.is_copy and "@" in record.path.name
+    replaces = bool(record.result) and not is_second and (known.is_copy or not known.result)
+    first, other = (record, known) if replaces else (known, record)
+    copies = {copy.trained_by: copy for copy in (other, *known.copies) if copy.result}
+    copies.pop(first.trained_by, None)
+    kept = tuple(replace(copy, copies=()) for copy in copies.values())
+    return replace(first, copies=kept, committed=first.committed or (replaces and known.committed))
 
 
 def read_once(read: Callable[..., Records]) -> Callable[..., Records]:

@@ -1,11 +1,14 @@
 """Compact copies of finished runs, which git keeps: results/reference/<cell_key>/seed=<n>.json.gz.
 
+A run that a second kind of device computed has a copy of its own: seed=<n>@cpu.json.gz, seed=<n>@nvidia-h200.json.gz.
+
 Git is their ledger: what was changed, added or deleted since a commit, `git status results/reference` lists.
 """
 
 import gzip
 import hashlib
 import math
+import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,9 +34,18 @@ def reference_folders(results: Path) -> list[Path]:
 
 def write_reference(results: Path, record: RunRecord) -> Path:
     """Put a finished run's compact copy into `results/reference`. Raises DataError as `copied`."""
-    path = results / "reference" / record.cell_key / f"seed={record.seed}.json.gz"
+    path = _place(results / "reference" / record.cell_key, record)
     write_atomically(path, copied(record))
     return path
+
+
+def _place(cell: Path, record: RunRecord) -> Path:
+    """Where the copy belongs: apart if the first copy of the run is of another engine or device."""
+    first = cell / f"seed={record.seed}.json.gz"
+    if not first.is_file() or read_copy(first).trained_by == record.trained_by:
+        return first
+    device = re.sub(r"[^a-z0-9]+", "-", record.trained_by[1].removeprefix("a ").lower()).strip("-")
+    return cell / f"seed={record.seed}@{device}.json.gz"
 
 
 def copied(record: RunRecord) -> bytes:
@@ -66,7 +78,7 @@ def copy_of(content: bytes, path: Path, remedy: str = RESTORE) -> RunRecord:
     check_result_is_of(record)
     for what, filed, named in (
         ("cell", path.parent.name, record.cell_key),
-        ("seed", path.name.removesuffix(".json.gz"), f"seed={record.seed}"),
+        ("seed", path.name.removesuffix(".json.gz").partition("@")[0], f"seed={record.seed}"),
     ):
         if filed != named:
             raise DataError(f"{path}: is a record of {what} {named}; {remedy}")

@@ -3,7 +3,9 @@
 A record answers only for that. Its manifest names it from the first round on; where what is at hand differs, the run is
 trained apart. `seed=<n>` is the first; another data or source hash goes to `seed=<n>@<8 hexadecimal digits>`.
 
-What is not at hand cannot differ: then records count as they are. So do those of older versions, which name no sources.
+What is not at hand cannot differ: then records count as they are. A record that lacks the source of a class that it
+names, and that is at hand, is stale: older versions did not hash classes that were not imported yet. The initial
+weights of a custom network are compared, too, since its constructor may read files that no source shows.
 An experiment is its JSON here: that of a record, whose code is not imported, will do.
 """
 
@@ -12,25 +14,39 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
+import inspect
 import itertools
+import json
+import marshal
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
+from torch import nn
+
+from benchmark.config import from_plain
+from benchmark.data import content
 from benchmark.data.content import content_hash, has_known_files
-from benchmark.data.datasets import DATASETS
+from benchmark.data.datasets import DATASETS, load
 from benchmark.data.fedmatch import pooled_hash
 from benchmark.data.folder import public_name
 from benchmark.data.reading import UNKNOWN_ORIGIN
-from benchmark.errors import DataError
+from benchmark.errors import ConfigError, DataError, FsslError
+from benchmark.experiment import Experiment
 from benchmark.files import read_json
+from benchmark.models.build import Model, build, network_class
 from benchmark.records import schema
 from benchmark.records.provenance import CODE, ROOT
 
 MANIFEST, RESULT = "manifest.json", "result.json"
 INSTALLED = ("site-packages", "dist-packages")
+MAIN = "__main__"
+INITIAL_WEIGHTS = "initial_weights"  # an entry of the manifest: `fingerprint` of a custom network's
+SAME_WEIGHTS = 1e-5  # relative: what processors differ in
 
 
 def data_hash(experiment: Mapping[str, Any]) -> str | None:
@@ -40,20 +56,76 @@ def data_hash(experiment: Mapping[str, Any]) -> str | None:
     return pooled_hash(content, pooled_test, experiment["seed"]) if content and pooled_test else content
 
 
+def import_classes(experiment: Experiment) -> None:
+    """Import the custom classes of an experiment that is to be trained, so that `sources` hashes all of them.
+
+    Unpickling in a worker process imports only the method. Raises ConfigError.
+    """
+    network_class(experiment.model.network)
+
+
 def sources(experiment: Mapping[str, Any]) -> dict[str, str]:
     """`module:Class` -> hash of its source, for the user's own classes that are imported."""
     hashes = dict[str, str]()
-    for name in own_names(experiment):
-        module, _, attribute = name.partition(":")
-        cls = getattr(sys.modules.get(module), attribute, None)
-        if isinstance(cls, type) and (source := source_hash(cls, module)) is not None:
+    for name in own_classes(experiment):
+        module = name.partition(":")[0]
+        cls = _imported_class(name)
+        if cls is not None and (source := source_hash(cls, module)) is not None:
             hashes[name] = source
     return hashes
 
 
+def all_sources(experiment: Mapping[str, Any]) -> dict[str, str]:
+    """`sources` of an experiment that is to be trained. Raises ConfigError if one of its classes has none."""
+    hashes = sources(experiment)
+    for name in own_classes(experiment):
+        if name not in hashes:
+            raise ConfigError(f"{name}: has no source to record; define the class in a file, and name it module:Class")
+    return hashes
+
+
+def initial_weights(experiment: Mapping[str, Any]) -> dict[str, float]:
+    """The `fingerprint` of a custom network's initial weights, by seed 0 for all runs; empty if it is not imported, or
+    fails."""
+    name = str(experiment["model"].get("network", ""))
+    if ":" not in name or _imported_class(name) is None:
+        return {}
+    return dict(_initial_weights(json.dumps(experiment["model"], sort_keys=True), experiment["data"]["name"]))
+
+
+@functools.cache
+def _initial_weights(model: str, data: str) -> Mapping[str, float]:
+    try:
+        known = DATASETS.get(data) or load(data)
+        return fingerprint(build(from_plain(Model, json.loads(model)), known.image_shape, known.num_classes, seed=0))
+    except FsslError:  # whoever trains it says what is wrong
+        return {}
+
+
+def look_again() -> None:
+    """Forget what this process knows of files: they may have changed."""
+    content.look_again()
+    _initial_weights.cache_clear()
+
+
+def fingerprint(network: nn.Module) -> dict[str, float]:
+    """Two numbers that change with the weights: their norm, and their sum with weights that grow by position."""
+    norm, moment, position = 0.0, 0.0, 0
+    for value in network.state_dict().values():
+        flat_N = value.detach().double().flatten()
+        norm += float(flat_N @ flat_N)
+        for index, total in enumerate(flat_N.abs().split(4096)):
+            moment += float(total.sum()) * (1 + (position + index) % 97)
+        position += 1 + len(flat_N) // 4096
+    numbers = {"norm": math.sqrt(norm), "moment": moment} if math.isfinite(norm) else {}
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
+
+
 def short_hash(experiment: Mapping[str, Any]) -> str:
     """8 hexadecimal digits that name the folder of a run that is trained apart."""
-    return hashlib.sha256(repr([data_hash(experiment), sorted(sources(experiment).items())]).encode()).hexdigest()[:8]
+    weights = sorted((name, f"{number:.4g}") for name, number in initial_weights(experiment).items())
+    parts = [data_hash(experiment), sorted(sources(experiment).items()), *weights]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
 def differences(experiment: Mapping[str, Any], manifest: Mapping[str, Any], *, finished: bool) -> list[str]:
@@ -68,10 +140,25 @@ def differences(experiment: Mapping[str, Any], manifest: Mapping[str, Any], *, f
         here = data_hash(experiment)
         if here not in (None, data["hash"]):
             lines.append(_in_words(f"data: {public_name(name)} has content", here, data["hash"]))
-    for name, here in sources(experiment).items():
-        if recorded.get(name, here) != here:
+    for name, here in sources(experiment).items() if manifest else ():  # an empty one is damaged
+        if name not in recorded:
+            lines.append(f"code: {name} has a source that the record does not name")
+        elif recorded[name] != here:
             lines.append(_in_words(f"code: {name} and what it imports have source", here, recorded[name]))
+    if not lines and (weights := manifest.get(INITIAL_WEIGHTS)):
+        lines += _other_weights(experiment, weights)
     return lines
+
+
+def _other_weights(experiment: Mapping[str, Any], recorded: Mapping[str, float]) -> list[str]:
+    """What differs in the initial weights of the run's custom network; the sources are equal."""
+    here = initial_weights(experiment)
+    differ = [name for name in here if not math.isclose(here[name], recorded.get(name, math.nan), rel_tol=SAME_WEIGHTS)]
+    if not differ:
+        return []
+    words = ", ".join(f"{name} {here[name]:.6g}, recorded {recorded.get(name, math.nan):.6g}" for name in differ)
+    network = experiment["model"]["network"]
+    return [f"code: {network} has other initial weights ({words}), so it reads a file that was changed"]
 
 
 def _lists_both(name: str, recorded: Mapping[str, Any]) -> bool:
@@ -85,6 +172,18 @@ def own_names(experiment: Mapping[str, Any]) -> list[str]:
     """The classes and folders of the user's own that an experiment's JSON names: "my:Mine", "folder:/data/leaves"."""
     named = (experiment["method"]["kind"], experiment["model"].get("network", ""), experiment["data"]["name"])
     return [name for name in named if ":" in name]
+
+
+def own_classes(experiment: Mapping[str, Any]) -> list[str]:
+    """The custom classes that an experiment's JSON names."""
+    return [name for name in own_names(experiment) if not name.startswith("folder:")]
+
+
+def _imported_class(name: str) -> type | None:
+    """The class `module:Class` if its module is imported."""
+    module, _, attribute = name.partition(":")
+    cls = getattr(sys.modules.get(module), attribute, None)
+    return cls if isinstance(cls, type) else None
 
 
 def seed_folder(cell_folder: Path, experiment: Mapping[str, Any]) -> Path:
@@ -143,10 +242,26 @@ def _in_words(what: str, here: str | None, recorded: str) -> str:
 def source_hash(cls: type, module: str) -> str | None:
     """16 hexadecimal digits of the module that names the class, which may be made in another one; as it was imported.
 
-    None for one that has no file, such as a notebook.
+    Of the script, for a class in `__main__`; of the compiled methods, for one without a file, such as a notebook's.
+    None for one that has neither.
     """
-    files = files_of(module)
-    return hash_of(files) if files else None
+    if files := files_of(module):
+        return hash_of(files)
+    codes = [(name, _code_of(value)) for name, value in sorted(vars(cls).items())]
+    compiled = [(name, marshal.dumps(_without_places(code))) for name, code in codes if code is not None]
+    return hashlib.sha256(repr(compiled).encode()).hexdigest()[:16] if compiled else None
+
+
+def _code_of(value: object) -> CodeType | None:
+    function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _without_places(code: CodeType) -> CodeType:
+    """The same code without the names of files and the numbers of lines."""
+    constants = tuple(_without_places(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=constants)
 
 
 def files_of(start: str) -> dict[str, bytes]:
@@ -182,6 +297,9 @@ def module_of(name: str) -> str:
 
 
 def _file_of(module: str) -> Path | None:
+    if module == MAIN:  # the script, which is no module that can be found
+        script = Path(getattr(sys.modules[MAIN], "__file__", None) or "")
+        return script.resolve() if script.suffix == ".py" and script.is_file() else None
     try:
         spec = importlib.util.find_spec(module)
     except Exception:  # not a module, but a name in one; or whatever a user's package raises, which is imported for it

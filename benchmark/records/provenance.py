@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark.numerics import CURRENT
+
 if TYPE_CHECKING:  # who only asks for the commit loads nothing that trains
     from benchmark.federated.engines import Engine
     from benchmark.federated.environment import Environment
@@ -31,6 +33,7 @@ def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
         "python": platform.python_version(),
         "hardware": hardware(),
         "engine": dict(engine.settings),
+        "numerics": dict(CURRENT),
         "data": {
             "name": environment.data.name,
             "hash": environment.data.content_hash,
@@ -42,10 +45,12 @@ def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
 
 def equal_bits_expected(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two runs of one experiment have to agree bit by bit, as far as their manifests tell: an equal engine
-    (whatever the number of its workers), processor and packages."""
+    (whatever the number of its workers), processor and packages. Older manifests have no model of the processor, whose
+    name stands for several ("AMD EPYC"), so they promise nothing to one that has it."""
 
     def facts(run: Mapping[str, Any]) -> tuple[Any, ...]:
-        return {**run.get("engine", {}), "workers": None}, run.get("hardware", {}).get("processor"), run.get("packages")
+        processor = [run.get("hardware", {}).get(name) for name in ("processor", "model")]
+        return {**run.get("engine", {}), "workers": None}, processor, run.get("packages")
 
     return facts(one) == facts(other) and bool(one.get("engine", {}).get("bit_equal", True))
 
@@ -76,9 +81,12 @@ def commit() -> dict[str, Any]:
 
 @cache
 def hardware() -> dict[str, Any]:
-    """Processor and cores as the operating system names them."""
-    name = platform.processor() or platform.machine()
+    """Processor and cores as the operating system names them; on Linux also the processor's vendor, family and model,
+    since virtual machines give several types one name."""
+    facts = dict[str, str]()
     with suppress(OSError):  # not Linux: the plain name has to do
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
-    return {"processor": name, "cores": os.cpu_count() or 1}
+        pairs = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines())
+        facts = {name.strip(): value.strip() for name, _, value in pairs}
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    model = " ".join(facts[key] for key in ("vendor_id", "cpu family", "model") if key in facts)
+    return {"processor": name, "cores": os.cpu_count() or 1, **({"model": model} if model else {})}

@@ -19,14 +19,16 @@ from benchmark.config import quoted
 from benchmark.errors import DataError
 from benchmark.experiment import Evaluation, Experiment, to_json
 from benchmark.files import ANEW, bytes_of, json_object, read_json
+from benchmark.numerics import is_current, numerics_of
 from benchmark.records import schema
-from benchmark.records.identity import RESULT, read_manifest, seed_folder
+from benchmark.records.identity import RESULT, import_classes, read_manifest, seed_folder
 from benchmark.records.schema import check
 
 ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
 NO_METRICS = {"cell_key", "seed", "round"}  # of a line in ROUNDS; all else are metrics
 FINISHED = ("done", "diverged")
+CPU = "a CPU"  # manifests do not name it
 CACHED_RUNS = 128  # whose rounds stay in memory, in each process; about 0.3 MB each at 100 rounds
 
 Round = Mapping[str, Any]
@@ -52,6 +54,7 @@ class RunRecord:
     edited: bool = False  # its digest is of other content
     committed: bool = False  # a copy of it counts wherever runs are written
     path: Path = field(default=Path(), compare=False)  # the run's folder, the copy's file, its name in a bundle
+    copies: tuple["RunRecord", ...] = field(default=(), repr=False)  # the same run, computed on other kinds of device
 
     @property
     def is_copy(self) -> bool:
@@ -76,6 +79,27 @@ class RunRecord:
     @property
     def selected_on_test(self) -> bool:
         return self.result.get("selection") == "best_on_test"
+
+    @functools.cached_property
+    def numerics(self) -> Mapping[str, int]:
+        """The numerics version of each part that the run was computed with (`benchmark.numerics`)."""
+        return numerics_of(self.experiment, self.manifest, self._metrics)
+
+    @property
+    def trained_by(self) -> tuple[str, str]:
+        """The engine and the kind of device, such as ("pool", "a CPU") and ("pool", "NVIDIA H200")."""
+        engine = self.manifest.get("engine", {})
+        return str(engine.get("name", "")), str(engine.get("device", CPU))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this code computes the run bit by bit, on the same processor type and packages."""
+        return is_current(self.numerics)
+
+    @property
+    def _metrics(self) -> set[str]:
+        """Names of what the run measured in some round."""
+        return {*self.result.get("last", {}), *self.summaries}
 
     @property
     def data_note(self) -> str:
@@ -109,7 +133,8 @@ def run_name(experiment: Experiment) -> str:
 
 
 def run_folder(results: Path, experiment: Experiment) -> Path:
-    """The folder of the experiment's run on the data and code at hand; it need not exist."""
+    """The folder of the experiment's run on the data and code at hand; it need not exist. Raises ConfigError."""
+    import_classes(experiment)
     return seed_folder(results / "runs" / experiment.cell_key, to_json(experiment))
 
 

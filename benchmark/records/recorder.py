@@ -21,9 +21,10 @@ from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.files import json_bytes, put_once, remove_temporaries, replacing, write_atomically, write_json
 from benchmark.methods.protocol import Weights
+from benchmark.numerics import CURRENT, numerics_of
 from benchmark.records import state
 from benchmark.records.claim import Claim
-from benchmark.records.identity import read_manifest
+from benchmark.records.identity import INITIAL_WEIGHTS, read_manifest
 from benchmark.records.processes import CpuClock
 from benchmark.records.record import PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest, run_name
 from benchmark.records.result import result_of
@@ -33,7 +34,7 @@ from benchmark.records.wandb_mirror import agents_run
 SECONDS_BETWEEN_SAVES = 2.0
 MOST_OF_A_RUN = 0.05  # that saving may take: where a save takes longer than a tenth of a second, they are further apart
 ATTEMPT_ENTRIES = ("code", "packages", "hardware")  # of the manifest; they may change when a run goes on
-COMPUTED_FROM = ("data", "sources")  # of the manifest: a run that goes on has those that it began with
+COMPUTED_FROM = ("data", "sources", INITIAL_WEIGHTS)  # of the manifest: a run that goes on has those that it began with
 OLD_FILES = ("checkpoints", "leases", "attempts", "exchange.json")  # of an unfinished run of an older version
 UNFINISHED_FILES = (state.NAME, PROGRESS, "checkpoints")  # which a finished run needs no longer
 
@@ -77,6 +78,9 @@ class Recorder(pl.Callback):
             fixed += ["claims", "rule"]
         kept = {name: previous[name] for name in fixed if name in previous}
         manifest = {name: value for name, value in manifest.items() if name not in fixed} | kept
+        if self._state is not None and previous:  # rounds of an older version stay what they are
+            before = numerics_of(to_json(self.experiment), previous, self._metrics())
+            manifest["numerics"] = {part: min(now, before[part]) for part, now in CURRENT.items()}
         attempt = {  # this process's part of the run; one that goes on elsewhere has several
             "from_round": self.rounds_done,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -89,11 +93,17 @@ class Recorder(pl.Callback):
         write_json(self.folder / "manifest.json", {**manifest, "attempts": attempts})
         self._write_progress()
 
+    def _metrics(self) -> set[str]:
+        """Return the names of what the finished rounds measured."""
+        return {name for line in self._lines for name in json.loads(line)}
+
     def on_train_batch_start(self, *args: object) -> None:
         self._round_started = time.monotonic()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
         assert isinstance(pl_module, FederatedModule)
+        if self._state is None:  # the first round of this process: hours later it would be too late
+            state.check_types(pl_module.state)
         self._lines.append(self._line(pl_module.rounds_done, pl_module.metrics))
         self._state = RunState(
             state=pl_module.state,

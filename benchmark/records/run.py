@@ -8,7 +8,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from benchmark.data.content import look_again
 from benchmark.diagnostics.diversity import GradientDiversity
 from benchmark.errors import CannotWrite, DataError, Diverged, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, to_json
@@ -20,7 +19,16 @@ from benchmark.federated.module import FederatedModule, fit
 from benchmark.federated.start import load_ahead
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
-from benchmark.records.identity import read_manifest, seed_folder, sources, why_apart
+from benchmark.records.identity import (
+    INITIAL_WEIGHTS,
+    all_sources,
+    import_classes,
+    initial_weights,
+    look_again,
+    read_manifest,
+    seed_folder,
+    why_apart,
+)
 from benchmark.records.processes import CpuClock
 from benchmark.records.provenance import manifest
 from benchmark.records.record import measurements, read_result, run_name
@@ -54,6 +62,7 @@ def run(
     last finished round is on disk).
     """
     look_again()
+    import_classes(experiment)
     here, runs = to_json(experiment), results / "runs" / experiment.cell_key
     folder = seed_folder(runs, here)
     if reason := why_apart(folder, here):
@@ -67,6 +76,7 @@ def run(
             keep_freed_memory()
             if engine.processes(experiment) > 1:  # raises ConfigError where the devices do not suit the experiment
                 load_ahead()  # while data are prepared
+            computed_from = {"sources": all_sources(here), INITIAL_WEIGHTS: initial_weights(here)}
             environment = prepare(experiment)
             with claimed(folder, patience=patience) as claim:
                 if seed_folder(runs, here) != folder:
@@ -79,7 +89,7 @@ def run(
                 chosen = build_engine(engine, environment)
                 recorder = Recorder(claim, experiment, resumed, clock)
                 with contextlib.closing(chosen):
-                    recorder.begin({**manifest(environment, chosen), "sources": sources(here), **begun_under()})
+                    recorder.begin({**manifest(environment, chosen), **computed_from, **begun_under()})
                     module = FederatedModule(
                         environment, chosen, resumed.state if resumed else None, recorder.rounds_done
                     )

@@ -50,7 +50,7 @@ _CODE: Mapping[str, Wanted] = {"commit": "text", "changes??": "text"}
 MANIFEST: Wanted = {
     "code": _CODE,
     "packages": {"*": "text"},
-    "hardware?": {"processor??": "text"},
+    "hardware?": {"processor??": "text", "model??": "text"},
     "data": {"name": "text", "hash": "text", "partition": "text", "note?": "text"},
     "engine": {"name": "text", "threads": "a whole number", "workers??": "a whole number"},
     "attempts?": [
@@ -59,13 +59,15 @@ MANIFEST: Wanted = {
             "started": "text",
             "code?": _CODE,
             "packages?": {"*": "text"},
-            "hardware?": {"processor??": "text"},
+            "hardware?": {"processor??": "text", "model??": "text"},
             "wandb?": {"id": "text", "project?": "text"},
         }
     ],
     "sources?": {"*": "text"},
+    "initial_weights?": {"*": "a number"},
     "claims?": {"*": {"main": ["text"], "others": ["text"]}},
     "rule?": {"version": "a whole number", "constants": "text"},
+    "numerics?": {"*": "a whole number"},
 }
 RESULT: Wanted = {
     "status": "done or diverged",

@@ -45,6 +45,7 @@ def save(folder: Path, run_state: RunState, run: str, check: Callable[[], object
     Peak memory is that of the state, but for tensors that are a part of a larger storage, which are copied first.
     Raises CannotWrite, and what `check` does; the file before is then whole.
     """
+    check_types(run_state.state)
     content = {
         "format": FORMAT,
         "run": run,
@@ -59,6 +60,36 @@ def save(folder: Path, run_state: RunState, run: str, check: Callable[[], object
             torch.save(content, file)
         except RuntimeError as error:  # torch's own, over that of a full disk
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
+
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, Tensor, torch.nn.Parameter)
+
+
+def check_types(state: State) -> None:
+    """Raise ConfigError for a value that `load` could not read back: it knows tensors and plain values alone."""
+    for name, value in state.server.items():
+        _check_type(value, f"State.server[{name!r}]")
+    for client, tree in state.clients.items():
+        for name, value in tree.items():
+            _check_type(value, f"State.clients[{client!r}][{name!r}]")
+
+
+def _check_type(value: Any, where: str) -> None:
+    if type(value) in PLAIN:
+        return
+    if isinstance(value, Mapping):  # `save` makes dicts of those that are not within lists
+        for name, inner in value.items():
+            _check_type(name, f"the key {name!r} of {where}")
+            _check_type(inner, f"{where}[{name!r}]")
+    elif type(value) in (list, tuple):
+        for index, inner in enumerate(value):
+            _check_type(inner, f"{where}[{index}]")
+    else:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+        raise ConfigError(
+            f"method: {where} is a {kind}, which a saved run cannot be read back with; "
+            "return tensors, numbers, text, and lists and mappings of these (int(x), x.tolist(), sorted(x))"
+        )
 
 
 def load(folder: Path, run: str) -> RunState | None:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmark.data.datasets import DATASETS, DataSet, at_hand, load
@@ -17,6 +18,7 @@ from benchmark.data.folder import public_name
 from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
 from benchmark.experiment import NUMERICS, from_record
+from benchmark.numerics import CURRENT, numerics_in_words
 from benchmark.records import claim, state
 from benchmark.records.identity import differences, own_names
 from benchmark.records.provenance import equal_bits_expected
@@ -24,6 +26,9 @@ from benchmark.records.record import RunRecord, metrics_in, read_run, run_folder
 from benchmark.records.result import settings_of, sums_of
 
 ROUNDING = 1e-5  # committed copies have six significant digits
+SIX_DIGITS = 2e-6  # by which a fraction of six significant digits may differ, and a little more
+SPREAD = 0.0039  # of accuracy: root mean square by which a run ends elsewhere on another type of processor, as measured
+MOST_SPREADS = 4  # so many times the spread may one run differ, and so many of its standard errors a mean of runs
 FRACTIONS = ("accuracy", "auroc", "precision", "recall", "kept", "class_balance")  # last parts of metric names
 
 
@@ -43,7 +48,7 @@ def check_records(
 def record_faults(record: RunRecord, *, trusted: bool = True) -> list[str]:
     """What does not add up in one record: key, settings, rounds, sums, saved state, digest."""
     readable = trusted or not own_names(record.experiment)
-    faults = [*_experiment_faults(record, readable=readable), *_round_faults(record)]
+    faults = [*_experiment_faults(record, readable=readable), *_round_faults(record), *_accuracy_faults(record)]
     if record.result:
         faults += [f"result.json: {fault}" for fault in _result_faults(record, ROUNDING if record.is_copy else 0.0)]
     if not record.is_copy:
@@ -100,6 +105,21 @@ def _not_fractions(metrics: Mapping[str, Any]) -> Iterator[str]:
     for name, value in metrics.items():
         if name.split("/")[-1] in FRACTIONS and not -1e-9 <= value <= 1.0 + 1e-9:
             yield f"{name} is {value}, not a fraction"
+
+
+def _accuracy_faults(record: RunRecord) -> Iterator[str]:
+    """The first accuracy that is not a share of the images on which it was measured. A copy has six digits of it."""
+    data = record.experiment["data"]
+    known = DATASETS.get(data["name"])
+    images = {"validation": data.get("N_validation"), "test": data.get("pooled_test") or (known and known.test)}
+    parts = [("result.json: last.", record.result.get("last", {})), ("result.json: best.", record.result.get("best"))]
+    parts += [(f"rounds.jsonl: round {line.get('round')}: ", line) for line in record.rounds]
+    for part, N in images.items():
+        for where, metrics in parts:
+            accuracy = (metrics or {}).get(f"{part}/accuracy")
+            if accuracy is not None and N and abs(accuracy * N - round(accuracy * N)) > 1e-3 + SIX_DIGITS * N:
+                yield f"{where}{part}/accuracy is {accuracy}, which {N:,} images cannot give"
+                break
 
 
 def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
@@ -190,24 +210,31 @@ class Retrained:
     """The outcome of training a record again.
 
     `trouble`: what differs; None where nothing does. `skipped`: why nothing could be compared; None where it was.
+    `difference`: between processors, by how much the accuracy of the record is higher.
     """
 
-    exact: bool = False  # compared bit by bit; else to six digits
+    exact: bool = False  # compared bit by bit; else to six digits, or within the spread between processors
+    without_diversity: str = ""  # the older version of gradient diversity, which was not compared
     trouble: str | None = None
     skipped: str | None = None
+    difference: float | None = None
 
     def words(self) -> str:
         if self.skipped is not None:
             return f"not trained again: {self.skipped}"
         how = "bit by bit" if self.exact else "to six digits"
+        how += f", without gradient diversity ({self.without_diversity})" if self.without_diversity else ""
+        if self.difference is not None:
+            how = f"within the spread between processors (it ends {100 * self.difference:+.2f} points from here)"
         return f"trained again, equal {how}" if self.trouble is None else f"trained again, not equal {how}"
 
 
 def retrain(record: RunRecord) -> Retrained:
-    """Train the record's run again, by an engine of its settings, and compare all numbers that both have.
+    """Train the record's run again, by an engine of its settings, and compare.
 
-    Bit by bit where engine, processor and packages are equal; to six digits elsewhere, and for a committed copy,
-    which has no more. Data and partition must have the hashes of the manifest.
+    All numbers that both have are compared where engine, processor, packages and numerics are equal: bit by bit, and to
+    six digits of a compact copy, which has no more. Elsewhere rounding differs, and the final accuracy has to lie
+    within the measured spread between processors. Data and partition must have the hashes of the manifest.
     """
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run  # trains, and takes seconds to load
@@ -228,9 +255,27 @@ def retrain(record: RunRecord) -> Retrained:
         except FsslError as error:
             return Retrained(trouble=str(error))
         assert again is not None
-        exact = not record.committed and equal_bits_expected(record.manifest, again.manifest)
+        return compared(record, again)
+
+
+def compared(record: RunRecord, again: RunRecord) -> Retrained:
+    """Compare a record with that of the same run which was trained again, as `retrain` says."""
+    if equal_bits_expected(record.manifest, again.manifest):
+        exact = not record.committed
         differences = _differences(record, again, 0.0 if exact else ROUNDING)
-        return Retrained(exact=exact, trouble=next(differences, None))
+        old_version = numerics_in_words(record.numerics)
+        return Retrained(exact=exact, without_diversity=old_version, trouble=next(differences, None))
+    trouble = next(_other_data_or_length(record, again), None)
+    name = "validation/accuracy" if record.experiment["evaluation"].get("validation") else "test/accuracy"
+    old, new = record.last(name), again.last(name)
+    if trouble is not None or old is None or new is None:
+        return Retrained(trouble=trouble)
+    if abs(old - new) > MOST_SPREADS * SPREAD:
+        trouble = (
+            f"{name} is {new:.4f} in the end, it was {old:.4f}: between processors runs differ by "
+            f"{100 * SPREAD:.2f} points, and by at most {MOST_SPREADS} times as much"
+        )
+    return Retrained(trouble=trouble, difference=old - new)
 
 
 def retrain_each(chosen: Iterable[RunRecord], *, silent: bool) -> dict[Path, Retrained]:
@@ -247,7 +292,13 @@ def troubles_of(retrained: Mapping[Path, Retrained]) -> list[str]:
     """What differs; where nothing could be compared, why."""
     troubles = [f"{path}: {outcome.trouble}" for path, outcome in retrained.items() if outcome.trouble is not None]
     if retrained and all(outcome.skipped is not None for outcome in retrained.values()):
-        troubles.append(f"nothing was compared: {next(iter(retrained.values())).skipped}")
+        troubles.append(f"nothing was checked by training: {next(iter(retrained.values())).skipped}")
+    shifts = [outcome.difference for outcome in retrained.values() if outcome.difference is not None]
+    if len(shifts) > 1 and abs(fmean(shifts)) > MOST_SPREADS * SPREAD / math.sqrt(len(shifts)):
+        troubles.append(
+            f"accuracies of {len(shifts)} runs are {100 * fmean(shifts):+.2f} points in the mean from those here, "
+            "more than the spread between processors explains"
+        )
     return troubles
 
 
@@ -257,6 +308,9 @@ def why_not_here(record: RunRecord) -> str | None:
 
     if record.result.get("numerics") != NUMERICS:
         return f"it is of numerics {record.result.get('numerics')}, this code of {NUMERICS}"
+    weights = {**record.numerics, "diversity": CURRENT["diversity"]}  # the rest can be compared without diversity
+    if old := numerics_in_words(weights):
+        return f"of {old}: not checked bit by bit"
     try:
         EngineOptions().as_recorded(record.manifest)
     except ConfigError as error:  # an engine that is withdrawn, or a device that is not here
@@ -268,20 +322,28 @@ def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[s
     """What two records of one run both have and that differs.
 
     Of data, rounds, and a committed copy's means and medians, which are of rounds that it has not kept. Clocks are not
-    compared.
+    compared, and gradient diversity is not if the old record has another version of it.
     """
+    left_out = ("time/",) if old.numerics["diversity"] == CURRENT["diversity"] else ("time/", "diversity/")
+    yield from (others := list(_other_data_or_length(old, new)))
+    if others:
+        return
+    for before, now in zip(old.rounds, new.rounds, strict=True):
+        for name in before.keys() & now.keys() - {"cell_key", "seed"}:
+            if not name.startswith(left_out) and not equal(before[name], now[name], tolerance):
+                yield f"round {before['round']}: {name} is {now[name]}, it was {before[name]}"
+    for name, sums in old.summaries.items():
+        if name.startswith(left_out):
+            continue
+        for what, value in new.summary(name).items():
+            if not equal(sums.get(what), value, tolerance):
+                yield f"{what} of {name} is {value}, it was {sums.get(what)}"
+
+
+def _other_data_or_length(old: RunRecord, new: RunRecord) -> Iterator[str]:
     there, here = (record.manifest.get("data", {}) for record in (old, new))
     for name in ("hash", "partition"):
         if there.get(name) != here.get(name):
             yield f"manifest.json: data.{name} is {there.get(name)}, it is now {here.get(name)}"
     if (old.status, len(old.rounds)) != (new.status, len(new.rounds)):
         yield f"{new.status} after {len(new.rounds)} rounds, it was {old.status} after {len(old.rounds)}"
-        return
-    for before, now in zip(old.rounds, new.rounds, strict=True):
-        for name in before.keys() & now.keys() - {"cell_key", "seed"}:
-            if not name.startswith("time/") and not equal(before[name], now[name], tolerance):
-                yield f"round {before['round']}: {name} is {now[name]}, it was {before[name]}"
-    for name, sums in old.summaries.items():
-        for what, value in new.summary(name).items():
-            if not equal(sums.get(what), value, tolerance):
-                yield f"{what} of {name} is {value}, it was {sums.get(what)}"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from benchmark.papers.item import CONFIRMING, Family, Item
 from benchmark.records.record import Records, RunRecord
+from benchmark.verdicts.evidence import gaps_in_words
 from benchmark.verdicts.families import families_in, families_of, first_seed_of
-from benchmark.verdicts.judge import Judged, judge
+from benchmark.verdicts.judge import Judged, judge, next_look
 from benchmark.verdicts.results import counted
 
 
@@ -42,17 +43,36 @@ def decided_cells(item: Item, records: Records) -> set[str]:
     return {cell.cell_key for cell in item.cells if cell.label in labels}
 
 
-def could_decide(items: Iterable[Item], records: Records) -> dict[int, int]:
-    """`looks_of` the items' claims, without items whose cells still wait for trials."""
-    return looks_of(judged for item in items if not item.choices for judged in judge(item, counted(item, records)))
+def could_decide(items: Iterable[Item], records: Records, device: str = "") -> dict[int, int]:
+    """`looks_of` the items' claims, without items whose cells still wait for trials.
+
+    `device`: the kind that trains, such as "a CPU" or "NVIDIA H200"; empty: whichever a seed needs.
+    """
+    ready = [item for item in items if not item.choices]
+    return looks_of((judged for item in ready for judged in judge(item, counted(item, records))), device)
 
 
-def looks_of(claims: Iterable[Judged]) -> dict[int, int]:
+def looks_of(claims: Iterable[Judged], device: str = "") -> dict[int, int]:
     """Seeds of a look -> number of open claims for which it is the smallest look that can decide.
 
-    Claims that are decided, judged in another item, counted, or past their last look are left out.
+    Claims that are decided, judged in another item, counted, past their last look, or whose next look lies beyond a
+    seed that can never count are left out. With a kind of device, so are those with a seed that needs another one.
     """
-    return dict(sorted(Counter(judged.could_decide for judged in claims if judged.could_decide).items()))
+    looks = (could_decide_on(judged, device) for judged in claims)
+    return dict(sorted(Counter(look for look in looks if look).items()))
+
+
+def could_decide_on(judged: Judged, device: str) -> int:
+    """`Judged.could_decide` if only this kind of device trains; of an empty name if any does."""
+    if not device or not judged.could_decide or judged.evidence is None:
+        return judged.could_decide
+    return next_look(judged, judged.evidence.reachable_on(device))
+
+
+def gaps_of(items: Iterable[Item], records: Records) -> dict[str, list[str]]:
+    """Claim -> which of its seeds can never count and why, a phrase each; only of claims that have such seeds."""
+    judged = [one for item in items if not item.choices for one in judge(item, counted(item, records))]
+    return {one.claim.name: gaps_in_words(one.gaps) for one in judged if one.gaps and not one.is_decided}
 
 
 def looks_in_words(looks: Mapping[int, int]) -> str:

@@ -8,7 +8,8 @@ its own best alone: to end below that bound is what the contrast measures.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import fsum
 from statistics import fmean
 
 from benchmark.papers.bounds import bound_of
@@ -17,8 +18,10 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import families_in, family_of, first_seed_of, hash_of
 from benchmark.verdicts.metrics import fell_from_its_best, gain_at_end, never_reached
 from benchmark.verdicts.results import CellResult, Records, cell_result, ends_and_bound, typically_below
+from benchmark.verdicts.room import room_of
 from benchmark.verdicts.rule import BELOW_BOUND, SEEDS, STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast
+from benchmark.verdicts.uniform import mixtures, uniform
 
 HIGHER_IS_BETTER = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "pseudo/accuracy")
 ROUNDING = 1e-9
@@ -37,6 +40,9 @@ class Evidence:
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
     below: tuple[str, ...] = ()  # cells whose typical run ends below labels alone
     caveats: tuple[str, ...] = ()  # what a reader has to know before the verdict
+    gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seed that can never count -> why
+    devices: Mapping[int, str] = field(default_factory=dict)  # seed that lacks runs -> the device they have to be of
+    room: float | None = None  # see room.py
     hash: str = ""
     family: Family = Family()  # that its runs were begun under, or will be
     first: int = CONFIRMING.start  # of the seeds that judge it
@@ -52,6 +58,16 @@ class Evidence:
         seeds = set(self._seeds)
         gap = next((seed for seed in range(self.first, self.first + SEEDS) if seed not in seeds), self.first + SEEDS)
         return tuple(range(self.first, gap))
+
+    @property
+    def reachable(self) -> int:
+        """How many seeds can be judged at most: those before the first that can never count."""
+        return min(self.gaps, default=self.first + SEEDS) - self.first
+
+    def reachable_on(self, device: str) -> int:
+        """The same if only this kind of device trains ("a CPU", "NVIDIA H200")."""
+        elsewhere = [seed for seed, needed in self.devices.items() if needed != device]
+        return min([*self.gaps, *elsewhere], default=self.first + SEEDS) - self.first
 
     @property
     def _seeds(self) -> list[int]:
@@ -71,15 +87,27 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     """Raises KeyError for a claim on a label that the item does not have."""
     claim_hash = hash_of(item, claim)
     first, family = family_of(item, claim, _families(item, records))
-    records = _judging({cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}, claim_hash, first)
+    of_item = {cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}
+    begun_otherwise = _begun_otherwise(item, of_item, claim, claim_hash, first)
+    judging = _judging(of_item, claim_hash, first)
+    computed = uniform(
+        {label: judging[item.cell(label).cell_key] for label in claim.labels},
+        claim.contrasts,
+        range(first, first + SEEDS),
+        claim.metric,
+    )
+    records = {**judging, **{item.cell(label).cell_key: runs for label, runs in computed.runs.items()}}
     results = {
         label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint)
         for label in claim.labels
     }
-    mixed = _by_several_engines(item, records, claim)
     values = {
-        label: {seed: value for seed, value in _values(claim, result).items() if seed not in mixed}
+        label: {seed: value for seed, value in _values(claim, result).items() if seed not in computed.gaps}
         for label, result in results.items()
+    }
+    nowhere = _reached_nowhere(item, claim, values)
+    values = {
+        label: {seed: v for seed, v in of_cell.items() if seed not in nowhere} for label, of_cell in values.items()
     }
     seeds = sorted(set.intersection(*(set(of_cell) for of_cell in values.values())))
     ends = {label: ends_and_bound(item, records, item.cell(label)) for label in claim.labels}
@@ -92,6 +120,10 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     )
     quoted = [label for label, of_cell in values.items() if item.cell(label).role == "quoted" and not of_cell]
     unmeasured = ", ".join(label for label, result in results.items() if not result.measured)
+    gaps = {**begun_otherwise, **_without_value(claim, results, values), **nowhere, **computed.gaps}
+    gaps = {seed: why for seed, why in sorted(gaps.items()) if first <= seed < first + SEEDS}
+    confirmed = [seed for seed in seeds if seed in CONFIRMING]
+    differing = mixtures(computed.runs, claim.contrasts, confirmed, claim.metric)
     return Evidence(
         claim=claim,
         differences=tuple(
@@ -107,8 +139,12 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
             *_still_rising(item, records, claim, judged),
             *([f"--also-quoted trains {', '.join(quoted)}"] if quoted else []),
             *([f"runs of {unmeasured} did not measure it: --no-reference trains them again"] if unmeasured else []),
-            *([f"several engines or devices trained the cells of seeds {', '.join(map(str, mixed))}"] if mixed else []),
+            *gaps_in_words(gaps),
+            *differing,
         ),
+        gaps=gaps,
+        devices=computed.devices,
+        room=room_of(item, records, claim),
         hash=claim_hash,
         family=family,
         first=first,
@@ -163,7 +199,10 @@ def _judging(records: Records, claim_hash: str, first: int) -> Records:
         of_family = first_seed_of(run.seed) == first
         return of_family and any(claim_hash in family for family in families_in(run.manifest).values())
 
-    return {key: {seed: run for seed, run in runs.items() if counts(run)} for key, runs in records.items()}
+    def counting(run: RunRecord) -> RunRecord:
+        return replace(run, copies=tuple(filter(counts, run.copies))) if run.copies else run
+
+    return {key: {seed: counting(run) for seed, run in runs.items() if counts(run)} for key, runs in records.items()}
 
 
 def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
@@ -177,23 +216,70 @@ def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
     return {**result.values, **dict.fromkeys(result.diverged, WORST)}
 
 
-def _by_several_engines(item: Item, records: Records, claim: Claim) -> list[int]:
-    """Confirming seeds at which a contrast's cells were not all trained by one engine on one kind of device.
+def _begun_otherwise(item: Item, records: Records, claim: Claim, claim_hash: str, first: int) -> dict[int, str]:
+    """Seeds of the family with a run that did not begin under the claim: its result was known, so it never counts."""
+    gaps: dict[int, str] = {}
+    for label in claim.labels:
+        for seed, run in records.get(item.cell(label).cell_key, {}).items():
+            under = families_in(run.manifest).values()
+            in_block = first <= seed < first + SEEDS
+            if in_block and run.result and not any(claim_hash in family for family in under):
+                gaps.setdefault(seed, f"the run of {label} did not begin under this claim")
+    return gaps
 
-    They are not judged.
+
+def _without_value(
+    claim: Claim, results: Mapping[str, CellResult], values: Mapping[str, Mapping[int, float]]
+) -> dict[int, str]:
+    """Confirmatory seeds with a finished run that has no value."""
+    gaps: dict[int, str] = {}
+    for label, result in results.items():
+        for run in result.runs:
+            if run.seed in CONFIRMING and run.seed not in values[label]:
+                if run.status == "done":
+                    gaps.setdefault(run.seed, f"the run of {label} did not measure {claim.metric}")
+                elif run.status == "diverged":
+                    gaps.setdefault(run.seed, f"the run of {label} diverged, and {claim.metric} has no worst value")
+    return gaps
+
+
+def _reached_nowhere(item: Item, claim: Claim, values: Mapping[str, Mapping[int, float]]) -> dict[int, str]:
+    """Seeds at which no cell of a contrast with unequal weights reaches the accuracy.
+
+    All that is known then is that each cell needs more rounds than its run has. With weights 1 and -1 the difference is
+    0. With .75 and -1 it would be -.25 (R + 1) whatever the cells are, so there is none.
     """
-    engines: dict[tuple[int, int], set[tuple[object, object]]] = defaultdict(set)
-    for number, cells in enumerate(claim.contrasts):
-        for label in cells:
-            for seed, run in records.get(item.cell(label).cell_key, {}).items():
-                engine = run.manifest.get("engine", {})
-                engines[seed, number].add((engine.get("name"), engine.get("device")))  # a CPU is not named
-    return sorted({seed for (seed, _), names in engines.items() if len(names) > 1 and seed in CONFIRMING})
+    if claim.endpoint != "reached":
+        return {}
+    never = {
+        label: {seed for seed, rounds in of_cell.items() if rounds > item.cell(label).experiment.federation.rounds}
+        for label, of_cell in values.items()
+    }
+    unequal = [cells for cells in claim.contrasts if abs(fsum(cells.values())) > ROUNDING]
+    nowhere = {seed for cells in unequal for seed in set.intersection(*(never[label] for label in cells))}
+    return dict.fromkeys(sorted(nowhere), "no run reaches the accuracy, and the weights of the cells are unequal")
+
+
+def gaps_in_words(gaps: Mapping[int, str]) -> list[str]:
+    """ "seeds 200 to 211 can never count: FedAvg/full on NVIDIA H200, ...", a phrase for each reason."""
+    by_reason: dict[str, list[int]] = defaultdict(list)
+    for seed, why in gaps.items():
+        by_reason[why].append(seed)
+    return [f"{_seeds_in_words(seeds)} can never count: {why}" for why, seeds in by_reason.items()]
+
+
+def _seeds_in_words(seeds: Sequence[int]) -> str:
+    """ "seed 102", "seeds 100 to 115", "seeds 100, 103"."""
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seeds {', '.join(map(str, seeds))}"
 
 
 def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[int]) -> tuple[str, ...]:
     """ "judged at round 100: a still gains 0.8 points in the last tenth of the run"."""
-    if claim.endpoint != "end":
+    if claim.endpoint not in ("end", "last") and not LAST_ROUNDS.fullmatch(claim.endpoint):
         return ()
     rising: dict[str, float] = {}
     for label in claim.labels:

@@ -2,9 +2,9 @@
 
 Only confirming seeds are judged (looks.py), and all of them. The typical difference is judged by its signed-rank
 interval (signed_ranks.py). "improves" and "trend" hold where it lies above zero, "comparable" where it lies within the
-margin; an improvement whose interval lies within the margin is no effect of interest. Both verdicts of "no difference"
-need at least 20 seeds. "every" and "order" hold where each of their contrasts holds, each at the claim's whole error,
-and fail where one fails, at its share of the error (intersection-union).
+margin; an improvement whose interval lies within the margin is no effect of interest, or has "no room" (room.py). Both
+verdicts of "no difference" need at least 20 seeds. "every" and "order" hold where each of their contrasts holds, each
+at the claim's whole error, and fail where one fails, at its share of the error (intersection-union).
 
 Where more than a tenth of a cell's runs collapsed (evidence.py), the differences are not symmetric, and signed ranks
 alone err. There the exact sign test, which needs no symmetry, must give the same verdict at the look's level; else the
@@ -19,12 +19,14 @@ stays. So no verdict depends on the runs of another item. Means are not judged: 
 test of a mean holds its level at so few seeds. tests/verdicts/test_error_rate.py simulates the whole rule.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from statistics import stdev
 from typing import Literal, TypeAlias
 
-from scipy.special import betaincinv
+from scipy.special import betaincinv, nctdtrinc, stdtrit
 
 from benchmark.papers.item import CONFIRMING, Claim, Family, Item
 from benchmark.papers.table import COMPUTED
@@ -32,13 +34,17 @@ from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, evidence
 from benchmark.verdicts.families import owner
 from benchmark.verdicts.looks import errors, smallest_look
 from benchmark.verdicts.results import Records, cell_result
-from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, RUNS_FALL
+from benchmark.verdicts.room import is_short
+from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, ROOM, RUNS_FALL
 from benchmark.verdicts.signed_ranks import DIGITS, Interval, interval, median_interval, sign_test, typical
 from benchmark.verdicts.statistics import contrast, in_unit
 
-Verdict: TypeAlias = Literal["holds", "contradicted", "no effect of interest", "undecided", "not judged yet", "not run"]
+Verdict: TypeAlias = Literal[
+    "holds", "contradicted", "no effect of interest", "no room", "undecided", "not judged yet", "not run"
+]
 REJECTIONS = ("holds", "contradicted")  # their share of the error goes to other claims
 DECIDED = (*REJECTIONS, "no effect of interest")
+POWER = 0.8  # of the smallest difference that is called detectable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +79,12 @@ class Judged:
     could_decide: int = 0  # seeds of the next look that can decide; 0: it is decided, or none can
     evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
     judged_in: str = ""  # "ssfl/tab2: Grouping wins": where the same contrast is judged; empty: here
+    gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seeds that can never count -> why, in words
+    caveats: tuple[str, ...] = ()  # what findings and pages print beside the verdict, a phrase each
+    signs: "Signs | None" = None  # the exact sign test of the differences of `seen`
+    room: float | None = None  # what the cells leave above them, in the metric's unit (room.py); None: no accuracy
+    no_room: bool = False  # the room is less than four margins
+    detectable: "Detectable | None" = None  # of an open claim
 
     @property
     def estimate(self) -> float | None:
@@ -89,6 +101,25 @@ class Judged:
     @property
     def is_decided(self) -> bool:
         return self.verdict in DECIDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs:
+    """The exact sign test of the differences: how many lie above and below zero, and its two-sided p-value."""
+
+    better: int
+    worse: int
+    p: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detectable:
+    """The smallest difference that the claim's test finds with a power of 80 %, by the spread of the seeds so far."""
+
+    value: float  # in the metric's unit
+    seeds: int  # at this interim analysis, the largest that can be reached
+    spread: float  # standard deviation of the differences
+    n: int  # of so many seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,10 +251,16 @@ def runs_fall(seen: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
 
 
 def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -> Reading:
-    """What the contrasts say of the claim. `passed`: those that were above zero at this look or before."""
-    deciding = [contrast for contrast, reading in enumerate(readings) if reading.verdict != "undecided"]
+    """What the contrasts say of the claim. `passed`: those that were above zero at this look or before.
+
+    Of several that decide, one that contradicts goes before one without an effect of interest, and of equals the
+    smallest difference is shown. So the order of the contrasts in the file decides nothing: a claim of several
+    contrasts is false if one of them is, however small the others are.
+    """
+    against = [contrast for contrast, reading in enumerate(readings) if reading.verdict == "contradicted"]
+    deciding = against or [contrast for contrast, reading in enumerate(readings) if reading.verdict != "undecided"]
     waiting = [contrast for contrast in range(len(readings)) if contrast not in passed]
-    shown = min(deciding[:1] or waiting or range(len(readings)), key=lambda contrast: readings[contrast].typical)
+    shown = min(deciding or waiting or range(len(readings)), key=lambda contrast: readings[contrast].typical)
     verdict = readings[shown].verdict if deciding or waiting else "holds"
     return replace(readings[shown], verdict=verdict, looks=look + 1, contrast=shown)
 
@@ -333,16 +370,84 @@ def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
     elif seen.pilots:
         shown = min((seen.differences_at(seen.pilots, n) for n in range(len(seen.differences))), key=typical)
         reason = f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)"
-        judged = Judged(claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(shown))
+        judged = Judged(
+            claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(shown), signs=signs_of(shown)
+        )
     else:
         judged = Judged(claim=seen.claim, verdict="not run", reason="no seed has all the cells of this claim yet")
-    reason = "; ".join((*seen.caveats, judged.reason))
-    if seen.diverged:
-        counts = "counted as accuracy 0" if seen.claim.metric in HIGHER_IS_BETTER else "left out"
-        reason += f"; diverged and {counts}: {', '.join(seen.diverged)}"
-    next_look = smallest_look(error, judged.looks, alike=seen.claim.form == "comparable")
-    could_decide = 0 if judged.is_decided else next_look
-    return replace(judged, reason=reason, diverged=seen.diverged, error=error, could_decide=could_decide, evidence=seen)
+    lacks_room = is_short(seen.room, seen.claim.least)
+    verdict = without_room(judged.verdict, seen.claim) if lacks_room else judged.verdict
+    caveats = (*seen.caveats, *([_room_in_words(seen)] if lacks_room else []))
+    judged = replace(
+        judged,
+        verdict=verdict,
+        reason="; ".join((*caveats, judged.reason)) + _diverged_in_words(seen),
+        diverged=seen.diverged,
+        error=error,
+        evidence=seen,
+        gaps=seen.gaps,
+        caveats=caveats,
+        room=seen.room,
+        no_room=lacks_room,
+    )
+    if judged.is_decided or verdict == "no room":
+        return judged
+    return replace(judged, could_decide=next_look(judged, seen.reachable), detectable=detectable(judged))
+
+
+def without_room(verdict: Verdict, claim: Claim) -> Verdict:
+    """The verdict on a claim whose cells leave less than four margins of room.
+
+    An improvement that did not come has "no room": to call it absent would reproach the method for the setting. What
+    was found in spite of the setting stays, "holds" as well as "contradicted", and so does all that is said of
+    "comparable" cells: each of them could have fallen, for which there was room.
+    """
+    absent = verdict in ("no effect of interest", "undecided")
+    return "no room" if absent and claim.form != "comparable" else verdict
+
+
+def _room_in_words(seen: Evidence) -> str:
+    room, margin = (in_unit(seen.claim.metric, value) for value in (seen.room or 0.0, seen.claim.least))
+    return f"the cells leave {room} of room, less than {ROOM} margins of {margin}"
+
+
+def _diverged_in_words(seen: Evidence) -> str:
+    if not seen.diverged:
+        return ""
+    counts = "counted as accuracy 0" if seen.claim.metric in HIGHER_IS_BETTER else "left out"
+    return f"; diverged and {counts}: {', '.join(seen.diverged)}"
+
+
+def next_look(judged: Judged, reachable: int) -> int:
+    """Seeds of the smallest interim analysis that can decide an open claim; 0 if none can.
+
+    `reachable`: how many seeds can be judged at most (`Evidence.reachable`, or `reachable_on` a kind of device).
+    """
+    look = smallest_look(judged.error, judged.looks, alike=judged.claim.form == "comparable")
+    return look if look <= reachable else 0
+
+
+def detectable(judged: Judged) -> Detectable | None:
+    """Compute the smallest difference that the claim's test finds in 80 % of cases.
+
+    At the largest interim analysis that can be reached and can decide, as a test by itself at its level: the t test's
+    power (noncentral t), with the relative efficiency 3 / pi of signed ranks under normal differences. The spread is
+    that of all differences so far, exploratory seeds too, and of several contrasts the largest. For "comparable" it is
+    how far from the margin the difference has to lie. None if no analysis can decide, and below three seeds.
+    """
+    seen, first = judged.evidence, next_look(judged, judged.evidence.reachable if judged.evidence else 0)
+    if seen is None or not first:
+        return None
+    seeds = [*seen.pilots, *seen.confirming]
+    if len(seeds) < 3:
+        return None
+    spread = max(stdev(seen.differences_at(seeds, n)) for n in range(len(seen.differences)))
+    look = max(n for n in LOOKS if n <= seen.reachable)
+    level = errors(judged.error)[LOOKS.index(look)]
+    critical = stdtrit(look - 1, 1 - level / 2)
+    shift = nctdtrinc(look - 1, 1 - POWER, critical)
+    value = float(shift * spread / math.sqrt(look * 3 / math.pi))
+    return Detectable(value=value, seeds=look, spread=spread, n=len(seeds))
 
 
 def _judged_at_looks(seen: Evidence, decision: Reading) -> Judged:
@@ -373,7 +478,15 @@ def _judged_at_looks(seen: Evidence, decision: Reading) -> Judged:
         collapsed=seen.collapsed_at(seeds, decision.contrast),
         runs_fall=runs_fall(seen, decision.contrast, seeds),
         waits_for=decision.waits_for,
+        signs=signs_of(seen.differences_at(seeds, decision.contrast)),
     )
+
+
+def signs_of(differences: Sequence[float]) -> Signs:
+    """The exact sign test of the null that the median difference is 0; a difference of 0 is left out."""
+    rounded = [round(difference, DIGITS) for difference in differences]
+    better, worse = sum(value > 0 for value in rounded), sum(value < 0 for value in rounded)
+    return Signs(better=better, worse=worse, p=sign_test(better, worse))
 
 
 def _estimate(differences: Sequence[float], within: Interval | None = None) -> Estimate:

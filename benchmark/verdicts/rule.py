@@ -16,6 +16,15 @@ Raise the version with every change that can move a verdict, in a constant or in
    may be on two. After confirming runs of SSFL's Figures 6 and D.1 on CUDA, before a diversity of theirs was seen. No
    verdict moved.
 
+7  2026-11-27: runs that begin under this version are judged if, within a seed, the cells of a contrast were computed on
+   one type of processor with one minor version of torch and, over its seeds, by one engine on one kind of device with
+   one numerics version (uniform.py). A second copy of a run, computed on another kind of device, may take the first
+   one's place. A seed at which no cell of a contrast of unequal weights reaches the accuracy has no difference. Of
+   several contrasts that decide, one that contradicts goes before one without an effect of interest, and then the
+   smallest difference; it was the first in the file. An improvement without an effect of interest, or undecided, has
+   "no room" if its cells leave less than four margins of room (room.py). After confirmatory runs; five verdicts of
+   SSFL's Table 2 became "no room", no other moved.
+
 Manifests have the version since 4. The hash of the constants shows a change without a new version.
 """
 
@@ -24,7 +33,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-RULE_VERSION = 6
+RULE_VERSION = 7
 
 LOOKS = (9, 16, 24, 32)  # confirming seeds
 SEEDS = 100  # of a family of claims
@@ -36,6 +45,7 @@ FALL = 0.2  # of accuracy: a run that ends so far below its own best has collaps
 WORST = 0.0  # accuracy that a diverged run counts with
 TENTH = 0.1  # of a run: its end
 STILL_RISING = 0.003  # .3 points: a run that gains so much over its last tenth has not come to an end
+ROOM = 4  # margins: a claim whose cells leave less room has "no room"
 SURE = 1e-3  # accuracies nearer to 0 or 1 have no log-odds that few test images could tell apart
 
 

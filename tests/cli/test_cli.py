@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from sweeps.factors import experiment_of
 from sweeps.plan import plan, restricted
 from sweeps.processes import attempt
 from sweeps.sweep_file import written
+from tests.conftest import ROOT
 from tests.sweeps.agents import FSSL, small_sweep
 from tests.sweeps.test_tune import TOY_FILE
 
@@ -263,7 +265,9 @@ def test_a_confirming_run_begins_under_its_claims_and_the_rule(by, fssl, tmp_pat
 
 
 def test_work_trains_a_sweep_file_once(tmp_path, printed):
-    path, experiment = small_sweep(tmp_path, **{"T": [1], "federation.rounds": [2], "seed": [0, 1]})
+    path, experiment = small_sweep(
+        tmp_path, **{"T": [1], "federation.rounds": [2], "method.warm_start_rounds": [0], "seed": [0, 1]}
+    )
     result = run_folder(tmp_path, experiment) / "result.json"
     times = []
     for _ in range(2):
@@ -323,3 +327,48 @@ def test_a_table_has_one_count(name, tmp_path):
     done = len(planned.runs) - len(planned.missing)
     assert done > 0 and (row["done"], seen["runs_done"]) == (done, done)
     assert row["runs"] == seen["runs_wanted"] == len(planned.runs) + len(planned.waiting)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from benchmark.cli import entry
+
+sys.argv = ["fssl", "list", "items"]
+threading.Timer({delay}, os.kill, (os.getpid(), signal.SIGINT)).start()
+entry.main()
+"""
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.1, 0.3])
+def test_an_interrupt_while_python_loads_is_one_line(delay):
+    command = [sys.executable, "-c", INTERRUPTED.format(delay=delay)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == Stopped.exit_code
+    assert ended.stderr.startswith("fssl: ") and ended.stderr.count("\n") == 1
+
+
+CHANGES_FOLDER = """
+import os
+from dataclasses import dataclass
+from benchmark.methods.server_only import ServerOnly
+
+os.chdir("/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(ServerOnly):
+    def round(self, state, world):
+        os.chdir("/")
+        return super().round(state, world)
+"""
+
+
+def test_results_stay_where_they_were_named(tmp_path, monkeypatch, printed):
+    """Whatever working folder a user's module changes to."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "moves.py").write_text(CHANGES_FOLDER)
+    short = ["--federation.rounds=1", "--federation.T=1", "--engine", "reference"]
+    printed("run", "--method", "moves:Mine", "--results", "r", *short)
+    assert list(tmp_path.glob("r/runs/*/*/result.json"))
+    sys.modules.pop("moves")

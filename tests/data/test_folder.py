@@ -1,8 +1,12 @@
 """A user's own images are learned as a person sees them, each once, or refused by name; their path stays at home."""
 
+import io
 import json
 import os
 import shutil
+import socket
+import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,15 @@ import pytest
 import torch
 from PIL import Image
 
+from benchmark.cli import report
+from benchmark.data import folder as folder_module
 from benchmark.data.datasets import DataSet, load
 from benchmark.errors import ConfigError, DataError
 from benchmark.papers.catalogue import items
+from benchmark.records import copies
 from sweeps.factors import experiment_of
 from tests.data.places import save_images
+from tests.federated.helpers import in_a_process
 
 SIZE = (4, 2)  # pixels: wide and high
 LEFT_DARK = np.array([[0, 0, 200, 200]] * 2, dtype=np.uint8)  # what a person sees
@@ -223,3 +231,178 @@ def test_ten_labels_a_class_are_the_default(pets, tmp_path, printed):
     assert experiment_of({"data.name": data}).data.N_s == 30
     for words, N_s in (([], 30), (["--data.N_s=12"], 12)):
         assert json.loads(printed("run", "--data", data, *words, "--print-config"))["data"]["N_s"] == N_s
+
+
+# Parts of a set under other names
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("train_images", "test_images"),
+        ("Train", "Test"),
+        ("TRAIN", "TEST"),
+        ("Training", "Testing"),
+        ("training_set", "test_set"),
+        ("trainset", "testset"),
+        ("seg_train", "seg_test"),
+        ("images-train", "images-val"),
+        ("trainImages", "validationImages"),
+        ("train2017", "val2017"),
+        ("train", "validation"),
+    ],
+)
+def test_parts_under_other_names_are_not_taken_for_classes(tmp_path, first, second):
+    for part in (first, second):
+        for name in ("cat", "dog"):
+            save_images(tmp_path / "pets" / part / name, 2, "L", SIZE)
+    with pytest.raises(DataError, match="train/ and test/"):
+        loaded(tmp_path / "pets")
+
+
+@pytest.mark.parametrize(
+    "classes", [("passenger_train", "bus"), ("trainer", "tester"), ("freight_train", "test_car"), ("val", "dev")]
+)
+def test_classes_with_such_words_are_classes(tmp_path, classes):
+    for label, name in enumerate(classes):
+        save_images(tmp_path / "pets" / name, 2, "L", SIZE, red=50 * label)
+    assert {*loaded(tmp_path / "pets").classes} == {*classes}
+
+
+def test_folders_below_classes_are_named_where_they_may_be_parts(tmp_path, capsys):
+    for label, name in enumerate(("cat", "dog")):
+        for part in ("fold1", "fold2"):
+            save_images(tmp_path / "pets" / name / part, 2, "L", SIZE, red=50 * label)
+    assert len(all_images(loaded(tmp_path / "pets"))) > 2
+    said = capsys.readouterr().err
+    assert all(word in said for word in ("cat, dog", "fold1, fold2"))
+
+
+# Names and files
+
+
+def test_a_class_has_one_name_in_both_forms_of_unicode(tmp_path):
+    composed, apart = "caf\u00e9", "cafe\u0301"
+    for part, name in (("train", composed), ("test", apart)):
+        for label, of_class in enumerate((name, "zoo")):
+            save_images(tmp_path / "pets" / part / of_class, 2, "L", SIZE, red=50 * label)
+    assert loaded(tmp_path / "pets").classes == (composed, "zoo")
+    save_images(tmp_path / "twice" / composed, 2, "L", SIZE)
+    save_images(tmp_path / "twice" / apart, 2, "L", SIZE, red=50)
+    with pytest.raises(DataError, match="Unicode"):
+        loaded(tmp_path / "twice")
+
+
+def test_a_folder_whose_name_is_not_text_is_refused(tmp_path):
+    for folder in (os.fsdecode(os.fsencode(tmp_path) + b"/pets\xff"), os.fsdecode(os.fsencode(tmp_path) + b"/in")):
+        shutil.rmtree(folder, ignore_errors=True)
+        for name in ("cat", "dog" if "in" not in Path(folder).name else os.fsdecode(b"dog\xff")):
+            save_images(Path(folder) / name, 2, "L", SIZE)
+        with pytest.raises(DataError, match="UTF-8") as refused:
+            loaded(Path(folder))
+        str(refused.value).encode()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"\x00\x00\x00\x07\x00\x00\x00\x05", b"\xff\xff\xff\xff\x00\x00\x00\x00"),  # a rational number: -1/0
+        (b"\x01\x28\x00\x03", b"\x01\x28\x00\x02"),  # ResolutionUnit: text in a short tag
+    ],
+)
+def test_exif_that_viewers_pass_over_is_passed_over(pets, old, new):
+    exif = turned(3)
+    exif[0x011A], exif[0x0128] = 7 / 5, 2
+    file = io.BytesIO()
+    Image.fromarray(np.repeat(np.repeat(LEFT_DARK, 8, 0), 8, 1)).save(file, "JPEG", exif=exif)
+    content = file.getvalue()
+    for before, after in ((old, new), (old[::-1], new[::-1])):
+        content = content.replace(before, after)
+    (pets / "owl").mkdir()
+    (pets / "owl" / "a.jpg").write_bytes(content)
+    Image.new("L", SIZE, 255).save(pets / "owl" / "b.png")
+    loaded(pets)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "DDS", "GIF", "BMP", "WEBP", "AVIF"])
+def test_a_damaged_file_is_named_whatever_it_is(pets, kind):
+    file = io.BytesIO()
+    try:
+        Image.effect_noise((32, 32), 50).convert("RGB").save(file, kind)
+    except (KeyError, OSError):
+        pytest.skip(f"this Pillow writes no {kind}")
+    whole, damaged = file.getvalue(), pets / "cat" / f"damaged.{kind.lower()}"
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        content = np.frombuffer(whole, dtype=np.uint8)[: int(generator.integers(8, len(whole)))].copy()
+        places = generator.integers(4, len(content), size=6)
+        content[places] = generator.integers(0, 256, size=6)
+        damaged.write_bytes(content.tobytes())
+        try:
+            loaded(pets)
+        except DataError as error:
+            assert str(damaged) in str(error) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize("error", [struct.error("x"), TypeError("x"), KeyError(3), ZeroDivisionError(), MemoryError()])
+def test_whatever_pillow_raises_names_the_file(pets, monkeypatch, error):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(Image.Image, "getexif", fails)
+    with pytest.raises(DataError, match=r"pets/cat/.*\.png"):
+        loaded(pets)
+
+
+def test_photographs_need_a_size(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for index in range(2):
+            Image.new("L", (4000, 3000), index).save(tmp_path / "pets" / name / f"{index}.png")
+    with pytest.raises(DataError, match=r"\?size=32"):
+        load(f"folder:{tmp_path / 'pets'}")
+    assert load(f"folder:{tmp_path / 'pets'}?size=8").image_shape == (1, 8, 8)
+
+
+def test_images_that_would_fill_the_memory_need_a_size(pets, monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1}.get(name, 100))
+    with pytest.raises(DataError, match=r"\?size=32"):
+        load(f"folder:{pets}")
+
+
+def test_a_record_of_a_folder_whose_name_is_not_text_ends_no_report(tmp_path, monkeypatch, printed):
+    """Older versions trained on it."""
+    monkeypatch.setattr(folder_module, "_check_text", lambda path: None)
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/pets\xff"))
+    for label, name in enumerate(("cat", "dog")):
+        save_images(folder / name, 20, "L", (8, 8), red=50 * label)
+    short = ["--federation.rounds=1", "--federation.T=1", "--federation.K=2", "--data.N_s=4", "--engine", "reference"]
+    printed("run", "--data.name", f"folder:{folder}", "--results", tmp_path / "r", *short)
+    monkeypatch.setattr(report, "ITEMS", {})
+    monkeypatch.setattr(report, "VARIANTS", {})
+    monkeypatch.setattr(copies, "COMMITTED", tmp_path / "nothing")
+    printed("report", "--results", tmp_path / "r")
+    assert "pets" in (tmp_path / "r/site/mine/your-runs/custom/table.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "link to nothing", "socket"])
+def test_only_regular_files_are_read(pets, kind):
+    """A pipe would be waited for, and a device read, without an end."""
+    place = pets / "cat" / "x.png"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(place))
+    else:
+        place.symlink_to({"link to nothing": "nowhere"}.get(kind, "/dev/zero"))
+    done = in_a_process(partial(refusal_of, pets))
+    assert str(place) in done
+
+
+def refusal_of(folder: Path) -> str:
+    try:
+        loaded(folder)
+    except DataError as error:
+        return str(error)
+    return ""

@@ -37,8 +37,8 @@ UNLABELLED = Stream(part="unlabelled", batch_size=8, views=("weak",))
 class ToConstant(StudentUpdate):
     """Pulls the prediction of any image towards class 0."""
 
-    def loss(self, trainable, frozen, batch, draw):
-        logits_ND = trainable["student"](batch["unlabelled"].views["weak"])
+    def loss(self, step):
+        logits_ND = step.student(step.batch["unlabelled"].views["weak"])
         return supervised_loss(logits_ND, torch.zeros(len(logits_ND), dtype=torch.int64)), {}
 
 

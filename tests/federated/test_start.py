@@ -1,5 +1,7 @@
 """How processes are started: deaf to the keyboard's interrupt, forked from one that is loaded, and none is left."""
 
+import math
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmark.federated import start
 from tests.conftest import ROOT, alive
 
 STARTED = """
@@ -73,3 +76,32 @@ def test_where_no_server_can_listen_processes_are_fresh(tmp_path):
 def test_a_signal_during_a_start_is_heard_after_it(name, tmp_path):
     """Also where another thread, which blocks nothing, is the one that the signal comes to."""
     assert said(INTERRUPTED.replace("NAME", name), tmp_path) == ["started", "heard"]
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "cores"),
+    [
+        ("0::/", {"cpu.max": "200000 100000"}, 2),
+        ("0::/a/b", {"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000"}, 1.5),
+        ("0::/", {"cpu.max": "max 100000"}, math.inf),
+        ("0::/", {}, math.inf),
+        ("3:cpu,cpuacct:/x\n0::/", {"cpu,cpuacct/x/cpu.cfs_quota_us": "50000"}, 0.5),
+        ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1"}, math.inf),
+        ("9:memory:/m", {"memory/m/cpu.max": "100000 100000"}, math.inf),
+        ("broken", {"cpu.max": "100000 100000"}, math.inf),
+    ],
+)
+def test_a_container_s_share_of_the_cores_is_read(tmp_path, group, files, cores):
+    (tmp_path / "group").write_text(group + "\n")
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content + "\n")
+        (tmp_path / name).with_name("cpu.cfs_period_us").write_text("100000\n")
+    assert start._quota(tmp_path, tmp_path / "group") == cores
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(0.5, 1), (1.5, 2), (math.inf, None), (1e6, None)])
+def test_there_are_no_more_workers_than_cores_and_share(monkeypatch, quota, cores):
+    allowed = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(start, "_quota", lambda: quota)
+    assert start.usable_cores() == min(allowed, cores or allowed)

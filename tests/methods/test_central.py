@@ -7,8 +7,9 @@ from scipy.special import log_softmax, softmax
 from torch import nn
 
 from benchmark.federated.environment import prepare, weights_of
+from benchmark.federated.jobs import JobRunner
 from benchmark.methods import central
-from benchmark.methods.protocol import CENTRAL, Batch
+from benchmark.methods.protocol import CENTRAL, Batch, Step
 from tests.methods.watch import tiny_with, watched
 
 RAMP = 0.25
@@ -26,14 +27,17 @@ def linear(weight):
 
 
 def step(method):
-    return central.Step(
-        network=linear(W),
-        average=linear(AVERAGE).eval(),
-        labelled=Batch(views={"weak": torch.from_numpy(X)}, labels_N=torch.from_numpy(LABELS)),
-        views={name: torch.from_numpy(images) for name, images in zip(method.views, (U, V), strict=False)},
-        draw=torch.Generator().manual_seed(7),
-        ramp=RAMP,
-        shares_2D=torch.from_numpy(SHARES),
+    views = {name: torch.from_numpy(images) for name, images in zip(method.views, (U, V), strict=False)}
+    labelled = Batch(views={"weak": torch.from_numpy(X)}, labels_N=torch.from_numpy(LABELS))
+    batch = {"labelled": labelled, "unlabelled": Batch(views=views, labels_N=None)}
+    update = central.CentralUpdate(method=method, keeps_momentum=True)
+    drawn = update.draws(torch.Generator().manual_seed(7), batch)
+    return Step(
+        trainable=nn.ModuleDict({"student": linear(W)}),
+        frozen=nn.ModuleDict({"average": linear(AVERAGE).eval()}),
+        notes={"ramp": RAMP, "shares_2D": torch.from_numpy(SHARES)},
+        drawn=drawn,
+        batch=batch,
     )
 
 
@@ -140,8 +144,10 @@ def test_the_ramp_rises_over_its_share_of_the_run():
 
 def test_remixmatch_s_shares_are_of_all_images():
     """Two of each of the ten classes among the labels; the mean softmax of the first weights over unlabelled images."""
-    module, watch = watched(tiny_with(central.ReMixMatch(batch_size=8)))
-    (shares,) = [outcome.sends["shares_2D"] for job, outcome in watch.seen[1] if "shares_2D" in outcome.sends]
-    assert watch.jobs()[0].key.client == CENTRAL and shares.shape == (2, 10)
+    method = central.ReMixMatch(batch_size=8)
+    module, watch = watched(tiny_with(method))
+    (job,) = watch.jobs()
+    shares = method.notes(job.receives, JobRunner(module.environment)._reader(job, 1, "train"))["shares_2D"]
+    assert job.key.client == CENTRAL and shares.shape == (2, 10)
     assert shares[0].tolist() == pytest.approx([0.1] * 10)
     assert float(shares[1].sum()) == pytest.approx(1.0) and float(shares[1].std()) > 0

@@ -10,6 +10,7 @@ from torch import nn
 
 from benchmark.config import values_before
 from benchmark.methods.fedirm import FedIRM, RelationMatching
+from benchmark.methods.protocol import Batch, Step
 from tests.methods.plain_torch import MeanTeachers, compared, experiment_of, plain_images
 
 
@@ -25,7 +26,9 @@ def test_who_is_asked_with_dropout(asked):
         teacher.eval()
         update = RelationMatching(method=FedIRM(asked=asked, passes=2, uncertainty=0.9, least_confidence=0.6))
         torch.manual_seed(3)
-        _, aux = update.unlabelled_loss(student, teacher, views)
+        networks = nn.ModuleDict({"student": student}), nn.ModuleDict({"teacher": teacher})
+        batch = {"unlabelled": Batch(views=views, labels_N=None)}
+        _, aux = update.unlabelled_loss(Step(trainable=networks[0], frozen=networks[1], batch=batch))
         torch.manual_seed(3)
         with torch.no_grad():
             label_ND = student(views["weak2"]).softmax(1)

@@ -15,7 +15,7 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.local import load
 from benchmark.federated.trees import tree_bytes
 from benchmark.methods.fedmatch import ClientUpdate, FedMatch, Lambdas, applied, changes, summed
-from benchmark.methods.protocol import Batch
+from benchmark.methods.protocol import Batch, Step
 from benchmark.optim.sgd import SGD
 from tests.federated.helpers import difference, module_of
 from tests.methods.watch import Watch, tiny_with
@@ -96,7 +96,7 @@ def test_psi_s_loss_by_numpy(threshold, helpers):
     lambdas = Lambdas(i=0.3, a=0.7, l2=0.02, l1=0.05)
     update = ClientUpdate(method=FedMatch(lambdas=lambdas, threshold=threshold))
     trainable, frozen = networks("psi"), networks("sigma", *helpers)
-    loss, aux = update.without_labels(trainable, frozen, unlabelled(), torch.Generator())
+    loss, aux = update.without_labels(Step(trainable=trainable, frozen=frozen, batch=unlabelled()))
 
     theta = SETS["sigma"] + SETS["psi"]
     own_ND = PLAIN @ theta.T
@@ -118,11 +118,11 @@ def test_psi_s_loss_by_numpy(threshold, helpers):
 def test_each_loss_has_a_gradient_for_its_own_weights_alone():
     """Also ||sigma - psi||^2 pulls psi and not sigma; labels reach sigma and not psi."""
     update, both = ClientUpdate(method=FedMatch()), networks("sigma", "psi")
-    update.without_labels(both, networks("helper 0"), unlabelled(), torch.Generator())[0].backward()
+    update.without_labels(Step(trainable=both, frozen=networks("helper 0"), batch=unlabelled()))[0].backward()
     assert both["sigma"].weight.grad is None and both["psi"].weight.grad is not None
     both = networks("sigma", "psi")
     labelled = Batch(views={"plain": torch.tensor(PLAIN)}, labels_N=torch.arange(6) % 4)
-    loss, aux = update.on_labels(both, networks(), {"labelled": labelled}, torch.Generator())
+    loss, aux = update.on_labels(Step(trainable=both, frozen=networks(), batch={"labelled": labelled}))
     loss.backward()
     assert both["psi"].weight.grad is None
     log_p = log_softmax(PLAIN @ (SETS["sigma"] + SETS["psi"]).T, axis=1)

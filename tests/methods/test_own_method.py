@@ -12,7 +12,7 @@ import torch
 
 from benchmark.errors import ConfigError
 from benchmark.methods.catalogue import method_class, read_method
-from benchmark.methods.protocol import Local, Method, State
+from benchmark.methods.protocol import Local, Method, State, Step
 from benchmark.methods.ssfl import SSFL, ConsistencyUpdate
 from benchmark.records.run import run
 from tests.conftest import ROOT, tiny_experiment
@@ -72,6 +72,23 @@ def test_a_wrong_return_value_names_the_function_and_what_was_wanted(monkeypatch
     with pytest.raises(ConfigError) as caught:
         watched(tiny_experiment())
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_loss_with_the_arguments_of_earlier_versions_is_refused_with_the_new_ones(monkeypatch):
+    """Nothing is trained before: the message names what to write and where the arguments are now."""
+    trained = []
+    monkeypatch.setattr(ConsistencyUpdate, "loss", lambda self, trainable, frozen, batch, draw: trained.append(1))
+    with pytest.raises(ConfigError) as caught:
+        watched(tiny_experiment())
+    message = str(caught.value)
+    assert "def loss(self, step)" in message and "step.batch" in message and "\n" not in message
+    assert "(trainable, frozen, batch, draw)" in message and not trained
+
+
+def test_a_step_names_what_it_has():
+    """`training.step` was the counter: now it is `step.number`."""
+    with pytest.raises(AttributeError, match="number"):
+        _ = Step(trainable=torch.nn.ModuleDict(), frozen=torch.nn.ModuleDict()).step
 
 
 class Plain(Method):

@@ -115,7 +115,7 @@ RUNS: dict[str, Callable[[Experiment], object]] = {
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_factor_that_is_shown_is_the_one_that_runs(profile):
-    """And where the print has another, the cell's note names it: 200 rounds of FedMatch, of which 600 run."""
+    """And where the print has another, the published number says it: 200 rounds of FedMatch, of which 600 run."""
     for name in (name for name in ITEMS if not name.startswith("arena/") and not name.endswith("/departures")):
         lines = read_published(name)["cells"]
         for cell in (cell for cell in item_of(name, profile).cells if cell.role in ("published", "quoted")):
@@ -124,6 +124,5 @@ def test_every_factor_that_is_shown_is_the_one_that_runs(profile):
             assert said == {**said, **runs}, (name, cell.label)
             printed = [line for line in lines if line["method"] == cell.setting["method"]]
             assert any(
-                all(line[key] == value or f"{key} = {line[key]}" in cell.note for key, value in said.items())
-                for line in printed
+                all(line[key] in (value, cell.printed_at.get(key)) for key, value in said.items()) for line in printed
             ), (name, cell.label)

@@ -8,11 +8,17 @@ import pytest
 from benchmark.cli import report
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
-from benchmark.experiment import from_json, to_json
-from benchmark.papers.catalogue import cell_named, items
+from benchmark.experiment import Evaluation, from_json, to_json
+from benchmark.papers import own
+from benchmark.papers.catalogue import ITEMS, cell_named, items
 from benchmark.papers.own import DEFAULT
+from benchmark.papers.published import read_published
 from benchmark.records import copies
+from benchmark.records.run import run
 from benchmark.verdicts.families import note_own, own_files
+from benchmark.verdicts.metrics import DERIVED
+from benchmark.verdicts.statistics import FRACTIONS
+from tests.conftest import tiny_experiment
 
 FILE = """
 title   = "Mine on digits"
@@ -27,6 +33,7 @@ contrast = { "FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -1 }
 form     = "improves"
 """
 CLAIMS = FILE[FILE.index("[[claims]]") :]
+CONTRAST = '"FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -1'
 SHORT = ("--federation.rounds=1", "--federation.T=1")
 
 
@@ -98,6 +105,20 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed):
         ("SemiFL = { from =", "B = { from = 3 }, SemiFL = { from =", "unknown item '3'"),
         (CLAIMS, f"{CLAIMS}contrasts = 3", "contrasts: 3 is not a list"),
         ("SemiFL/untuned", "SemiF/untuned", "did you mean 'SemiFL/untuned'"),
+        (CONTRAST, '"FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -0.5', "add up to 0.5"),
+        (CONTRAST, '"FedSwitch/R = 0.8" = 1', "add up to 1"),
+        (CONTRAST, '"FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = 0', "'SemiFL/R = 0.8' is 0"),
+        ('SemiFL = { from = "arena/digits:SemiFL/untuned" }', "SemiFL = {}", "are one cell"),
+        ("= -1 }", '= -2, "SemiFL2/R = 0.8" = 1 }\n#', "no cell 'SemiFL2/R = 0.8'"),
+        (CLAIMS, f"{CLAIMS}least = 1", "least is 1, "),
+        (CLAIMS, f"{CLAIMS}least = 0.5", "least is 0.5"),
+        ('"improves"', '"comparable"\nleast = 0', "least is 0"),
+        *[(CLAIMS, f'{CLAIMS}metric = "{m}"', f"measure {m!r}") for m in ("test/acuracy", "accuracy", "round", "K")],
+        (CLAIMS, f'{CLAIMS}metric = "validation/accuracy"', "validation"),
+        (CLAIMS, f'{CLAIMS}metric = "diversity/gradient/l2/squared/clients"', "gradient_diversity_every"),
+        ("seeds   = 1", 'metrics = ["test/acuracy"]', "did you mean 'test/accuracy'"),
+        ("seeds   = 1", 'figure = { metrics = ["pseudo/keep"] }', "did you mean 'pseudo/kept'"),
+        ("FedSwitch = {}", '"FedSwitch " = {}, FedSwitch = {}', "two cells have the label"),
     ],
 )
 def test_what_is_misspelt_is_refused_in_one_line(mine, typed, instead, message):
@@ -151,3 +172,43 @@ def test_a_site_of_records_alone_imports_no_code_and_names_a_damaged_note(mine, 
     assert "fssl report FOLDER/mine.toml" in front and "own/damaged.json: name is 3, not text" in front
     code, _, said = fssl("run", "--results", "r", "--seed=100", *SHORT)
     assert code == 66 and "not text; remove it" in said
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        'metric = "rounds_to/0.7"\nendpoint = "reached"\nleast = 1\ncontrast = { A = 0.75, B = -1 }',
+        'metric = "pseudo/kl_gap"\nleast = 1\ncontrast = { A = 0.5, B = 0.5 }',
+        'metric = "client/loss"\ncontrast = { A = 1, B = 1 }',
+        "contrast = { A = 0.333333, B = 0.333333, C = -0.666667 }",
+        'metric = "comm/bytes_up"\nleast = 1000\ncontrast = { A = 1, B = -1 }',
+    ],
+)
+def test_claims_that_rightly_do_not_add_up_to_zero_stay(mine, claim):
+    rows = 'rows = { A = {}, B = { "federation.T" = 3 }, C = { "federation.T" = 4 } }'
+    mine.write_text(f'{rows}\n[[claims]]\nname = "x"\nform = "improves"\n{claim}')
+    (item,) = items(["./mine.toml"], "demo")
+    assert len(item.claims) == 1
+
+
+def test_a_claim_on_a_cell_that_is_there_twice_trains_nothing(mine, fssl):
+    mine.write_text(FILE.replace('SemiFL = { from = "arena/digits:SemiFL/untuned" }', "SemiFL = {}"))
+    code, _, said = fssl("work", "./mine.toml", "--profile", "demo", "--results", "r", "--seeds", "1")
+    assert code == 65 and "one cell" in said and not list(mine.parent.glob("r/runs/*"))
+
+
+def test_metrics_that_runs_and_verdicts_know_are_known(tmp_path):
+    """Those of a run, of verdicts, and of the papers' tables."""
+    evaluation = Evaluation(every=1, gradient_diversity_every=1)
+    recorded = run(tiny_experiment(evaluation=evaluation), tmp_path)["last"]
+    files = [read_published(name) for name in ITEMS if not name.startswith("arena/") and "/departures" not in name]
+    published = [metric for file in files for metric in file["metrics"]]
+    names = {*recorded, *DERIVED, *FRACTIONS, *published}
+    cell = tiny_experiment(evaluation=evaluation)
+    assert [name for name in names if not own.measures(cell, name)] == []
+    assert all(own.FRACTION.fullmatch(name) for name in FRACTIONS)
+
+
+def test_cells_of_a_user_s_table_are_not_called_published(mine):
+    (item,) = items(["./mine.toml"], "demo")
+    assert {cell.role for cell in item.cells} == {"own"}

@@ -1,24 +1,30 @@
 """A record answers only for the data and the user's own code that it was computed from."""
 
 import importlib
+import json
 import os
+import pickle
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from benchmark.data import content, datasets
 from benchmark.data.packed import file_sha256
-from benchmark.errors import RunningElsewhere
+from benchmark.errors import ConfigError, RunningElsewhere
 from benchmark.experiment import Experiment, from_json, to_json
 from benchmark.federated.environment import prepare
 from benchmark.files import read_json
 from benchmark.models.build import Model
+from benchmark.records import identity
 from benchmark.records.collect import read_records
 from benchmark.records.copies import read_copy, write_reference
 from benchmark.records.identity import differences, source_hash
@@ -306,6 +312,137 @@ def test_hashes_are_read_once(tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "pets")
     content.look_again()
     assert content.content_hash(name) is None
+
+
+def test_sources_of_a_worker_that_has_not_imported_the_network_yet(tmp_path, capsys):
+    """Unpickling an experiment imports its method alone: the first run of each worker process had no network's hash."""
+    results, pickled = tmp_path / "results", pickle.dumps(own_code(tmp_path))
+    forget_modules()
+    experiment = pickle.loads(pickled)
+    assert "own_net" not in sys.modules
+    folder = run_folder(results, experiment)
+    run(experiment, results)
+    assert set(record_of(folder).manifest["sources"]) == {"own_method:Mine", "own_net:Net"}
+    edit("own_net.py")(tmp_path)
+    assert plan_of_runs([own_code(tmp_path)], results).missing
+    forget_modules()
+    assert run_folder(results, pickle.loads(pickled)) != folder
+
+
+def test_every_worker_process_of_a_launch_hashes_the_sources(tmp_path):
+    results, experiment = tmp_path / "results", own_code(tmp_path)
+    runs = [experiment.with_seed(seed) for seed in range(3)]
+    assert launch(LocalWorkers(2, results), runs, results).trained == 3
+    for one in runs:
+        assert len(record_of(run_folder(results, one)).manifest["sources"]) == 2
+    edit("own_net.py")(tmp_path)
+    edited = own_code(tmp_path)
+    assert len(plan_of_runs([edited.with_seed(seed) for seed in range(3)], results).missing) == 3
+
+
+def test_a_record_without_the_source_of_a_class_that_it_names_is_stale(tmp_path, capsys):
+    """As older versions wrote it: it may have been computed with any code."""
+    results, experiment = tmp_path / "results", own_code(tmp_path)
+    run(experiment, results)
+    folder = run_folder(results, experiment)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["sources"]["own_net:Net"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert plan_of_runs([experiment], results).missing
+    run(experiment, results)
+    says = capsys.readouterr().err
+    assert "own_net:Net" in says and "trained apart in seed=0@" in says
+    assert run_folder(results, experiment) != folder
+
+
+def test_a_run_whose_record_could_not_name_a_source_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    results, experiment = tmp_path / "results", own_code(tmp_path)
+    monkeypatch.setattr("benchmark.records.identity.source_hash", lambda cls, module: None)
+    with pytest.raises(ConfigError, match="has no source to record"):
+        run(experiment, results)
+    assert not files_in(results)
+
+
+LOADS = """
+import torch
+from benchmark.models.small_cnn import TinyCnn
+
+class Net(TinyCnn):
+    def __init__(self, *args):
+        super().__init__(*args)
+        with torch.no_grad():
+            self.fc2.bias += torch.load(PATH)
+"""
+
+
+def test_a_network_that_loads_other_initial_weights_is_trained_apart(tmp_path, capsys):
+    """Its source is the same: the file that its constructor reads is not."""
+    results, weights = tmp_path / "results", tmp_path / "init.pt"
+    (tmp_path / "code" / "own_net.py").write_text(LOADS.replace("PATH", repr(str(weights))))
+    first, other = (torch.full((10,), value) for value in (0.1, 0.2))
+    torch.save(first, weights)
+    result = run(own_code(tmp_path), results)
+    folder = run_folder(results, own_code(tmp_path))
+    torch.save(other, weights)
+    identity.look_again()
+    assert plan_of_runs([own_code(tmp_path)], results).missing
+    run(own_code(tmp_path), results)
+    says = capsys.readouterr().err
+    assert "own_net:Net" in says and "initial weights" in says
+    torch.save(first, weights)
+    assert run(own_code(tmp_path), results) == result
+    assert run_folder(results, own_code(tmp_path)) == folder
+
+
+SCRIPT = """
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from benchmark.experiment import Experiment
+from benchmark.methods.ssfl import SSFL
+from benchmark.records.run import run
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(SSFL):
+    pass
+
+tiny = Experiment()
+tiny = replace(tiny, method=Mine(), federation=replace(tiny.federation, rounds=1, T=1))
+run(tiny, Path(sys.argv[1]))
+"""
+
+
+def test_a_method_in_the_script_that_calls_run_has_the_scripts_source(tmp_path):
+    script, results = tmp_path / "script.py", tmp_path / "results"
+
+    def called(text: str) -> str:
+        script.write_text(text)
+        command = [sys.executable, str(script), str(results)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    called(SCRIPT)
+    (manifest,) = results.glob("runs/*/*/manifest.json")
+    assert set(json.loads(manifest.read_text())["sources"]) == {"__main__:Mine"}
+    assert "trained apart" not in called(SCRIPT)
+    assert "__main__:Mine" in called(SCRIPT.replace("pass", "edited = True"))
+    assert len(list(results.glob("runs/*/*/result.json"))) == 2
+
+
+def test_a_class_without_a_file_is_known_by_its_code():
+    """Such as one of a notebook, whose cells have other names and lines each time."""
+
+    def made(body: str, name: str) -> type:
+        space: dict[str, Any] = {"__name__": "own_notebook"}
+        exec(compile(f"class Mine:\n    def loss(self):\n        {body}\n", name, "exec"), space)
+        made_here: type = space["Mine"]
+        return made_here
+
+    one, again, other = (made(*each) for each in (("return 1", "<cell 1>"), ("return 1", "<cell 2>"), ("return 2", "")))
+    hashes = [source_hash(cls, "own_notebook") for cls in (one, again, other)]
+    assert hashes[0] == hashes[1] != hashes[2] and None not in hashes
 
 
 @pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason="the packed data sets are not here")

@@ -7,10 +7,11 @@ import pickle
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from benchmark.errors import ConfigError, DataError, DiskFull
 from benchmark.methods.protocol import State
 from benchmark.records import recorder
 from benchmark.records.claim import claimed
+from benchmark.records.run import run
 from benchmark.records.state import FORMAT, NAME, RunState, load, save
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import agree, in_a_process
@@ -155,3 +157,44 @@ def test_saves_are_further_apart_where_one_takes_long(tmp_path, monkeypatch):
         written.save()
         written.save()  # there already
     assert saved == [1, 3, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[np.int64(3)], np.float64(0.5), {1, frozenset()}, np.zeros(2), (1, [np.bool_(True)]), range(3), Path("x")],
+    ids=repr,
+)
+def test_a_state_that_could_not_be_read_back_is_refused_when_it_is_saved(tmp_path, value):
+    """torch reads a file that may be anybody's with `weights_only`, which knows few types."""
+    with pytest.raises(ConfigError, match="memory"):
+        save(tmp_path, only({"memory": value}, {}), RUN)
+    with pytest.raises(ConfigError, match="7"):
+        save(tmp_path, only({}, {"7": {"memory": value}}), RUN)
+    assert not list(tmp_path.iterdir())
+
+
+def test_plain_values_of_every_kind_are_saved_and_read(tmp_path):
+    state: dict[str, Any] = {
+        "a": [1, 2.5, None, True],
+        "b": ["x", {"y": [torch.ones(2)]}],
+        "e": (1, "z"),
+        "c": {3: b"z"},
+        "d": 1j,
+    }
+    save(tmp_path, only(state, {}), RUN)
+    assert agree(vars(load(tmp_path, RUN).state), vars(only(state, {}).state))  # type: ignore[union-attr]
+
+
+def test_a_method_with_such_a_state_ends_in_its_first_round(tmp_path, tiny):
+    """And not when it is stopped, hours later, with a state that nothing reads."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Remembers(type(tiny.method)):  # type: ignore[misc]
+        def round(self, state, world):
+            state, metrics = super().round(state, world)
+            return replace(state, server={**state.server, "seen": {np.int64(world.round)}}), metrics
+
+    method = Remembers(**{f.name: getattr(tiny.method, f.name) for f in fields(tiny.method)})
+    with pytest.raises(ConfigError, match="seen"):
+        run(replace(tiny, method=method), tmp_path)
+    assert not list(tmp_path.rglob("rounds.jsonl")) and not list(tmp_path.rglob(NAME))

@@ -23,6 +23,7 @@ from reports.formatting import item_page
 from reports.pages import _card
 from reports.provenance import pre_registration
 from reports.reported import Reported, connect
+from reports.sentences import STATUSES
 from reports.site import build
 from tests.reports.fakes import accuracies, alone, begun_under, gained, make_cell, make_record, pair
 from tests.reports.test_site import Page, words
@@ -49,7 +50,7 @@ def test_pilots_are_shown_and_nothing_is_said_to_be_found(tmp_path: Path) -> Non
     text = " ".join(page.text.split())
     assert "What was found" not in text
     for said in (
-        *("sentences of the papers 1 is decided.", "What pilot runs show", "not run", "fedswitch"),
+        *("sentences of the papers 1 has a decision: 1 holds.", "What pilot runs show", "not run", "fedswitch"),
         "the typical difference is +10.00 points",
         "over 3 pilot seeds. Pilot seeds are not judged.",
     ):
@@ -65,7 +66,7 @@ def test_a_decided_claim_is_a_finding_with_its_numbers_and_stands_on_its_item_s_
     none = replace(none, claims=(collapse,))
     pilot = {none.cells[0].cell_key: {0: make_record(none.cells[0], 0, {ACCURACY: 0.9})}}
     text = words(build([(item, records), (none, pilot)], tmp_path))
-    assert "What was found" in text and "sentences of the papers 2 are decided." in text
+    assert "What was found" in text and "sentences of the papers 2 have a decision: 1 holds, 1 in part." in text
     assert "the typical difference is +10.40 points" in text and "over 9 confirming seeds" in text
     text = words(tmp_path / item_page(item))
     said = (
@@ -128,13 +129,15 @@ def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> N
     rows = [row.split(" | ") for row in papers_table([one]).splitlines() if row.startswith("| ")]
     counted = sum(int(row[1]) for row in rows if row[1].isdigit())
     withdrawn = every - sum(map(len, kinds(board([one])).values()))
-    assert counted + withdrawn == every and state_text([one]).startswith(f"{every} claims are declared")
-    assert f"{withdrawn} are withdrawn" in state_text([one])
+    quotes = {(row.reported.paper, row.claim.quote or row.key) for own in kinds(board([one])).values() for row in own}
+    assert counted == len(quotes) and f"{every - withdrawn} claims in all" in state_text([one])
+    assert f"{withdrawn} more are withdrawn" in state_text([one])
     both = [Reported(replace(item, profile="laptop"), {}), one]  # a claim counts once, where most is known of it
     lines = papers_table(both).partition("questions of ours")[0].splitlines()
     table = {row.split(" | ")[0].removeprefix("| "): row for row in lines}
-    assert table["toy"] == "| toy | 1 | 1 | 0 | 0 | 0 | 0 | 0 | laptop, demo |"
-    assert re.fullmatch(r"\| ssfl \| (\d+) \| 0 \| 0 \| 0 \| 0 \| 0 \| \1 \| none \|", table["ssfl"])
+    nothing = " | 0" * (len(STATUSES) - 2)
+    assert table["toy"] == f"| toy | 1 | 1{nothing} | 0 | laptop, demo |"
+    assert re.fullmatch(rf"\| ssfl \| (\d+) \| 0{re.escape(nothing)} \| \1 \| none \|", table["ssfl"])
 
 
 def test_a_contrast_is_declared_once_where_it_is_judged() -> None:

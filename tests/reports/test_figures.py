@@ -3,8 +3,13 @@
 import itertools
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -16,6 +21,7 @@ from reports.figures import DARK, LOOKS, PALETTE, Picture, looks
 from reports.item_figures import DIVERSITY, caption_of, item_picture, panels_of
 from reports.reported import Reported
 from reports.results import curve_rows, series_of
+from tests.conftest import ROOT
 from tests.reports.fakes import COHORTS, ENDS, accuracies, make_cell, make_record, table2
 
 
@@ -184,3 +190,34 @@ def _lab(colour: str, vision: np.ndarray) -> np.ndarray:
     t = XYZ @ np.clip(vision @ linear, 0, 1) / np.array([0.95047, 1.0, 1.08883])
     f = np.where(t > 0.008856, np.cbrt(t), 7.787 * t + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+DRAWS = """
+import sys
+
+from reports.figures import INK, Picture, canvas, plot, styled, titled
+
+
+@styled
+def draw():
+    figure, axes = canvas(1, 1, {}, width=2, height=2)
+    plot(axes[0][0], [1, 2], [3, 4], "x", color=INK)
+    titled(axes[0][0], "x", "y", "a title")
+    return Picture(figure=figure)
+
+
+sys.stdout.buffer.write(draw().svg().encode() + draw().saved("pdf"))
+"""
+
+
+@pytest.mark.parametrize(
+    "settings", ["text.usetex: True", "axes.linewidth: 3\nlines.antialiased: False", "savefig.dpi: 20\nfont.size: 20"]
+)
+def test_a_user_s_matplotlibrc_changes_no_figure(tmp_path: Path, settings: str) -> None:
+    (tmp_path / "matplotlibrc").write_text(settings + "\n")
+
+    def drawn_with(**variables: str) -> bytes:
+        command = [sys.executable, "-c", DRAWS]
+        return subprocess.run(command, env={**os.environ, **variables}, cwd=ROOT, stdout=PIPE, check=True).stdout
+
+    assert drawn_with(MATPLOTLIBRC=str(tmp_path / "matplotlibrc")) == drawn_with()

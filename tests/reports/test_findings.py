@@ -46,7 +46,7 @@ def test_without_records_every_main_sentence_stands_there_and_no_number():
 
 
 def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():
-    """Of the toy's four claims two are decided sentences of the paper, one is a decided question of ours; one is open.
+    """Of the toy's four claims three are on one sentence, of which two are decided; one is a decided question of ours.
     Of b 7 of 9 runs collapsed; the second's interval is the range of its differences; all 12 seeds give 4 points."""
     item = pair()
     made = {"one": "q", "two": "q", "ours": "", "open": "q"}
@@ -60,15 +60,17 @@ def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():
     first = Judged(
         claim=claims[0], verdict="holds", reason="", seen=look, over_all=over_all, collapsed={"a": 0, "b": 7}, looks=1
     )
-    second = replace(first, claim=claims[1], seen=replace(look, is_range=True), over_all=None, collapsed={})
+    first = replace(first, caveats=("it still rises",))
+    second = replace(first, claim=claims[1], caveats=(), seen=replace(look, is_range=True), over_all=None, collapsed={})
     one.judged = [first, second, replace(first, claim=claims[2]), replace(first, claim=claims[3], verdict="undecided")]
     page = findings_page([one], links=False)
     at = f"K = 10, C = 10 on 8x8 digits (ssfl/toy {item.profile})"
     seen, all_seeds = markdown("+5.00 points [+1.00, +10.00]"), markdown("+4.00 [+2.00, +8.00]")
     both = page.partition("| decided sentences of the papers |")[2].partition("\n\n")[0].splitlines()[2:]
     assert both == [
-        f"| one | holds | {at} | last | {seen} | 9 | {all_seeds} | 7 of 9, 40 to 97 % |",
-        f"| two | holds | {at} | last | {seen} (least and largest difference) | 9 | \u2013 | \u2013 |",
+        "| \u201cq\u201d | in part | 2 of 3 contrasts decided | | | | | | |",
+        f"| \u2013 one | holds | {at} | last | {seen} | 9 | {all_seeds} | 7 of 9, 40 to 97 % | It still rises. |",
+        f"| \u2013 two | holds | {at} | last | {seen} (least and largest difference) | 9 | \u2013 | \u2013 | \u2013 |",
     ]
     (ours,) = page.partition("| decided questions of ours |")[2].partition("\n\n")[0].splitlines()[2:]
     assert ours.startswith("| ours | holds |")

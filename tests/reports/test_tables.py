@@ -199,3 +199,11 @@ def test_what_has_to_be_known_of_runs_stands_on_their_page_with_how_many() -> No
         "1 of 3 runs: of uncommitted code",
         "runs of 2 code versions: 4f1c2a9be0, bbbbbbbbbb",
     ]
+
+
+@pytest.mark.parametrize("value", ["a\rb", "a\r\nb", "\r", "a\r"])
+def test_a_csv_row_stays_one_row(value: str) -> None:
+    """Older versions of Python write a bare carriage return without quotes."""
+    content = csv_of([{"name": value, value: 1}])
+    assert b"\r" not in content
+    assert len(list(csv.reader(io.StringIO(content.decode(), newline="")))) == 2

@@ -12,15 +12,16 @@ from benchmark.methods.central import FixMatch
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.ssfl import CRL, Grouping
+from benchmark.papers.catalogue import items
 from benchmark.papers.item import Cell, Item
 from benchmark.records.copies import write_reference
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps import counting
-from sweeps.cost import RUN_SECONDS, cost_of, count
+from sweeps.cost import RUN_SECONDS, STEP_MS, STEPS_PER_SECOND, cost_of, count, on_h200
 from sweeps.counting import AT_LEAST, AT_MOST, BY_REPORTS, ESTIMATED, network_of, stand_in
 from sweeps.plan import Seeds, plan, restricted, wanted
-from tests.conftest import record_of, tiny_experiment
+from tests.conftest import ROOT, record_of, tiny_experiment
 from tests.methods.golden import FOLDER, TRACES
 
 BASE = tiny_experiment()
@@ -169,3 +170,18 @@ def test_a_table_of_one_seed_shows_one(tiny, tmp_path):
         run(tiny.with_seed(seed), tmp_path)
     planned = plan([item], tmp_path, seeds=Seeds(pilots=1))
     assert list(restricted(planned.records, planned.runs)[tiny.cell_key]) == [0]
+
+
+def test_time_on_an_h200_is_by_the_speeds_that_were_measured_there():
+    """Table 2's full-size network was timed with runs side by side; a reduced network was not timed at all."""
+    report = (ROOT / "reports" / "performance.md").read_text()
+    measured = [f"{speed:,.0f} under MPS" for speed in STEPS_PER_SECOND.values()]
+    measured += [f"| {milliseconds:g} |" for milliseconds in STEP_MS.values()]
+    assert all(text in report for text in measured)
+    (item,) = items(["ssfl/tab2"], "gpu")
+    runs = [item.cell("FedAvg/full").experiment.with_seed(seed) for seed in range(2)]
+    several = on_h200(runs)
+    steps = sum(count(run).whole.local_steps for run in runs)
+    assert several is not None and several.seconds == pytest.approx(steps / 2819) and several.side_by_side == 16
+    assert on_h200([cell.experiment for cell in items(["ssfl/tab2"], "laptop")[0].cells]) is None
+    assert on_h200([]) is None

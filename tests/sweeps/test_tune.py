@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
@@ -27,7 +28,7 @@ from optuna.trial import TrialState
 
 from benchmark.cli.main import main
 from benchmark.cli.run import resolve
-from benchmark.errors import CannotWrite, ConfigError
+from benchmark.errors import CannotWrite, ConfigError, DataError
 from benchmark.experiment import from_json
 from benchmark.federated.module import FederatedModule
 from benchmark.papers.own import DEFAULT
@@ -36,7 +37,7 @@ from benchmark.records.record import run_folder
 from sweeps.storage import checked_place, storage_errors
 from sweeps.studies import DECLARED, Study, read_study, study_of_words
 from sweeps.tune import METRIC, Pruning, Worker, open_study, summary_of, tune
-from tests.conftest import record_of
+from tests.conftest import record_of, tiny_experiment
 from tests.sweeps.agents import FSSL, signalled
 
 TOY_FILE = str(Path(__file__).with_name("toy.toml"))
@@ -371,3 +372,45 @@ def test_a_wrong_password_is_not_waited_for(server):
     with pytest.raises(CannotWrite, match="password authentication failed") as refused, storage_errors(url):
         open_study(TOY, url)
     assert time.monotonic() - started < 10 and "correct-horse" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "span",
+    ["optimizer.schedule=constant,cosine", "model.norm=bn,none", "optimizer.clip=1,2", "partition=iid,dirichlet"],
+)
+def test_a_search_over_what_is_no_single_value_is_refused_in_one_line(fssl, tmp_path, span):
+    code, _, said = fssl("tune", "--search", span, "--results", tmp_path)
+    assert code == 65 and said.count("\n") == 1 and span.partition("=")[0] in said
+
+
+def damaged(lines: list[bytes], how: str) -> tuple[list[bytes], int]:
+    """A journal with one fault in its middle, and the number of the line that has it."""
+    middle = len(lines) // 2
+    first, last = lines[:middle], lines[middle:]
+    if how == "a blank line":
+        return [*first, b"\n", *last], middle + 1
+    if how == "two lines joined":
+        return [*first, last[0].rstrip(b"\n") + last[1], *last[2:]], middle + 1
+    if how == "not an object":
+        return [*first, b"3\n", *last], middle + 1
+    return [*first, b"\0" * 512 + last[0], *last[1:]], middle + 1
+
+
+@pytest.mark.parametrize("how", ["a blank line", "two lines joined", "512 NUL bytes", "not an object"])
+def test_a_journal_that_is_damaged_in_its_middle_is_named_with_its_line(how, tmp_path):
+    ours = worker(tmp_path)
+    study = open_study(TOY, ours.storage)
+    study.tell(study.ask(), 0.25)
+    journal = Path(ours.storage)
+    lines, number = damaged(journal.read_bytes().splitlines(keepends=True), how)
+    journal.write_bytes(b"".join(lines))
+    with pytest.raises(DataError, match=f"{re.escape(str(journal))}: line {number} "):
+        tune(ours)
+    if how == "a blank line":  # what the message says to do
+        journal.write_bytes(b"".join(lines[: number - 1] + lines[number:]))
+        assert [trial.value for trial in open_study(TOY, ours.storage).trials] == [0.25]
+
+
+def test_a_value_is_searched_once():
+    with pytest.raises(ConfigError, match="16"):
+        study_of_words(["method.batch_size=8,16,16"], tiny_experiment(), typed="")

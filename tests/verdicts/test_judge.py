@@ -97,7 +97,7 @@ def test_seeds_without_a_gap_whose_cells_one_engine_trained_are_judged():
         other = replace(runs[102], manifest={**runs[102].manifest, "engine": engine})
         (mixed,) = judge(item, {**records, key: {**runs, 102: other}})
         assert (mixed.verdict, mixed.n) == ("undecided", 2)
-        assert "several engines or devices trained the cells of seeds 102" in mixed.reason
+        assert list(mixed.gaps) == [102] and "seed 102 can never count" in mixed.reason and mixed.could_decide == 0
 
 
 def test_contrasts_of_one_claim_may_be_of_several_devices():
@@ -313,7 +313,8 @@ def test_what_has_no_runs_is_not_judged():
 
 def test_a_run_that_never_reaches_the_target_counts_against_a_claim_of_speed():
     """Runs of a have 11 rounds, of b 12. b is there in round 10, so that a has to be there before 7.5: it is in round
-    4. An a that never comes counts 12, diverged or not: 7.5 - 12 = -4.5, and where b fails, too, .75 x 13 - 12."""
+    4. An a that never comes counts 12, diverged or not: 7.5 - 12 = -4.5. If b fails, too, .75 x 13 - 12 = -2.25 would
+    be the difference of any two methods: there is none, and the seed never counts. With weights 1 and -1 it is 0."""
     claim = {"contrasts": ({"b": 0.75, "a": -1.0},), "metric": "rounds_to/0.9", "endpoint": "reached", "least": 0}
     item = pair(**claim)
 
@@ -326,9 +327,12 @@ def test_a_run_that_never_reaches_the_target_counts_against_a_claim_of_speed():
                 status = "diverged" if round_ == "diverged" else "done"
                 runs[cell.cell_key][seed] = make_record(cell, seed, lines[-1], rounds=lines, status=status)
         seen = evidence(item, begun_under(item, runs), item.claims[0])
-        return [seen.differences[0][seed] for seed in range(100, 100 + len(reached))]
+        assert seen.gaps.keys() == set(range(100, 100 + len(reached))) - seen.differences[0].keys()
+        return list(seen.differences[0].values())
 
-    assert differences((4, 10), (None, 10), ("diverged", 10), (None, None)) == [3.5, -4.5, -4.5, -2.25]
+    assert differences((4, 10), (None, 10), ("diverged", 10), (None, None)) == [3.5, -4.5, -4.5]
+    item = pair(**{**claim, "contrasts": ({"b": 1.0, "a": -1.0},)})
+    assert differences((4, 10), (None, None)) == [6.0, 1.0]  # 13 - 12: b's runs have a round more
     for wrong in ({"metric": "test/accuracy"}, {"endpoint": "last"}):
         with pytest.raises(ConfigError, match="rounds_to/... has 'reached', and it alone"):
             pair(**{**claim, **wrong})

@@ -5,7 +5,10 @@ import pytest
 from benchmark.verdicts import rule
 from benchmark.verdicts.rule import RULE_VERSION, constants
 
-CONSTANTS = dict.fromkeys((4, 5, 6), "8c4ef2ae8a88238a")  # version -> hash; with another constant goes another version
+CONSTANTS = {
+    **dict.fromkeys((4, 5, 6), "8c4ef2ae8a88238a"),
+    7: "31db423e73ec5fb1",
+}  # version -> hash; with another constant goes another version
 
 
 def test_another_constant_is_another_version():

@@ -1,0 +1,28 @@
+"""The start of `fssl`: Ctrl-C while Python still loads the command ends it in one line."""
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+STOPPED = 76  # `errors.Stopped.exit_code`: importing it would take a while
+
+
+def leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End the process: nothing was begun."""
+    os.write(2, b"fssl: stopped before anything was begun\n")
+    os._exit(STOPPED)
+
+
+def main() -> int:
+    """Run one command."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a parent ignores it
+        signal.signal(signal.SIGINT, leave)
+    from benchmark.cli.main import main as command
+
+    return command()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The numerics version of each part of the code, and that of any record.
+
+`NUMERICS` of `benchmark.experiment` is part of every cell key, so it cannot be raised without a new key for every cell.
+A change that moves the bits of existing runs raises the version of a part here instead. A manifest contains the
+versions that its run began with; those of older records follow from their commits (`numerics.toml`).
+
+A version concerns only what a change could move: the record of a run that no later change could move has the current
+versions, whatever its commit.
+"""
+
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# The engines: order of sums, threads, fast local steps.
+#   1  813c5ab4, 2026-11-21: the first committed record
+ENGINE = 1
+# Normalisation.
+#   1  813c5ab4, 2026-11-21: the first committed record
+#   2  ba816e81, 2026-11-25: group norms of 4 to 7 channels per group by the pool engine are PyTorch's. (6ae96916,
+#      2026-11-26, did the same for fewer channels, which no committed record has.)
+NORM = 2
+# Gradient diversity.
+#   1  813c5ab4, 2026-11-21: the first committed record
+#   2  73269d13, 2026-11-25: rounds with skipped clients, and warm-start rounds in which clients only give statistics,
+#      have no diversity; gradients are taken with the state that clients keep
+DIVERSITY = 2
+
+CURRENT: Mapping[str, int] = {"engine": ENGINE, "norm": NORM, "diversity": DIVERSITY}
+
+# Methods whose clients may skip a round, keep a state or train a network of their own (`diversity` 2).
+_MAY_SKIP = ("semifl", "heterofl", "easgd", "lg_fedavg")
+_KEEP_STATE = ("feddyn", "lg_fedavg", "fedswitch", "rscfed", "ts_client_ema", "fedmatch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """A change after which some existing runs have different numbers."""
+
+    part: str
+    version: int  # of the part since then
+    commit: str
+    date: str  # of the commit, UTC
+    moved: str  # in words
+
+    @property
+    def name(self) -> str:
+        """The part and its version, such as "norm 2"."""
+        return f"{self.part} {self.version}"
+
+    @property
+    def where(self) -> str:
+        """The commit and the day, in words."""
+        return f"{self.commit[:8]}, {self.date[:10]}"
+
+
+_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+MOVES: tuple[Move, ...] = tuple(Move(**entry) for entry in _FILE["moves"])
+# Commit of a committed record -> names of the moves that it is older than.
+OLDER_THAN: Mapping[str, frozenset[str]] = {
+    commit: frozenset(group["older_than"]) for group in _FILE["commits"] for commit in group["names"]
+}
+
+
+def numerics_of(experiment: Mapping[str, Any], manifest: Mapping[str, Any], metrics: Collection[str]) -> dict[str, int]:
+    """Return the version of each part that a run was computed with, from its JSON and the names of its metrics.
+
+    If the manifest names no version, the commits of the run's attempts decide, or, for a commit that `numerics.toml`
+    does not list, the time at which the run began.
+    """
+    stored: Mapping[str, int] = manifest.get("numerics") or {}
+    versions = {part: max(version, stored.get(part, version)) for part, version in CURRENT.items()}
+    for move in MOVES:
+        if _could_differ(move, experiment, manifest, metrics) and _is_older(move, manifest):
+            versions[move.part] = min(versions[move.part], move.version - 1)
+    return versions
+
+
+def is_current(numerics: Mapping[str, int]) -> bool:
+    """Return whether this code computes such a run bit by bit."""
+    return dict(numerics) == dict(CURRENT)
+
+
+def numerics_in_words(numerics: Mapping[str, int]) -> str:
+    """Return the versions that differ from this code's, in words; empty if none does.
+
+    Such as "norm 1 (before ba816e81, 2026-11-25); this code has norm 2".
+    """
+    old = [part for part, version in CURRENT.items() if numerics.get(part, version) != version]
+    if not old:
+        return ""
+    theirs = ", ".join(_version_in_words(part, numerics[part]) for part in old)
+    ours = ", ".join(f"{part} {CURRENT[part]}" for part in old)
+    return f"{theirs}; this code has {ours}"
+
+
+def _version_in_words(part: str, version: int) -> str:
+    after = [move for move in MOVES if move.part == part and move.version == version + 1]
+    return f"{part} {version}" + "".join(f" (before {move.where})" for move in after)
+
+
+def _is_older(move: Move, manifest: Mapping[str, Any]) -> bool:
+    """Return whether some attempt of the run was made by code from before the move."""
+    stored = manifest.get("numerics") or {}
+    if stored.get(move.part, move.version) < move.version:
+        return True
+    return any(_attempt_is_older(move, code, started, bool(stored)) for code, started in _attempts(manifest))
+
+
+def _attempt_is_older(move: Move, commit: str, started: str, has_versions: bool) -> bool:
+    if commit in OLDER_THAN:
+        return move.name in OLDER_THAN[commit]
+    return not has_versions and bool(started) and started < move.date
+
+
+def _attempts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the commit and the start of each attempt; older manifests name one commit for all."""
+    commit = str(manifest.get("code", {}).get("commit", ""))
+    for attempt in manifest.get("attempts") or [{}]:
+        yield str(attempt.get("code", {}).get("commit", commit)), str(attempt.get("started", ""))
+
+
+def _could_differ(
+    move: Move, experiment: Mapping[str, Any], manifest: Mapping[str, Any], metrics: Collection[str]
+) -> bool:
+    """Return whether the move could change a number of such a run."""
+    return _CONCERNS[move.name](experiment, manifest, metrics)
+
+
+def _group_norm_of_the_pool(
+    experiment: Mapping[str, Any], manifest: Mapping[str, Any], metrics: Collection[str]
+) -> bool:
+    engine = manifest.get("engine", {})
+    fast = engine.get("name") == "pool" and "device" not in engine  # the plain local step always had PyTorch's norm
+    return fast and experiment.get("model", {}).get("norm") == "gn"
+
+
+def _incomplete_diversity(experiment: Mapping[str, Any], manifest: Mapping[str, Any], metrics: Collection[str]) -> bool:
+    method = experiment.get("method", {}).get("kind", "")
+    if not any(name.startswith("diversity/") for name in metrics):
+        return False
+    incomplete = method in _MAY_SKIP or experiment.get("model", {}).get("norm") == "sbn" or ":" in method
+    with_state = method in _KEEP_STATE and any(name.startswith("diversity/gradient/") for name in metrics)
+    return incomplete or with_state
+
+
+_CONCERNS = {"norm 2": _group_norm_of_the_pool, "diversity 2": _incomplete_diversity}

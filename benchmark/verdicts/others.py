@@ -1,0 +1,104 @@
+"""Finds what other settings say of a claim's sentence: the same contrast at another number of clients or cohort size.
+
+A claim names these contrasts (`Claim.elsewhere`). They are estimates beside the verdict. Only a registered claim on
+confirmatory seeds has a verdict, also here.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from benchmark.methods.central import Central
+from benchmark.methods.server_only import ServerOnly
+from benchmark.papers.item import CONFIRMING, PILOTS, Claim, Item
+from benchmark.verdicts.judge import DECIDED, Judged, Verdict
+from benchmark.verdicts.results import Records, cell_result
+from benchmark.verdicts.signed_ranks import typical
+from benchmark.verdicts.statistics import contrast, in_unit
+
+SAID = (*DECIDED, "no room", "undecided")  # verdicts of claims that were judged
+
+
+class Place(Protocol):
+    """An item with its records and judged claims."""
+
+    @property
+    def item(self) -> Item: ...
+    @property
+    def records(self) -> Records: ...
+    @property
+    def judged(self) -> Sequence[Judged]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other:
+    """A contrast on a claim's sentence in another item."""
+
+    item: str
+    contrast: Mapping[str, float]
+    K: tuple[int, ...]  # of its cells with clients, each once
+    C: tuple[int, ...]
+    estimate: float  # Hodges-Lehmann, in the metric's unit, over the seeds that all of its cells have
+    n: int
+    confirmatory: bool  # over confirmatory seeds; else exploratory ones
+    verdict: Verdict | None  # of the claim of that item on this contrast; None: no claim is judged there
+
+
+def others_of(judged: Judged, places: Mapping[str, Place]) -> list[Other]:
+    """Every contrast elsewhere that has runs. `places`: the items of the same profile, by name."""
+    found = []
+    for elsewhere in judged.claim.elsewhere:
+        if (place := places.get(elsewhere.item)) is not None:
+            for cells in elsewhere.contrasts_in(cell.label for cell in place.item.cells):
+                found += _other(place, cells, judged.claim)
+    return found
+
+
+def _other(place: Place, cells: Mapping[str, float], claim: Claim) -> list[Other]:
+    item = place.item
+    results = {
+        label: cell_result(item.cell(label), place.records, item.seeds, claim.metric, claim.endpoint) for label in cells
+    }
+    by_seed = contrast(cells, {label: result.values for label, result in results.items()})
+    confirmed = [value for seed, value in by_seed.items() if seed in CONFIRMING]
+    values = confirmed or [value for seed, value in by_seed.items() if seed in PILOTS]
+    if not values:
+        return []
+    verdicts = [one.verdict for one in place.judged if one.claim.contrasts == (cells,) and one.verdict in SAID]
+    return [
+        Other(
+            item=item.name,
+            contrast=cells,
+            K=numbers(item, cells, "K"),
+            C=numbers(item, cells, "C"),
+            estimate=typical(values),
+            n=len(values),
+            confirmatory=bool(confirmed),
+            verdict=verdicts[0] if verdicts else None,
+        )
+    ]
+
+
+def numbers(item: Item, labels: Collection[str], name: str) -> tuple[int, ...]:
+    """The numbers of clients ("K") or cohort sizes ("C") of these cells, without cells that no client trains."""
+    experiments = [cell.experiment for cell in item.cells if cell.label in labels]
+    federations = [e.federation for e in experiments if not isinstance(e.method, ServerOnly | Central)]
+    return tuple(sorted({getattr(federation, name) for federation in federations}))
+
+
+def at_largest_K(judged: Judged, item: Item, others: Sequence[Other]) -> str:
+    """What is known at more clients than the claim was judged at; empty if nothing ran there.
+
+    "contradicted at K = 10; not judged at K = 470, where runs show +30.0 points (n = 3, exploratory)".
+    """
+    here = numbers(item, judged.claim.labels, "K")
+    largest = max((other for other in others if other.K), key=lambda other: max(other.K), default=None)
+    if not here or largest is None or max(largest.K) <= max(here):
+        return ""
+    seen = in_unit(judged.claim.metric, largest.estimate)
+    shown = f"{'' if seen.startswith('-') else '+'}{seen} (n = {largest.n}"
+    shown += ")" if largest.confirmatory else ", exploratory)"
+    at, there = f"{judged.verdict} at K = {max(here)}", f"K = {max(largest.K)}"
+    if largest.verdict is None:
+        return f"{at}; not judged at {there}, where runs show {shown}"
+    return f"{at}; {largest.verdict} at {there}: {shown}"

@@ -1,0 +1,158 @@
+"""Whether confirmatory runs began under a rule and under claims that existed then.
+
+checks.py compares the claims that runs of one seed block name with each other; here they are compared with the papers'.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from benchmark.errors import DataError
+from benchmark.papers.catalogue import ITEMS
+from benchmark.papers.item import CONFIRMING, Family
+from benchmark.papers.scale import PROFILES
+from benchmark.records.copies import COMMITTED, read_copy
+from benchmark.records.history import LEEWAY, started_at
+from benchmark.records.record import RunRecord
+from benchmark.verdicts.families import Declared, families_at, families_in, first_seed_of
+from benchmark.verdicts.rule import RULE_VERSION, rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Registered:
+    """A claim of a paper as it is declared today."""
+
+    name: str
+    main: bool
+    made: datetime | None  # in UTC
+
+
+def troubles_of_registration(records: Iterable[RunRecord]) -> list[str]:
+    """Confirmatory runs under a rule that does not exist, begun before a claim of theirs, or without one."""
+    confirmatory = [record for record in records if record.seed in CONFIRMING and record.manifest]
+    troubles = [f"{record.path}: manifest.json: {fault}" for record in confirmatory for fault in _faults(record)]
+    constants: dict[int, str] = {}
+    for record in confirmatory:
+        noted = record.manifest.get("rule")
+        if noted and constants.setdefault(noted["version"], noted["constants"]) != noted["constants"]:
+            troubles.append(f"{record.path}: manifest.json: other constants of rule {noted['version']} than other runs")
+    return [*troubles, *_without_claims(confirmatory), *_without_seeds(confirmatory)]
+
+
+def _faults(record: RunRecord) -> Iterator[str]:
+    """What cannot be in one record."""
+    noted = record.manifest.get("rule")
+    if noted and not 1 <= noted["version"] <= RULE_VERSION:
+        yield f"rule.version is {noted['version']}, but there are versions 1 to {RULE_VERSION}"
+    elif noted and noted["version"] == RULE_VERSION and noted != rule():
+        yield f"rule.constants is {noted['constants']!r}, but version {RULE_VERSION} has {rule()['constants']!r}"
+    started, profile = started_at(record), str(record.experiment.get("profile"))
+    for name, family in families_in(record.manifest).items():
+        known = _registered(name, profile)
+        listed = (*family.main, *family.others)
+        if len(set(listed)) < len(listed):
+            yield f"a claim of {name} is listed twice"
+        for claim in filter(known.__contains__, listed):
+            made = known[claim].made
+            if started is not None and made is not None and started < made - LEEWAY:
+                yield (
+                    f"it started {started:%Y-%m-%d %H:%M}, before its claim {known[claim].name!r} of {name} was made "
+                    f"({made:%Y-%m-%d %H:%M})"
+                )
+                break
+        if any(known[claim].main is not (claim in family.main) for claim in listed if claim in known):
+            yield f"a claim of {name} is primary in the list and not in the paper's file, or the other way round"
+
+
+def _without_seeds(records: Sequence[RunRecord]) -> Iterator[str]:
+    """Cells whose compact copies leave out a seed of a block: whoever leaves runs out chooses the verdict."""
+    seeds: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for record in records:
+        if record.is_copy:
+            seeds[record.cell_key, first_seed_of(record.seed)].add(record.seed)
+    for (key, first), present in sorted(seeds.items()):
+        if missing := sorted(set(range(first, max(present))) - present):
+            yield f"cell {key}: has seed {max(present)}, but not {', '.join(map(str, missing))}"
+
+
+def _without_claims(records: Sequence[RunRecord]) -> Iterator[str]:
+    """Runs whose list lacks claims that are declared today and were so when the first run of their block began.
+
+    If this suite has committed runs of the block, their list says which; else the times of the claims do.
+    """
+    blocks: dict[tuple[str, str, int], list[RunRecord]] = defaultdict(list)
+    for record in records:
+        for name in families_in(record.manifest):
+            blocks[name, str(record.experiment.get("profile")), first_seed_of(record.seed)].append(record)
+    for (name, profile, first), of_block in blocks.items():
+        begun = min(filter(None, map(started_at, of_block)), default=None)
+        wanted = _wanted(name, profile, first, begun)
+        for record in of_block:
+            family = families_in(record.manifest)[name]
+            if missing := [claim for claim in wanted if claim not in family]:
+                yield (
+                    f"{record.path}: manifest.json: its list of claims of {name} lacks {len(missing)} of "
+                    f"{len(wanted)}, such as {wanted[missing[0]].name!r}"
+                )
+
+
+def _wanted(name: str, profile: str, first: int, begun: datetime | None) -> Mapping[str, _Registered]:
+    """The claims by hash that every run of the block has to list."""
+    known, committed = _registered(name, profile), _committed(name, profile)
+    if first in committed:
+        return {claim: of for claim, of in known.items() if claim in committed[first]}
+    declared = [of for (_, start), of in _of_name(name, profile).items() if start == first]
+    if not declared or begun is None:
+        return {}
+    earlier = [family for start, family in committed.items() if start < first]
+    return {
+        claim: of
+        for claim, of in _claims_of(declared[0]).items()
+        if of.made is not None and of.made < begun and not any(claim in family for family in earlier)
+    }
+
+
+@cache
+def _committed(name: str, profile: str) -> Mapping[int, Family]:
+    """The family as this suite's committed runs have it, by the first seed of the block."""
+    families: dict[int, Family] = {}
+    keys = sorted({key for declared in _of_name(name, profile).values() for key in declared.keys})
+    for key in keys:
+        for path in sorted((COMMITTED / "reference" / key).glob("seed=[1-9][0-9][0-9].json.gz")):
+            first = first_seed_of(int(path.name[5:8]))
+            if first not in families and (family := _family_in(path, name)) is not None:
+                families[first] = family
+    return families
+
+
+def _family_in(path: Path, name: str) -> Family | None:
+    try:
+        return families_in(read_copy(path).manifest).get(name)
+    except DataError:  # `fssl verify` reports it
+        return None
+
+
+@cache
+def _registered(name: str, profile: str) -> Mapping[str, _Registered]:
+    """The claims of the family by hash."""
+    return {hash: claim for of in _of_name(name, profile).values() for hash, claim in _claims_of(of).items()}
+
+
+def _of_name(name: str, profile: str) -> Mapping[tuple[str, int], Declared]:
+    if profile not in PROFILES:
+        return {}
+    papers = dict.fromkeys(item.partition("/")[0] for item in ITEMS)
+    families = (entry for paper in papers for entry in families_at(paper, profile).items())
+    return {key: of for key, of in families if of.name == name}
+
+
+def _claims_of(declared: Declared) -> Mapping[str, _Registered]:
+    claims = {}
+    for item, claim in declared.owners.values():
+        if claim.endpoint != "arithmetic":
+            made = claim.made and (claim.made if claim.made.tzinfo else claim.made.replace(tzinfo=UTC))
+            claims[item.hash_of(claim)] = _Registered(name=claim.name, main=claim.main, made=made)
+    return claims

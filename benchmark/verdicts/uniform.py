@@ -1,0 +1,260 @@
+"""Decides which confirmatory seeds of a claim count, by how the runs of their cells were computed.
+
+A device, an engine or a version of the code can favour one cell of a contrast. So the cells of a contrast are computed
+alike at every seed that is judged, and the judged seeds end before the first that is not. How alike depends on the rule
+under which the runs began (its version):
+
+before 7   within a seed: one engine and one kind of device. What else differs is a caveat.
+since 7    also within a seed: one type of processor and one minor version of torch; and over the seeds of a contrast:
+           one engine, one kind of device and one numerics version.
+
+A seed is of the later rule if all its runs of the contrast began under it. A run may have a second copy that another
+kind of device computed (`RunRecord.copies`); it takes the place of the first if the contrast is alike only then.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from benchmark.records.record import CPU, RunRecord
+
+STRICT_SINCE = 7  # version of the rule
+Kind: TypeAlias = tuple[str, str]  # engine and kind of device
+Runs: TypeAlias = Mapping[int, RunRecord]  # by seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """How a run was computed, as far as its numbers can depend on it."""
+
+    engine: str = ""
+    device: str = CPU
+    processor: str = ""
+    torch: str = ""  # "2.15"
+    numerics: tuple[tuple[str, int], ...] = ()  # part and version
+    noted: tuple[tuple[str, int], ...] = ()  # versions in the manifest, also of parts that could not move this run
+    rule: int = 0  # version under which the run began; 0: before versions were noted
+    norm: str = ""  # of the network
+
+    @property
+    def kind(self) -> Kind:
+        return self.engine, self.device
+
+    @property
+    def is_strict(self) -> bool:
+        return self.rule >= STRICT_SINCE
+
+
+def origin_of(run: RunRecord, metric: str) -> Origin:
+    """Read it from the manifest. The version of the diversity concerns only a metric of diversity."""
+    manifest = run.manifest
+    (engine, device), packages = run.trained_by, manifest.get("packages", {})
+    concerned = [part for part in run.numerics if part != "diversity" or metric.startswith("diversity/")]
+    noted = manifest.get("numerics", run.numerics)
+    return Origin(
+        engine=engine,
+        device=device,
+        processor=str(manifest.get("hardware", {}).get("processor", "")),
+        torch=".".join(str(packages.get("torch", "")).split(".")[:2]),
+        numerics=tuple((part, run.numerics[part]) for part in sorted(concerned)),
+        noted=tuple((part, int(noted.get(part, 0))) for part in sorted(concerned)),
+        rule=int(manifest.get("rule", {}).get("version", 0)),
+        norm=str(run.experiment.get("model", {}).get("norm", "")),
+    )
+
+
+@dataclass
+class Chain:
+    """One contrast, seed by seed: what the runs of the next seed have to be like."""
+
+    kind: Kind | None = None  # of the seed before
+    strict: Origin | None = None  # of the last seed of the later rule
+
+    def fault(self, origins: Mapping[str, Origin]) -> str:
+        """Say why a seed with these runs, by cell, can never count; empty if it can."""
+        several = _several("kind", origins)
+        if several or not all(origin.is_strict for origin in origins.values()):
+            return several
+        several = _several("processor", origins) or _several("torch", origins)
+        if several:
+            return several
+        first, *others = origins.values()
+        if any(_other_numerics(first, other) for other in others):
+            return _several("numerics", origins)
+        if self.kind not in (None, first.kind):
+            return f"its runs are of {_kind_in_words(first.kind)}, those before of {_kind_in_words(self.kind)}"
+        if self.strict and _other_numerics(self.strict, first):
+            now, before = _numerics_in_words(first.numerics), _numerics_in_words(self.strict.numerics)
+            return f"its runs have {now}, those before {before}"
+        return ""
+
+    def append(self, origins: Mapping[str, Origin]) -> None:
+        """Go on to the next seed after one that counts."""
+        origin = next(iter(origins.values()))
+        self.kind = origin.kind
+        if all(one.is_strict for one in origins.values()):
+            self.strict = origin
+
+
+def _other_numerics(one: Origin, other: Origin) -> bool:
+    """Whether a part had versions of which at least one run could have had other numbers.
+
+    A run that a change could not move has the version of today, whatever code it was computed with; so parts differ
+    only if the noted versions differ, too.
+    """
+    if one.numerics == other.numerics or one.noted == other.noted:
+        return False
+    pairs = zip((one.numerics, one.noted), (other.numerics, other.noted), strict=True)
+    (now, then) = ({part for part, version in set(a) ^ set(b)} for a, b in pairs)
+    return bool(now & then)
+
+
+@dataclass(kw_only=True)
+class Uniform:
+    """The runs of a claim's cells that count, by cell and seed, and why the others do not."""
+
+    runs: dict[str, dict[int, RunRecord]]
+    gaps: dict[int, str] = field(default_factory=dict)  # seed that can never count -> why
+    devices: dict[int, str] = field(default_factory=dict)  # seed that lacks runs -> the device that has to train them
+
+
+def uniform(runs: Mapping[str, Runs], contrasts: Sequence[Iterable[str]], seeds: range, metric: str) -> Uniform:
+    """Choose the runs of these seeds so that each contrast's cells are computed alike.
+
+    `contrasts` are the cells of each contrast. Runs of other seeds stay as they are.
+    """
+    found = Uniform(runs={label: dict(of_cell) for label, of_cell in runs.items()})
+    chains = [Chain() for _ in contrasts]
+    for seed in seeds:
+        chosen: dict[str, RunRecord] = {}
+        for labels, chain in zip(contrasts, chains, strict=True):
+            given = {label: runs[label][seed] for label in labels if seed in runs.get(label, {})}
+            if not given:
+                continue
+            candidates = {label: [chosen[label]] if label in chosen else _copies(run) for label, run in given.items()}
+            alike = _alike(candidates, chain, metric)
+            fault = "" if alike else chain.fault({label: origin_of(run, metric) for label, run in given.items()})
+            if fault:
+                found.gaps.setdefault(seed, f"{fault}{_mend(given)}")
+                continue
+            chosen |= alike
+            origins = {label: origin_of(run, metric) for label, run in alike.items()}
+            if len(given) == len(set(labels)):
+                chain.append(origins)
+            else:
+                found.devices.setdefault(seed, next(iter(origins.values())).device)
+        for label, run in chosen.items():
+            found.runs[label][seed] = run
+    return found
+
+
+def _copies(run: RunRecord) -> list[RunRecord]:
+    return [run, *run.copies]
+
+
+def _alike(candidates: Mapping[str, Sequence[RunRecord]], chain: Chain, metric: str) -> dict[str, RunRecord]:
+    """The first copies that count together; empty if none do.
+
+    The first of each cell, else those of the kind of the seed before, else those of the first kind that all have.
+    """
+    by_kind = {
+        label: {origin_of(run, metric).kind: run for run in reversed(runs)} for label, runs in candidates.items()
+    }
+    common = set.intersection(*(set(kinds) for kinds in by_kind.values()))
+    tried = [{label: runs[0] for label, runs in candidates.items()}]
+    order = sorted(common, key=lambda kind: (kind != chain.kind, kind))
+    tried += [{label: kinds[kind] for label, kinds in by_kind.items()} for kind in order]
+    for runs in tried:
+        if not chain.fault({label: origin_of(run, metric) for label, run in runs.items()}):
+            return runs
+    return {}
+
+
+def _mend(given: Mapping[str, RunRecord]) -> str:
+    """What would make a seed count whose cells are of several kinds of device."""
+    devices = {label: origin_of(run, "").device for label, run in given.items()}
+    if len(set(devices.values())) < 2:
+        return ""
+    label = next((label for label, device in devices.items() if device != CPU), "")
+    return f"; a second copy of {label}, trained on the other device, would fill the gap" if label else ""
+
+
+# In words
+
+
+def _several(name: str, origins: Mapping[str, Origin]) -> str:
+    """Name the differing values of one field, with the cells that have them; empty if all agree."""
+    cells: dict[str, list[str]] = defaultdict(list)
+    for label, origin in origins.items():
+        value = getattr(origin, name)
+        cells[IN_WORDS[name](value)].append(label)
+    if len(cells) < 2:
+        return ""
+    return ", ".join(f"{', '.join(labels)}: {value}" for value, labels in sorted(cells.items()))
+
+
+def _kind_in_words(kind: Kind | None) -> str:
+    engine, device = kind or ("", "")
+    return f"{device} by the engine {engine}" if engine else device
+
+
+def _numerics_in_words(numerics: Iterable[tuple[str, int]] | None) -> str:
+    return ", ".join(f"{part} {version}" for part, version in numerics or ())
+
+
+IN_WORDS: Mapping[str, Callable[[Any], str]] = {
+    "kind": _kind_in_words,
+    "processor": str,
+    "torch": "torch {}".format,
+    "numerics": _numerics_in_words,
+}
+
+
+def mixtures(
+    runs: Mapping[str, Runs], contrasts: Sequence[Iterable[str]], seeds: Sequence[int], metric: str
+) -> list[str]:
+    """Name what differs between the judged runs that began before the later rule, a phrase each.
+
+    Such as "8 of 16 seeds mix an AMD and an Intel processor" and "norm 1 and norm 2".
+    """
+    origins = {
+        label: {seed: origin_of(of_cell[seed], metric) for seed in seeds if seed in of_cell}
+        for label, of_cell in runs.items()
+    }
+    phrases = []
+    for name, noun in (("processor", "processors"), ("torch", "versions of torch")):
+        mixed, values = 0, set[str]()
+        for seed in seeds:
+            for labels in contrasts:
+                of_seed = {getattr(origins[label][seed], name) for label in labels if seed in origins.get(label, {})}
+                if len(of_seed) > 1:
+                    values |= of_seed
+                    mixed += 1
+                    break
+        if mixed:
+            phrases.append(f"{mixed} of {len(seeds)} judged seeds mix {noun}: {' and '.join(sorted(values))}")
+    for labels in contrasts:
+        phrases += _over_seeds([origin for label in labels for origin in origins.get(label, {}).values()])
+    return list(dict.fromkeys(phrases))
+
+
+def _over_seeds(origins: Sequence[Origin]) -> list[str]:
+    """Name the kinds of device and the numerics versions among one contrast's judged runs, if there are several.
+
+    Versions are compared between networks of one norm on one kind of device: a part has no older version where it could
+    not move a number.
+    """
+    phrases = []
+    devices = sorted({origin.device for origin in origins})
+    if len(devices) > 1:
+        phrases.append(f"the judged seeds are of several devices: {' and '.join(devices)}")
+    versions: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for origin in origins:
+        for part, version in origin.numerics:
+            versions[part, origin.norm, origin.device].add(version)
+    for (part, _, _), several in versions.items():
+        if len(several) > 1:
+            names = " and ".join(f"{part} {version}" for version in sorted(several))
+            phrases.append(f"the judged runs are of several versions of the code's numerics: {names}")
+    return phrases

@@ -1,0 +1,104 @@
+"""Sentences: what the summary counts. A sentence of a paper may have several contrasts, each a claim of its own.
+
+The status of a sentence follows from those of its claims, withdrawn ones left out:
+
+* "holds", "contradicted" or "no effect of interest": all of its claims are decided, and all alike;
+* "mixed": they are decided, and not alike; or one has another verdict at more clients (`ClaimRow.larger`);
+* "in part": some are decided, alike, and others are open; or a claim is decided, and the sentence is also about more
+  clients than those of any verdict (`ClaimRow.larger`);
+* "undecided", "no room", "pilots only", "not run": none is decided; the first of these that is the status of a claim.
+
+A question of ours is a sentence of its own.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmark.verdicts.judge import DECIDED
+from reports.claims import OPEN, ClaimRow
+from reports.formatting import count, plain_quote
+from reports.tables import Column, Entry, Table, row_of, table_of
+
+MIXED, IN_PART = "mixed", "in part"
+STATUSES = (*DECIDED, MIXED, IN_PART, *OPEN)  # of a sentence on a board
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """The claims on one sentence of a paper, or one question of ours."""
+
+    rows: tuple[ClaimRow, ...]
+
+    @property
+    def text(self) -> str:
+        """The paper's words; of a question of ours its name."""
+        claim = self.rows[0].claim
+        return f"“{plain_quote(claim.quote)}”" if claim.quote else claim.name
+
+    @property
+    def source(self) -> str:
+        return self.rows[0].claim.source
+
+    @property
+    def paper(self) -> str:
+        return self.rows[0].reported.paper
+
+    @property
+    def status(self) -> str:
+        """One of STATUSES."""
+        statuses = [row.status for row in self.rows]
+        decided = {status for status in statuses if status in DECIDED}
+        decided |= {row.larger.verdict for row in self.rows if row.larger and row.larger.verdict in DECIDED}
+        if not decided:
+            return min(statuses, key=OPEN.index)
+        if len(decided) > 1:
+            return MIXED
+        is_whole = decided.issuperset(statuses) and not any(row.is_open_at_larger for row in self.rows)
+        return decided.pop() if is_whole else IN_PART
+
+    @property
+    def has_decision(self) -> bool:
+        return self.status in (*DECIDED, MIXED, IN_PART)
+
+
+def sentences_of(rows: Iterable[ClaimRow]) -> list[Sentence]:
+    """The claims by sentence, in the order of the first of each; the withdrawn are left out."""
+    grouped: dict[tuple[str, ...], list[ClaimRow]] = {}
+    for row in rows:
+        if not row.claim.withdrawn:
+            words = (" ".join(row.claim.quote.split()),) if row.claim.quote else row.key
+            grouped.setdefault((row.reported.paper, *words), []).append(row)
+    return [Sentence(rows=tuple(own)) for own in grouped.values()]
+
+
+def sentence_values(sentence: Sentence) -> dict[str, Any]:
+    """A sentence as plain JSON values: its status by these claims, and their names."""
+    first, claims = sentence.rows[0].claim, [row.claim.name for row in sentence.rows]
+    text = first.quote or first.name
+    return {"text": text, "source": sentence.source, "status": sentence.status, "claims": claims}
+
+
+def sentences_table(sentences: Sequence[Sentence]) -> Table:
+    """A row a sentence, with its contrasts below one another."""
+    rows = []
+    for sentence in sentences:
+        contrasts = tuple(map(_contrast_line, sentence.rows))
+        profiles = dict.fromkeys(row.item.profile for row in sentence.rows if row.has_page or row.judged.is_decided)
+        cells = (
+            Entry(text=sentence.text, detail=(sentence.source,)),
+            Entry(text=sentence.status, look=sentence.status, sort=float(STATUSES.index(sentence.status))),
+            Entry(text=count(len(contrasts), "contrast"), lines=contrasts, sort=float(len(contrasts))),
+            ", ".join(profiles) or "–",
+        )
+        topics = list(dict.fromkeys(row.topic for row in sentence.rows))
+        rows.append(row_of(cells, paper=sentence.paper, verdict=sentence.status, topic=topics))
+    heads = ("Sentence", "Verdict", Column(name="Contrasts", left=True), Column(name="Profile", left=True))
+    return table_of("sentences", "Sentences, each with its contrasts", heads, rows, words=2)
+
+
+def _contrast_line(row: ClaimRow) -> Entry:
+    """ "ssfl/tab2, Grouping wins: holds at K = 10 (+0.74 points, n = 16)"."""
+    seen = f" ({row.estimate}, n = {row.judged.n})" if row.judged.estimate is not None else ""
+    text = f"{row.item.name}, {row.claim.name}: {row.verdict_text}{seen}"
+    return Entry(text=text, href=row.page, below=tuple(row.caveats) if row.judged.is_decided else ())

@@ -1,0 +1,175 @@
+"""Which confirmatory runs can decide an open claim, if each cell has so many confirmatory seeds.
+
+A claim is judged at interim analyses (9, 16, 24 and 32 seeds) and at no number of seeds between them. A run decides
+nothing if no open claim is about its cell, if the claim's share of the error is too small for so few seeds, or if its
+seed comes after the last interim analysis.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmark.papers.bounds import bound_of
+from benchmark.papers.item import UNTRAINED, Item
+from benchmark.records.record import Records
+from benchmark.verdicts.checks import could_decide, too_few_in_words
+from benchmark.verdicts.judge import REJECTIONS, Judged, judge
+from benchmark.verdicts.results import counted
+from benchmark.verdicts.rule import LOOKS
+from sweeps.plan import Plan, Run
+
+NAMED = 5  # claims in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenClaims:
+    """An item's open claims, parted by whether so many confirmatory seeds can decide them; no cell waits for trials."""
+
+    item: Item
+    seeds: int
+    decidable: tuple[Judged, ...]
+    others: tuple[Judged, ...]
+    judged_in: tuple[str, ...]  # the items that judge the item's other claims
+
+    @property
+    def runs(self) -> set[Run]:
+        """The runs that the next interim analyses of the decidable claims use, those of supervised baselines too."""
+        last = last_analysis(self.seeds)
+        runs: set[Run] = set()
+        for judged in self.decidable:
+            assert judged.evidence is not None  # of a claim that runs judge
+            first = judged.evidence.first
+            for label in judged.claim.labels:
+                cell = self.item.cell(label)
+                bound = bound_of(cell, self.item.cells)
+                for used in (cell,) if bound is None else (cell, bound):
+                    runs.update((used.cell_key, seed) for seed in range(first, first + last))
+        return runs
+
+    def in_words(self, left_out: int) -> str:
+        """One sentence: what is left out, why, and what to type for it; `left_out` is a number of runs."""
+        asked, number = f"--seeds {self.seeds}", f"{left_out:,} run{'s' if left_out > 1 else ''}"
+        anyway = "--undecidable trains " + ("it" if left_out == 1 else "them") + " all the same"
+        looks = Counter(judged.could_decide for judged in (*self.decidable, *self.others))
+        few = too_few_in_words(dict(sorted(looks.items())), self.seeds)
+        if not looks:
+            elsewhere = f" (type {', '.join(self.judged_in)} for the claims that it shares)" if self.judged_in else ""
+            why = f"{self.item.word} has no open claim that {asked} could decide{elsewhere}"
+            return f"{why}, so {number} are left out; --pilots N trains seeds that are only shown, and {anyway}"
+        if not self.decidable:
+            start, _, more = (few or f"{asked} can decide none of {looks.total()} open claims").partition("; ")
+            return "; ".join(filter(None, [f"{start}, so {number} are left out and nothing is trained", more, anyway]))
+        if self.others:
+            names = [f"'{judged.claim.name}'" for judged in self.others]
+            shown = [*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])]
+            text = few or f"{asked} can decide {len(self.decidable)} of {looks.total()} open claims"
+            return f"{text}; {number} that only others need are left out ({', '.join(shown)}); {anyway}"
+        used = f"no open claim needs them, or they come after the interim analysis at {last_analysis(self.seeds)} seeds"
+        return f"{number} of {asked} are left out, since {used}; {anyway}"
+
+
+def last_analysis(seeds: int) -> int:
+    """The last interim analysis that so many confirmatory seeds reach; 0 if they reach none."""
+    return max((n for n in LOOKS if n <= seeds), default=0)
+
+
+def open_claims(item: Item, records: Records, seeds: int) -> OpenClaims:
+    """Judge the item's claims by the records, and part the open ones."""
+    claims = judge(item, counted(item, records))
+    open_ones = [judged for judged in claims if judged.could_decide]
+    decidable = _decidable(item, claims, records, seeds)
+    return OpenClaims(
+        item=item,
+        seeds=seeds,
+        decidable=tuple(judged for judged in open_ones if judged.claim.name in decidable),
+        others=tuple(judged for judged in open_ones if judged.claim.name not in decidable),
+        judged_in=tuple(dict.fromkeys(judged.judged_in.partition(":")[0] for judged in claims if judged.judged_in)),
+    )
+
+
+def _decidable(item: Item, claims: list[Judged], records: Records, seeds: int) -> set[str]:
+    """Names of the claims that so many seeds can decide.
+
+    A claim on a cell that is only shown waits for its runs. A primary claim waits for those before it, unless these are
+    rejected already or can be rejected at the same time.
+    """
+    able: set[str] = set()
+    by_hash = {judged.evidence.hash: judged for judged in claims if judged.evidence is not None}
+    for judged in claims:
+        if 0 < judged.could_decide <= seeds and not _waits_for_cells(item, judged, records, seeds):
+            able.add(judged.claim.name)
+    families = {judged.evidence.family for judged in claims if judged.evidence is not None}
+    for family in families:
+        blocked = False
+        for claim in family.main:
+            primary = by_hash.get(claim)
+            if primary is not None and blocked:
+                able.discard(primary.claim.name)
+            if primary is None or (primary.verdict not in REJECTIONS and primary.claim.name not in able):
+                blocked = True
+    return able
+
+
+def _waits_for_cells(item: Item, judged: Judged, records: Records, seeds: int) -> bool:
+    assert judged.evidence is not None  # of a claim that runs judge
+    wanted = range(judged.evidence.first, judged.evidence.first + last_analysis(seeds))
+    shown = [cell for label in judged.claim.labels if (cell := item.cell(label)).role in UNTRAINED]
+    return any(seed not in records.get(cell.cell_key, {}) for cell in shown for seed in wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Confirmatory seeds that can never count for an open claim."""
+
+    item: str
+    claim: str
+    reason: str
+    seeds: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"item": self.item, "claim": self.claim, "reason": self.reason, "seeds": list(self.seeds)}
+
+    def in_words(self) -> str:
+        """ "seeds 200 to 211 can never count for 'Large': two devices trained them"."""
+        return f"{_seeds_in_words(self.seeds)} can never count for '{self.claim}': {self.reason}"
+
+
+def gaps_of(item: Item, records: Records) -> list[Gap]:
+    """The gaps of the item's open claims, one per claim and reason."""
+    gaps: list[Gap] = []
+    for judged in judge(item, counted(item, records)) if not item.choices else ():
+        seeds: dict[str, list[int]] = defaultdict(list)
+        for seed, reason in judged.gaps.items() if not judged.is_decided else ():
+            seeds[reason].append(seed)
+        gaps += [Gap(item=item.name, claim=judged.claim.name, reason=why, seeds=(*of,)) for why, of in seeds.items()]
+    return gaps
+
+
+def words_on_seeds(item: Item, planned: Plan, seeds: int | None) -> list[str]:
+    """Sentences on an item: which claims so many confirmatory seeds decide, what is left out, which seeds never count.
+
+    `seeds` is None if no confirmatory seed is asked for: then only gaps are named.
+    """
+    keys = {cell.cell_key for cell in item.cells}
+    left_out = sum(run.cell_key in keys for run in planned.left_out)
+    text = ""
+    if seeds and left_out:
+        text = open_claims(item, planned.records, seeds).in_words(left_out)
+    elif seeds:
+        text = too_few_in_words(could_decide([item], planned.records), seeds)
+    gaps = [gap.in_words() for gap in gaps_of(item, planned.records)]
+    return [text, *gaps] if text else gaps
+
+
+def _seeds_in_words(seeds: Iterable[int]) -> str:
+    """ "seed 100", "seeds 100 to 103 and 110"."""
+    runs: list[list[int]] = []
+    for seed in sorted(seeds):
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    words = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    start = "seed" if sum(map(len, runs)) == 1 else "seeds"
+    return f"{start} {', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else f"{start} {words[0]}"

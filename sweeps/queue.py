@@ -1,0 +1,399 @@
+"""The queue of runs for short slots on a GPU and for idle hours: its file, its units, and which of them fit.
+
+A unit is all runs of an entry with one seed. One machine trains all of them, because a verdict compares the arms of a
+seed. A unit begins only if all of its runs can end in time.
+"""
+
+import heapq
+import os
+import re
+import time
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmark.config import Checked, from_plain, nearest, quoted
+from benchmark.errors import ConfigError, DataError, FsslError, one_line
+from benchmark.experiment import NUMERICS, Experiment
+from benchmark.federated.start import CPU
+from benchmark.files import write_atomically
+from benchmark.papers.catalogue import items
+from benchmark.papers.item import CONFIRMING, PILOTS, Item
+from benchmark.records.claim import is_held
+from benchmark.records.collect import runs_in
+from benchmark.records.copies import copied, read_copy, reference_folders
+from benchmark.records.identity import differences
+from benchmark.records.record import FINISHED, RunRecord, read_run, run_folder
+from benchmark.verdicts.families import first_seed_of
+from sweeps.launcher import Launch
+from sweeps.plan import plan
+from sweeps.status import in_words
+
+QUEUE = Path(__file__).with_name("queue.toml")
+CUDA = "cuda"
+SHARE_TO_SAVE = 0.02  # of the time: unfinished runs are stopped so much before its end
+# Runs that one card trains at the speed of a single run, as measured on an H200 (reports/performance.md).
+RUNS_IN_TURN, RUNS_UNDER_MPS = 3.0, 8.0
+# The version of the rule from which the arms of a seed share the type of processor and torch's minor version, too.
+ONE_MACHINE_SINCE = 7
+LONGER = 0.1  # a run that takes longer than expected is expected to need a tenth of its time so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(Checked):
+    """An entry of the queue: a sentence, the arms and the seeds that judge it, and what these cost."""
+
+    name: str
+    item: str
+    profile: str
+    labels: tuple[str, ...]  # of cells: the arms
+    seeds: tuple[int, ...]
+    device: str  # "cpu" or "cuda"
+    card: str = ""  # the only kind of card that trains it, such as "NVIDIA H200"; empty: any
+    local_steps: int  # planned, of all its runs, whether they are done or not
+    core_hours: float | None = None  # planned, on a CPU
+    card_minutes: float | None = None  # planned, on a card
+    comment: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.device not in (CPU, CUDA):
+            raise ConfigError(f"device is {self.device!r}; write {CPU!r} or {CUDA!r}")
+        if self.card and self.device != CUDA:
+            raise ConfigError(f"card is {self.card!r}, but device is {self.device!r}; write device = {CUDA!r}")
+        cost, other = ("core_hours", "card_minutes") if self.device == CPU else ("card_minutes", "core_hours")
+        if getattr(self, cost) is None or getattr(self, other) is not None:
+            raise ConfigError(f"device is {self.device!r}, so {cost} is needed and {other} is not allowed")
+        for name in ("labels", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ConfigError(f"{name} is empty or contains a value twice: {quoted(list(values))}")
+        outside = [seed for seed in self.seeds if seed not in PILOTS and seed not in CONFIRMING]
+        if outside:
+            last = CONFIRMING.stop - 1
+            raise ConfigError(f"seeds contains {outside[0]}, but only seeds 0 to {last} belong to a seed block")
+        if len({first_seed_of(seed) for seed in self.seeds}) > 1:
+            blocks = sorted({first_seed_of(seed) for seed in self.seeds})
+            raise ConfigError(f"seeds belong to the blocks from {blocks}; write one entry for each block")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """The runs of an entry with one seed, in the order of its labels."""
+
+    entry: Entry
+    seed: int
+    runs: tuple[Experiment, ...]
+
+
+def read_queue(path: Path) -> list[Entry]:
+    """Read the entries of a queue file in order. Raise ConfigError for a file that is not one."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({one_line(error)}); name a queue file with --file") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not a TOML file ({one_line(error)})") from None
+    tables = data.get("entries")
+    if set(data) != {"entries"} or not isinstance(tables, list):
+        raise ConfigError(f"{path}: contains {quoted(sorted(data))}; a queue file has [[entries]] and nothing else")
+    return [_entry(table, f"{path}: entries[{index}]") for index, table in enumerate(tables)]
+
+
+def _entry(table: Any, path: str) -> Entry:
+    if isinstance(table, Mapping) and isinstance(seeds := table.get("seeds"), Mapping):
+        first, number = seeds.get("first"), seeds.get("number")
+        if set(seeds) != {"first", "number"} or not isinstance(first, int) or not isinstance(number, int):
+            raise ConfigError(f"{path}.seeds: {quoted(seeds)} is not understood; write {{first = 100, number = 16}}")
+        table = {**table, "seeds": list(range(first, first + number))}
+    return from_plain(Entry, table, path)
+
+
+def units_of(entries: Sequence[Entry], results: Path, path: Path) -> list[Unit]:
+    """The units of the entries in order, seed by seed. Raise ConfigError for an unknown item, profile or label."""
+    units = []
+    for index, entry in enumerate(entries):
+        where = f"{path}: entries[{index}] ({entry.name})"
+        try:
+            item = _item(entry, results)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        cells = {cell.label: cell.experiment for cell in item.trained}
+        for label in entry.labels:
+            if label in {choice.label for choice in item.choices}:
+                raise ConfigError(f"{where}: trials choose {label!r}; run `fssl reproduce {entry.item}` first")
+            if label not in cells:
+                raise ConfigError(f"{where}: unknown label {label!r} of {item.name}; {nearest(label, cells)}")
+        for seed in entry.seeds:
+            runs = tuple(cells[label].with_seed(seed) for label in entry.labels)
+            units.append(Unit(entry=entry, seed=seed, runs=runs))
+    return units
+
+
+def _item(entry: Entry, results: Path) -> Item:
+    """The entry's item, with the cells that its trials have chosen."""
+    found = items([entry.item], entry.profile)
+    if len(found) != 1:
+        raise ConfigError(f"{entry.item!r} names {len(found)} items; name one, such as {found[0].name!r}")
+    return plan(found, results, tell=False).items[0] if found[0].choices else found[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the arms of one seed have to share."""
+
+    device: str  # "cpu", or the name of the card
+    processor: str
+    torch: str  # its version's first two numbers
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> "Machine":
+        """The machine that a record names."""
+        device = manifest.get("engine", {}).get("device", CPU)
+        processor = str(manifest.get("hardware", {}).get("processor", ""))
+        version = str(manifest.get("packages", {}).get("torch", ""))
+        return cls(device=str(device), processor=processor, torch=".".join(version.split(".")[:2]))
+
+    def trains(self, entry: Entry) -> bool:
+        """Whether the entry is for this kind of device."""
+        kind = CPU if self.device == CPU else CUDA
+        return entry.device == kind and entry.card in ("", self.device)
+
+
+class Shelf:
+    """The finished records of runs, as far as they are of one kind of device and of the numerics at hand.
+
+    `folders`: with copies, in addition to the checkout's and to those of the results folder.
+    """
+
+    def __init__(self, results: Path, device: str, folders: Iterable[Path] = ()) -> None:
+        self._results, self._device = results, device
+        self._copies = list(dict.fromkeys([*reference_folders(results), *folders]))
+
+    def finished(self, run: Experiment) -> RunRecord | None:
+        """The run's record; one of the results folder takes precedence over a copy."""
+        record = self.here(run)
+        if record is not None and record.status in FINISHED and self._counts(record):
+            return record
+        return next((copy for copy in self._all_copies(run) if self._counts(copy)), None)
+
+    def here(self, run: Experiment) -> RunRecord | None:
+        """The run's record in the results folder, finished or not, on any device."""
+        try:
+            return read_run(run_folder(self._results, run))
+        except (FsslError, OSError):  # the launch tells of it
+            return None
+
+    def _all_copies(self, run: Experiment) -> Iterator[RunRecord]:
+        for folder in self._copies:
+            for path in runs_in(folder / run.cell_key, []):
+                if path.name.split(".")[0].split("@")[0] == f"seed={run.seed}":
+                    try:
+                        yield read_copy(path)
+                    except (FsslError, OSError):  # `fssl verify` tells of it
+                        continue
+
+    def _counts(self, record: RunRecord) -> bool:
+        same = Machine.of(record.manifest).device == self._device and record.result.get("numerics") == NUMERICS
+        return same and not differences(record.experiment, record.manifest, finished=True)
+
+
+def write_copy(folder: Path, record: RunRecord, known: Iterable[Path] = ()) -> Path | None:
+    """Write the compact copy of a finished run into the folder; None if it is there already.
+
+    `known`: more folders with copies. If one of them has the run from another kind of device, the copy's name ends with
+    its own device: seed=200@nvidia-h200.json.gz. Raise DataError for a record that must not be committed.
+    """
+    if "@" in record.path.name:
+        raise DataError(f"{record.path}: is of other data or code than its seed's first run, and is not copied")
+    device = Machine.of(record.manifest).device
+    name = f"{record.cell_key}/seed={record.seed}.json.gz"
+    first = [path for path in (place / name for place in (folder, *known)) if path.is_file()]
+    if any(Machine.of(read_copy(path).manifest).device != device for path in first):
+        slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+        name = f"{record.cell_key}/seed={record.seed}@{slug}.json.gz"
+    path = folder / name
+    if path.exists():
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, copied(record))
+    return path
+
+
+class Pace:
+    """How many seconds a run takes: as planned at first, then as the runs that have ended in this call took."""
+
+    def __init__(self, planned: Callable[[Experiment], float]) -> None:
+        self._planned = planned  # seconds of a run on this machine, with the other runs beside it
+        self._taken: dict[str, list[float]] = defaultdict(list)  # by cell: measured over planned seconds
+
+    def note(self, run: Experiment, seconds: float, share: float = 1.0) -> None:
+        """A run has ended; this call has trained that share of it."""
+        self._taken[run.cell_key].append(seconds / (share * self._planned(run)))
+
+    def seconds(self, run: Experiment) -> float:
+        """The expected time of the whole run."""
+        every = (ratio for ratios in self._taken.values() for ratio in ratios)
+        ratios = self._taken.get(run.cell_key) or list(every) or [1.0]
+        return self._planned(run) * sum(ratios) / len(ratios)
+
+
+def crowding(side_by_side: int, devices: Sequence[str], cores: int) -> float:
+    """How many times longer a run takes than alone, since others run beside it."""
+    if devices[0] == CPU:
+        return max(1.0, side_by_side / cores)
+    pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    at_once = RUNS_UNDER_MPS if Path(pipe, "control").exists() else RUNS_IN_TURN
+    return max(1.0, side_by_side / len(set(devices)) / at_once)
+
+
+@dataclass(kw_only=True)
+class Timetable:
+    """Which runs may begin, and what became of each unit. `fits` and `watch` are for `launch`."""
+
+    units: Sequence[Unit]
+    shelf: Shelf
+    results: Path
+    side_by_side: int
+    until: float  # when unfinished runs are stopped, by `now`
+    pace: Pace
+    share_left: Callable[[Experiment], float] = lambda run: 1.0  # of a run that was begun before this call
+    when_complete: Callable[[Unit], None] = lambda unit: None
+    now: Callable[[], float] = time.monotonic
+    admitted: list[Unit] = field(default_factory=list)
+    complete: list[Unit] = field(default_factory=list)  # all of the runs are finished
+    before: list[Unit] = field(default_factory=list)  # of the complete ones: before this call
+    trained: list[Experiment] = field(default_factory=list)
+    refused: dict[Unit, str] = field(default_factory=dict)  # for good, with the reason
+    too_long: dict[Unit, str] = field(default_factory=dict)  # for now
+
+    def __post_init__(self) -> None:
+        self._begun: dict[Experiment, float] = {}
+        self._finished: set[Experiment] = set()
+        self._of = defaultdict[Experiment, list[Unit]](list)
+        for unit in self.units:
+            for run in unit.runs:
+                self._of[run].append(unit)
+
+    def prepare(self, here: Machine) -> list[Experiment]:
+        """The runs to train, unit by unit and the longest first. Refuse the units that would be split."""
+        for unit in self.units:
+            records = {run: self.shelf.finished(run) for run in unit.runs}
+            self._finished |= {run for run, record in records.items() if record is not None}
+            missing = [run for run, record in records.items() if record is None]
+            if not missing:
+                self.before.append(unit)
+                self._complete(unit)
+                continue
+            for record in filter(None, records.values()):
+                there = Machine.of(record.manifest)
+                since = int(record.manifest.get("rule", {}).get("version", 0))
+                if there != here and since >= ONE_MACHINE_SINCE:
+                    was = f"{there.processor}, torch {there.torch}"
+                    self.refused[unit] = f"some of its runs are from another machine ({was})"
+            for record in filter(None, map(self.shelf.here, missing)):
+                device = Machine.of(record.manifest).device
+                if record.status in FINISHED or device != here.device:
+                    self.refused[unit] = f"{record.path} does not count here (made on {device}); name other --results"
+        open_units = [unit for unit in self.units if unit not in self.complete and unit not in self.refused]
+        ordered = (run for unit in open_units for run in sorted(unit.runs, key=self._left, reverse=True))
+        return [run for run in dict.fromkeys(ordered) if run not in self._finished]
+
+    def fits(self, run: Experiment, state: Launch) -> bool:
+        """Whether the run may begin now: all runs of one of its units can end in time."""
+        self._see(state)
+        for unit in self._of[run]:
+            if unit in self.refused or unit in self.complete:
+                continue
+            if unit not in self.admitted and not self._admits(unit):
+                continue
+            if self.now() + self._left(run) <= self.until:
+                return True
+            self.too_long[unit] = self._why(self.now() + self._left(run))
+        return False
+
+    def watch(self, state: Launch) -> None:
+        """Note what has ended, and raise TimeIsUp if it is time to stop."""
+        self._see(state)
+        if self.now() >= self.until and state.at_work:
+            raise TimeIsUp
+
+    def close(self) -> None:
+        """Look at all units once more: some runs end while the others are stopped."""
+        for run in [run for run in self._begun if self.shelf.finished(run) is not None]:
+            del self._begun[run]
+            self.trained.append(run)
+        for unit in self.units:
+            if unit not in self.complete and all(self.shelf.finished(run) is not None for run in unit.runs):
+                self._complete(unit)
+
+    @property
+    def stopped(self) -> list[Experiment]:
+        """The runs that were at work when the call ended."""
+        return list(self._begun)
+
+    def _complete(self, unit: Unit) -> None:
+        self.complete.append(unit)
+        self.when_complete(unit)
+
+    def _see(self, state: Launch) -> None:
+        now = self.now()
+        for run in state.at_work - self._begun.keys():
+            self._begun[run] = now
+        for run in [run for run in self._begun if run not in state.at_work]:
+            began = self._begun.pop(run)
+            if self.shelf.finished(run) is not None:
+                self.pace.note(run, now - began, self.share_left(run))
+                self.trained.append(run)
+                self._finished.add(run)
+        for unit in self.admitted:
+            if unit not in self.complete and self._finished.issuperset(unit.runs):
+                self._complete(unit)
+
+    def _left(self, run: Experiment) -> float:
+        """The seconds that a run needs from its last save."""
+        return self.pace.seconds(run) * self.share_left(run)
+
+    def _admits(self, unit: Unit) -> bool:
+        end = self._end_of(unit)
+        if end > self.until:
+            self.too_long[unit] = self._why(end)
+            return False
+        others = [run for run in self._missing(unit) if run not in self._begun]
+        if any(is_held(run_folder(self.results, run)) for run in others):
+            self.refused[unit] = "another process trains one of its runs"
+            return False
+        self.too_long.pop(unit, None)
+        self.admitted.append(unit)
+        return True
+
+    def _why(self, end: float) -> str:
+        now = self.now()
+        return f"needs about {in_words(end - now)}, and {in_words(max(0.0, self.until - now))} are left"
+
+    def _missing(self, unit: Unit) -> list[Experiment]:
+        return [run for run in unit.runs if run not in self._finished]
+
+    def _end_of(self, unit: Unit) -> float:
+        """When the unit's last run would end, behind all runs of the units that are admitted already."""
+        now = self.now()
+        free = [now] * self.side_by_side
+        for index, (run, began) in enumerate(self._begun.items()):
+            left = max(began + self._left(run) - now, LONGER * (now - began))
+            free[index % self.side_by_side] = now + left
+        heapq.heapify(free)
+        before = (run for other in self.admitted for run in self._missing(other))
+        own = sorted(self._missing(unit), key=self._left, reverse=True)
+        ends = [now]
+        for run in dict.fromkeys((*before, *own)):
+            if run not in self._begun:
+                ends.append(free[0] + self._left(run))
+                heapq.heapreplace(free, ends[-1])
+        return max(ends)
+
+
+class TimeIsUp(Exception):
+    """The time of the queue is over; unfinished runs are saved."""
