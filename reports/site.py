@@ -5,21 +5,25 @@ bytes. Pages open from a file. They load the site's style sheet and script, and 
 """
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
 import posixpath
 import re
+import signal
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
+from benchmark.errors import FsslError
 from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.own import OWN
@@ -48,6 +52,7 @@ ARENA = "arena"  # has a page as papers have
 LINK = re.compile(r'(<a\b[^>]*?) href="([^":?#]+)[^"]*"')  # to a page of the site
 Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
 FEWEST = 40  # tasks, below which further processes are not worth their start
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 MOST = 8  # processes: each holds what it changes of the records
 
 _tasks: Sequence[Callable[[], object]] = ()  # those that forked processes share
@@ -214,12 +219,32 @@ def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
     gc.freeze()  # what is here is not looked through for garbage again: a sixth of the time
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # OpenMP's are not there after a fork, and who counts on them waits for ever
+    others = set(active_children())
     try:
-        with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-            return list(pool.map(_run, range(len(tasks)), chunksize=4))
+        with ProcessPoolExecutor(processes, get_context("fork"), _end_with_parent, (os.getpid(),)) as pool:
+            try:
+                return list(pool.map(_run, range(len(tasks)), chunksize=4))
+            except BrokenProcessPool:
+                raise FsslError(
+                    "a process that draws pages was killed, most likely for want of memory; "
+                    "free some memory and type the same again"
+                ) from None
+            except BaseException:
+                for process in set(active_children()) - others:
+                    process.kill()  # it holds nothing but pages that are not written
+                raise
     finally:
         torch.set_num_threads(threads)
         gc.unfreeze()
+
+
+def _end_with_parent(parent: int) -> None:
+    """In a forked process: it is killed when its parent ends, and Ctrl-C is left to that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before this was asked for
+        os._exit(1)
 
 
 def _run(number: int) -> Any:

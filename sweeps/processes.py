@@ -17,6 +17,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.start import CPU, hear, starting
 from sweeps.launcher import RunDied, RunFailed, named
 
+SECONDS_TO_SAVE = 45.0  # from the request to stop until a process is killed: all of them end within a minute
 SECONDS_TO_END = 0.5  # of a killed fork server: until then it passes for alive, and a new one is not started
 
 
@@ -36,6 +37,7 @@ class LocalWorkers:
     def __init__(self, size: int, results: Path, devices: Sequence[str] = (CPU,)) -> None:
         self.size, self._results, self._devices = size, results, tuple(devices)
         self._workers: list[_Worker] = []
+        self._until: float | None = None  # when processes that were asked to stop are killed
 
     def start(self, run: Experiment) -> None:
         idle = [worker for worker in self._workers if worker.run is None]
@@ -60,8 +62,8 @@ class LocalWorkers:
                 raise RunDied(f"an error when it was started ({error})") from None
             finally:
                 end_of_worker.close()
-        worker = _Worker(device=device, process=process, pipe=pipe)
-        self._workers.append(worker)
+            worker = _Worker(device=device, process=process, pipe=pipe)
+            self._workers.append(worker)  # before a signal that came meanwhile is heard, which is to stop it, too
         return worker
 
     def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
@@ -82,6 +84,7 @@ class LocalWorkers:
         return RunDied(_in_words(worker.process.exitcode or 0))
 
     def stop(self) -> None:
+        self._until = time.monotonic() + SECONDS_TO_SAVE
         for worker in self._workers:
             worker.process.terminate()
 
@@ -90,7 +93,10 @@ class LocalWorkers:
             for worker in self._workers:
                 worker.pipe.close()  # an idle process ends, the others after their runs
             for worker in self._workers:
-                worker.process.join()
+                worker.process.join(None if self._until is None else max(0.0, self._until - time.monotonic()))
+                if worker.process.is_alive():  # it does not hear: what it saved last is whole
+                    worker.process.kill()
+                    worker.process.join()
         except BaseException:
             for worker in self._workers:
                 worker.process.kill()

@@ -12,8 +12,9 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,6 +31,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.start import hear, sigterm_as_interrupt, starting
 from benchmark.records.run import run
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS
+from sweeps.processes import SECONDS_TO_SAVE
 from sweeps.storage import open_storage, storage_errors
 from sweeps.studies import Study, Value
 
@@ -144,22 +146,33 @@ def tune(worker: Worker, *, jobs: int = 1) -> optuna.Study:
     """
     with storage_errors(worker.storage), sigterm_as_interrupt():
         try:
-            with starting() as context:
-                others = [context.Process(target=_work, args=(worker,)) for _ in range(jobs - 1)]
-                for other in others:
-                    other.start()
+            others: list[BaseProcess] = []
             try:
+                with starting() as context:  # a signal that comes meanwhile is heard at its end
+                    for _ in range(jobs - 1):
+                        others.append(context.Process(target=_work, args=(worker,)))
+                        others[-1].start()
                 worker.work()
             except BaseException:
-                for other in others:
-                    other.terminate()
+                _end([other for other in others if other.pid is not None])
                 raise
-            finally:
-                for other in others:
-                    other.join()
+            for other in others:
+                other.join()
         except KeyboardInterrupt:
             raise Stopped("stopped; the same command goes on from the last finished rounds") from None
         return open_study(worker.study, worker.storage)
+
+
+def _end(others: Sequence[BaseProcess]) -> None:
+    """Ask these processes to stop, and kill what has not ended within `SECONDS_TO_SAVE`."""
+    for other in others:
+        other.terminate()
+    until = time.monotonic() + SECONDS_TO_SAVE
+    for other in others:
+        other.join(max(0.0, until - time.monotonic()))
+        if other.is_alive():
+            other.kill()
+            other.join()
 
 
 def _work(worker: Worker) -> None:

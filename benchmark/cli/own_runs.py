@@ -68,10 +68,8 @@ def _other_runs(
             own = {what: str(name) for what, name in named.items() if ":" in str(name)}
             gone = [what for what, name in own.items() if find_spec(name.partition(":")[0].partition(".")[0]) is None]
             type_ = " ".join(f"--{what} {name}" for what, name in own.items())
-            why = (
-                f"is of {', '.join(own[what] for what in gone)}, whose file is not here; put it into this folder, and "
-            )
-            why += f"type {type_}"
+            absent = ", ".join(own[what] for what in gone)
+            why = f"is of {absent}, whose file is not here; put it into this folder, and type {type_}"
             troubles.append(f"{results / 'runs' / key}: {why if gone else error}")
             continue
         setting = {"method": method_name(experiment.method), "data": public_name(experiment.data.name)}

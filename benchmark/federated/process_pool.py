@@ -67,9 +67,11 @@ class ProcessPool:
             with starting(fresh=self.device.type != CPU) as context, packed(environment) as content:
                 for place in places:
                     self._workers.append(Worker(context, content, place))
-        except (EOFError, OSError, RuntimeError) as error:  # too few file descriptors or processes
-            self.close()
-            raise FsslError(f"worker processes cannot be started here: {error}; choose --workers 1") from error
+        except BaseException as error:
+            self.close()  # also where a signal came meanwhile
+            if isinstance(error, EOFError | OSError | RuntimeError):  # too few file descriptors or processes
+                raise FsslError(f"worker processes cannot be started here: {error}; choose --workers 1") from error
+            raise
 
     def close(self) -> None:
         """End the workers; work in progress is lost."""

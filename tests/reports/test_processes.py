@@ -1,16 +1,18 @@
 """Tasks in several processes give what they give in one, in order."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from benchmark.errors import CannotWrite
+from benchmark.errors import CannotWrite, FsslError
 from reports.site import FEWEST, run_all
-from tests.conftest import ROOT
+from tests.conftest import ROOT, alive, wait_until
 
 
 def square(number: int) -> tuple[int, int]:
@@ -49,3 +51,34 @@ print(sum(run_all([task] * 60)), torch.get_num_threads())
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.stdout.split() == ["480000000.0", "2"], done.stderr
+
+
+ENDS = """
+import os, sys, time
+from reports.site import run_all
+
+def task():
+    open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
+    time.sleep(600)
+
+run_all([task] * 60)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core draws alone")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT])
+def test_processes_that_draw_end_with_their_command(number: signal.Signals, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDS, tmp_path], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: len(list(tmp_path.iterdir())) > 1)
+        process.send_signal(number)
+        process.wait(timeout=30)
+    wait_until(lambda: not any(alive(int(path.name)) for path in tmp_path.iterdir()), 30)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core draws alone")
+def test_one_that_is_killed_for_want_of_memory_is_one_line() -> None:
+    def killed() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(FsslError, match="memory"):
+        run_all([killed] * FEWEST)
