@@ -48,6 +48,7 @@ audit: $(RUN) ## known vulnerabilities of what the locks pin (asks the package i
 lint: $(DEV) ## style, types, and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.style
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -355,7 +355,11 @@ def _read_union(args: tuple[Any, ...], raw: Any, path: str) -> Any:
     if any(isinstance(option, type) and isinstance(raw, option) for option in options):
         return raw
     kinds = {kind_of(option): option for option in options}
-    kind = raw if isinstance(raw, str) else raw.get("kind") if isinstance(raw, Mapping) else None
+    kind: Any = None
+    if isinstance(raw, str):
+        kind = raw
+    elif isinstance(raw, Mapping):
+        kind = raw.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         raise ConfigError(f"{path}.kind: unknown value {quoted(kind)}; {nearest(str(kind), kinds)}")
     return from_plain(kinds[kind], {} if isinstance(raw, str) else raw, path)

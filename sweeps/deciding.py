@@ -78,14 +78,11 @@ def open_claims(item: Item, records: Records, seeds: int) -> OpenClaims:
     """Judge the item's claims by the records, and part the open ones."""
     claims = judge(item, counted(item, records))
     open_ones = [judged for judged in claims if judged.could_decide]
-    decidable = _decidable(item, claims, records, seeds)
-    return OpenClaims(
-        item=item,
-        seeds=seeds,
-        decidable=tuple(judged for judged in open_ones if judged.claim.name in decidable),
-        others=tuple(judged for judged in open_ones if judged.claim.name not in decidable),
-        judged_in=tuple(dict.fromkeys(judged.judged_in.partition(":")[0] for judged in claims if judged.judged_in)),
-    )
+    names = _decidable(item, claims, records, seeds)
+    decidable = tuple(judged for judged in open_ones if judged.claim.name in names)
+    others = tuple(judged for judged in open_ones if judged.claim.name not in names)
+    judged_in = dict.fromkeys(judged.judged_in.partition(":")[0] for judged in claims if judged.judged_in)
+    return OpenClaims(item=item, seeds=seeds, decidable=decidable, others=others, judged_in=tuple(judged_in))
 
 
 def _decidable(item: Item, claims: list[Judged], records: Records, seeds: int) -> set[str]:
@@ -114,7 +111,8 @@ def _decidable(item: Item, claims: list[Judged], records: Records, seeds: int) -
 def _waits_for_cells(item: Item, judged: Judged, records: Records, seeds: int) -> bool:
     assert judged.evidence is not None  # of a claim that runs judge
     wanted = range(judged.evidence.first, judged.evidence.first + last_analysis(seeds))
-    shown = [cell for label in judged.claim.labels if (cell := item.cell(label)).role in UNTRAINED]
+    cells = [item.cell(label) for label in judged.claim.labels]
+    shown = [cell for cell in cells if cell.role in UNTRAINED]
     return any(seed not in records.get(cell.cell_key, {}) for cell in shown for seed in wanted)
 
 

@@ -108,7 +108,9 @@ def _expected_of(run: Experiment, further: frozenset[int]) -> Expected:
     finally:
         torch.set_num_threads(threads)
     notes = {note for cost in (warm, *sample) for note in cost.notes}
-    of_all = {what: [float(getattr(cost, what)) for cost in sample] for what in COUNTS}
+    of_all: dict[str, list[float]] = {}
+    for what in COUNTS:
+        of_all[what] = [float(getattr(cost, what)) for cost in sample]
     same = {what for what, numbers in of_all.items() if len(set(numbers)) == 1}
     differ = dict.fromkeys(set(COUNTS) - same, OFF) if AT_MOST not in notes else {}
     if run.federation.epochs:  # how many steps a pass has depends on the images of those who take part
@@ -123,11 +125,14 @@ def _expected_of(run: Experiment, further: frozenset[int]) -> Expected:
         same -= {"bytes_down"}
         differ["bytes_down"] = OFF_BY_REPORTS
     at_most = {"local_steps", "bytes_up"} & same if AT_MOST in notes else set[str]()
+    of_warm_round = {what: float(getattr(warm, what)) for what in COUNTS}
+    of_later_round = {what: sum(numbers) / len(numbers) for what, numbers in of_all.items()}
+    estimated = {what: factor for what, factor in differ.items() if what not in unknown}
     return Expected(
         warm_rounds=warm_rounds,
-        warm={what: float(getattr(warm, what)) for what in COUNTS},
-        later={what: sum(numbers) / len(numbers) for what, numbers in of_all.items()},
+        warm=of_warm_round,
+        later=of_later_round,
         exact=frozenset(same - unknown - at_most),
         at_most=frozenset(at_most - unknown),
-        estimated={what: factor for what, factor in differ.items() if what not in unknown},
+        estimated=estimated,
     )

@@ -120,7 +120,9 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
 def _untuned(data: str, method: str, profile: str) -> Experiment:
     """Raises ConfigError where the arena does not have the method on that data."""
     label = f"{METHODS[method]}/{UNTUNED}"
-    known = {name: {c.label: c for c in items([item], profile)[0].cells} for name, item in ENVIRONMENTS.items()}
+    known = {}
+    for name, item in ENVIRONMENTS.items():
+        known[name] = {cell.label: cell for cell in items([item], profile)[0].cells}
     if label not in known[data]:
         others = choose(f"data={name}" for name, cells in known.items() if label in cells)
         raise ConfigError(f"method: {method!r} does not suit data={data}; {others}")

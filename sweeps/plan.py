@@ -40,9 +40,13 @@ class Plan:
 
     @property
     def diverged(self) -> list[Experiment]:
-        """The runs without a number. A diverged trial does not count: it is merely not chosen."""
-        counted = [run for run in self.runs if not run.evaluation.validation]
-        return [run for run in counted if (record := self.finished(run)) is not None and record.status == "diverged"]
+        """List the runs without a number. A diverged trial does not count: it is merely not chosen."""
+        diverged = []
+        for run in self.runs:
+            record = None if run.evaluation.validation else self.finished(run)
+            if record is not None and record.status == "diverged":
+                diverged.append(run)
+        return diverged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,18 +130,18 @@ def plan(
     runs = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, records))))
     shown = tuple(dict.fromkeys((*trials, *wanted(resolved, seeds, records, shown=True))))
     left_out = _undecidable(resolved, runs, records, seeds)
+    waiting: list[Experiment] = []
+    for item in resolved:
+        for choice in item.choices:
+            first_final = next(iter(choice.finals.values()))
+            waiting += [first_final.with_seed(number) for number in range(seeds.number(item))]
     return Plan(
         items=resolved,
         runs=tuple(run for run in runs if run not in left_out),
         left_out=tuple(left_out),
         records=records,
         shown=shown,
-        waiting=tuple(
-            next(iter(choice.finals.values())).with_seed(number)
-            for item in resolved
-            for choice in item.choices
-            for number in range(seeds.number(item))
-        ),
+        waiting=tuple(waiting),
     )
 
 
@@ -184,13 +188,12 @@ def _score(records: Records, trial: Experiment) -> float | None:
 
 
 def restricted(records: Records, runs: Iterable[Experiment]) -> Records:
-    """Only the records of these runs, and of seeds that confirm: a table of three pilot seeds shows no further ones."""
+    """Select the records of these runs and of confirming seeds: a table of three pilot seeds shows no further ones."""
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.cell_key, set()).add(run.seed)
-    return {
-        cell_key: {
-            seed: record for seed, record in records.get(cell_key, {}).items() if seed in chosen or seed in CONFIRMING
-        }
-        for cell_key, chosen in seeds.items()
-    }
+    selected: dict[str, dict[int, RunRecord]] = {}
+    for cell_key, chosen in seeds.items():
+        of_cell = records.get(cell_key, {}).items()
+        selected[cell_key] = {seed: run for seed, run in of_cell if seed in chosen or seed in CONFIRMING}
+    return selected

@@ -211,7 +211,8 @@ def write_copy(folder: Path, record: RunRecord, known: Iterable[Path] = ()) -> P
         raise DataError(f"{record.path}: is of other data or code than its seed's first run, and is not copied")
     device = Machine.of(record.manifest).device
     name = f"{record.cell_key}/seed={record.seed}.json.gz"
-    first = [path for path in (place / name for place in (folder, *known)) if path.is_file()]
+    places = [place / name for place in (folder, *known)]
+    first = [path for path in places if path.is_file()]
     if any(Machine.of(read_copy(path).manifest).device != device for path in first):
         slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
         name = f"{record.cell_key}/seed={record.seed}@{slug}.json.gz"

@@ -154,10 +154,13 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
 
 
 def summary(runs: Sequence[RunStatus]) -> Summary:
-    """Counts, and the time left at the mean pace so far."""
-    counts = {state: sum(run.state == state for run in runs) for state in get_args(State)}
+    """Count the runs of each state, and estimate the time left at the mean pace so far."""
+    counts = dict.fromkeys(get_args(State), 0)
+    for run in runs:
+        counts[run.state] += 1
     timed = [(run.seconds_per_round * run.round, run.share_done * run.work) for run in runs if run.seconds_per_round]
-    seconds, worked = sum(seconds for seconds, _ in timed), sum(work for _, work in timed)
+    seconds = sum(seconds for seconds, _ in timed)
+    worked = sum(work for _, work in timed)
     left = None
     if worked and counts["running"]:
         left = seconds / worked * sum(run.work_left for run in runs) / counts["running"]

@@ -55,20 +55,18 @@ def read(path: Path) -> dict[str, list[Any]]:
 
 
 def chosen_by_wandb(path: Path) -> str:
-    """The method of a sweep whose runs W&B chooses, such as "bayes"; empty for a grid.
+    """Read the method of a sweep whose runs W&B chooses, such as "bayes"; empty for a grid.
 
-    Raises ConfigError where no experiment takes the ends of its ranges, and where the shortest run with the longest
+    Raise ConfigError where no experiment takes the ends of its ranges, and where the shortest run with the longest
     warm start ends before its clients train.
     """
     content = config(path)
     if content["method"] == "grid":
         return ""
     parameters = content["parameters"]
-    ends = [
-        {name: _end(entry, end, place) for name, entry in parameters.items()}
-        for end, place in (("min", 0), ("max", -1))
-    ]
-    for values in (*ends, {**ends[1], **_shortest(parameters)}):
+    lowest = {name: _end(entry, "min", 0) for name, entry in parameters.items()}
+    highest = {name: _end(entry, "max", -1) for name, entry in parameters.items()}
+    for values in (lowest, highest, {**highest, **_shortest(parameters)}):
         try:
             long_enough(values)
         except ConfigError as error:

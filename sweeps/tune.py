@@ -186,7 +186,7 @@ def _work(worker: Worker) -> None:
 
 
 def summary_of(study: Study, trials: optuna.Study) -> dict[str, Any]:
-    """What the study asked, each trial that ended, and which setting was best: no clock, no host, no storage.
+    """Sum up what the study asked, each trial that ended, and which setting was best: no clock, no host, no storage.
 
     Accuracies are fractions. Of equal trials the first is the best.
     """
@@ -195,6 +195,21 @@ def summary_of(study: Study, trials: optuna.Study) -> dict[str, Any]:
     best = max(complete, key=lambda trial: (round(trial.value or 0.0, 9), -trial.number), default=None)
     default = next((trial for trial in complete if study.values(trial.params) == study.defaults), None)
     data, runs = study.experiment.data, study.runs(study.defaults)
+    space = [{**span.to_json(), "default": study.defaults[span.field]} for span in study.space]
+    experiment = {name: value for name, value in to_json(runs[0]).items() if name != "seed"}
+    tried = []
+    for trial in frozen:
+        values = study.values(trial.params)
+        tried.append(
+            {
+                "number": trial.number,
+                "state": trial.state.name.lower(),  # complete or pruned
+                "values": values,
+                "scores": trial.user_attrs.get("scores", []),
+                "value": trial.value if trial.state == TrialState.COMPLETE else None,
+                "cell_key": study.runs(values)[0].cell_key,
+            }
+        )
     return {
         "study": study.name,
         "title": study.title,
@@ -207,19 +222,9 @@ def summary_of(study: Study, trials: optuna.Study) -> dict[str, Any]:
         "seeds": [run.seed for run in runs],
         "wanted": study.trials,
         "startup": study.startup,
-        "space": [{**span.to_json(), "default": study.defaults[span.field]} for span in study.space],
-        "experiment": {name: value for name, value in to_json(runs[0]).items() if name != "seed"},
-        "trials": [
-            {
-                "number": trial.number,
-                "state": trial.state.name.lower(),  # complete or pruned
-                "values": (values := study.values(trial.params)),
-                "scores": trial.user_attrs.get("scores", []),
-                "value": trial.value if trial.state == TrialState.COMPLETE else None,
-                "cell_key": study.runs(values)[0].cell_key,
-            }
-            for trial in frozen
-        ],
+        "space": space,
+        "experiment": experiment,
+        "trials": tried,
         "best": None if best is None else best.number,
         "default": None if default is None else default.number,
         "importance": _importances(trials) if len(complete) >= LEAST_FOR_IMPORTANCE else None,

@@ -69,8 +69,13 @@ def test_a_value_outside_a_field_s_interval_is_refused_by_name(cls):
     """Just below the interval, above it, and no number at all."""
     for name, interval in _intervals(cls).items():
         low, high = map(float, interval.text[1:-1].split(","))
-        outside = [math.nan, low - 1, *([low] if interval.text[0] == "(" else [])]
-        outside += [] if math.isinf(high) else [2 * high + 1, *([high] if interval.text[-1] == ")" else [])]
+        outside = [math.nan, low - 1]
+        if interval.text[0] == "(":
+            outside.append(low)
+        if not math.isinf(high):
+            outside.append(2 * high + 1)
+            if interval.text[-1] == ")":
+                outside.append(high)
         for value in outside:
             with pytest.raises(ConfigError, match=f"^{name}: .*choose "):
                 cls(**{**REQUIRED.get(cls, {}), name: value})

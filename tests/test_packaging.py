@@ -80,7 +80,8 @@ def test_what_the_code_imports_is_in_the_run_lock() -> None:
 def test_torch_and_torchvision_are_a_pair() -> None:
     """torchvision names the one torch release it was compiled for; the installed pair must be the locked one."""
     torchvision = metadata.distribution("torchvision")
-    (needed_torch,) = [need for line in torchvision.requires or [] if (need := Requirement(line)).name == "torch"]
+    needed = [Requirement(line) for line in torchvision.requires or []]
+    (needed_torch,) = [requirement for requirement in needed if requirement.name == "torch"]
     assert torchvision.version.partition("+")[0] == version_of(RUN["torchvision"])
     assert needed_torch.specifier.contains(version_of(RUN["torch"]))
 

@@ -102,10 +102,15 @@ def _run_agents(options: argparse.Namespace) -> bool:
 
 
 def _devices_seen(devices: Sequence[str] | None) -> list[dict[str, str]]:
-    """What each agent's environment says of CUDA devices: its runs take the first that they see."""
+    """Choose what each agent's environment says of CUDA devices: its runs take the first that they see."""
     seen = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
-    numbers = [device.removeprefix("cuda:") for device in devices or ()]
-    names = ["" if number == CPU else seen[int(number)] if seen else number for number in numbers]
+    names = []
+    for device in devices or ():
+        number = device.removeprefix("cuda:")
+        if number == CPU:
+            names.append("")
+        else:
+            names.append(seen[int(number)] if seen else number)
     return [{"CUDA_VISIBLE_DEVICES": name} for name in names] or [{}]
 
 

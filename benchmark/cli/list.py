@@ -45,19 +45,9 @@ def act(options: argparse.Namespace) -> None:
     """
     lists = {
         "items": lambda: all_items(options.results, options.profile),
-        "methods": lambda: [
-            {
-                "method": kind,
-                "labels": ", ".join(sorted(method().needs)),
-                "what": "{name}: {what}".format(**described(kind)),
-            }
-            for kind, method in METHODS.items()
-        ],
+        "methods": _methods,
         "data": data_sets,
-        "networks": lambda: [
-            {"network": name, "what": " ".join((network.__doc__ or "").split("\n\n")[0].split())}
-            for name, network in NETWORKS.items()
-        ],
+        "networks": _networks,
     }
     chosen = {kind: lists[kind]() for kind in KINDS if options.kind in (None, kind)}
     if options.json:
@@ -76,7 +66,8 @@ def all_items(results: Path, profile: str) -> list[Row]:
 
 def _item(item: Item, planned: Plan) -> Row:
     runs = item.tried.union(wanted([item], records=planned.records))
-    finished = [record.result for run in runs if (record := planned.finished(run)) is not None]
+    records = [planned.finished(run) for run in runs]
+    finished = [record.result for record in records if record is not None]
     seconds = [result["wall_seconds"] for result in finished if "wall_seconds" in result]
     return {
         "item": item.name,
@@ -88,13 +79,35 @@ def _item(item: Item, planned: Plan) -> Row:
     }
 
 
+def _methods() -> list[Row]:
+    rows = []
+    for kind, method in METHODS.items():
+        labels, what = ", ".join(sorted(method().needs)), "{name}: {what}".format(**described(kind))
+        rows.append({"method": kind, "labels": labels, "what": what})
+    return rows
+
+
+def _networks() -> list[Row]:
+    rows = []
+    for name, network in NETWORKS.items():
+        first_paragraph = (network.__doc__ or "").split("\n\n")[0]
+        rows.append({"network": name, "what": " ".join(first_paragraph.split())})
+    return rows
+
+
 def data_sets() -> list[Row]:
-    """One row a known set, with its folder on this machine. Reads no images."""
+    """List the known data sets, one per row, with their folders on this machine. Reads no images."""
     rows = []
     for name, known in DATASETS.items():
         source = find(name)
         downloaded = bool(known.original) and not known.by_hand
         missing = "no; torchvision downloads it when it is used" if downloaded else "no; set FSSL_DATA"
+        if name == "digits":
+            here = "with scikit-learn"
+        elif source:
+            here = str(source.folder)
+        else:
+            here = missing
         packed = isinstance(source, Packed)
         rows.append(
             {
@@ -103,7 +116,7 @@ def data_sets() -> list[Row]:
                 "test": known.test,
                 "classes": known.num_classes,
                 "image": "x".join(map(str, known.image_shape)),
-                "here": "with scikit-learn" if name == "digits" else str(source.folder if source else missing),
+                "here": here,
                 "note": known.packed_note if packed else "",
             }
         )
@@ -125,4 +138,6 @@ def show(kind: str, rows: list[Row]) -> None:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else f"{value:,}" if isinstance(value, int | float) else str(value)
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

@@ -46,10 +46,14 @@ def act(options: argparse.Namespace) -> None:
             print(f"fssl: {name}: {len(runs):,} runs are counted ...", file=sys.stderr)
         total, devices = cost_here(runs, options)
         h200 = on_h200(runs)
+        profiles = {run.profile for run in part.runs}
+        keys = {run.cell_key for run in part.runs}
+        waiting = sum(len(item.choices) for item in part.items)
+        gaps = [gap.to_json() for item in part.items for gap in gaps_of(item, part.records)]
         counted = {
             "item": name,
-            "profile": ", ".join(sorted({run.profile for run in part.runs})) or options.profile,
-            "cells": len({run.cell_key for run in part.runs}) + sum(len(item.choices) for item in part.items),
+            "profile": ", ".join(sorted(profiles)) or options.profile,
+            "cells": len(keys) + waiting,
             "runs": len(runs),
             "tuned": len(part.waiting),
             **total.to_json(len(devices)),
@@ -58,7 +62,7 @@ def act(options: argparse.Namespace) -> None:
             "could_decide": could_decide(part.items, part.records),
             "hours_on_h200": None if h200 is None else h200.seconds / 3600,
             "left_out": len(part.left_out),
-            "gaps": [gap.to_json() for item in part.items for gap in gaps_of(item, part.records)],
+            "gaps": gaps,
         }
         counted["notes"] = [*counted["notes"], *_on_seeds(part, options)]
         if options.json:

@@ -257,6 +257,19 @@ class Report:
     def to_json(self, table: "Timetable") -> dict[str, Any]:
         records = [table.shelf.finished(run) for run in table.trained]
         steps = sum(record.result.get("cost", {}).get("local_steps", 0) for record in records if record is not None)
+        entries = []
+        for entry in self.entries:
+            units = [self._unit(unit, table) for unit in self.units if unit.entry is entry]
+            entries.append(
+                {
+                    "name": entry.name,
+                    "item": entry.item,
+                    "profile": entry.profile,
+                    "device": entry.card or entry.device,
+                    "local_steps": entry.local_steps,
+                    "units": units,
+                }
+            )
         return {
             "file": self.file.name,
             "minutes": self.minutes,
@@ -268,17 +281,7 @@ class Report:
             "stopped": len(table.stopped),
             "copies": [str(path) for path in self.copies],
             "troubles": self.problems,
-            "entries": [
-                {
-                    "name": entry.name,
-                    "item": entry.item,
-                    "profile": entry.profile,
-                    "device": entry.card or entry.device,
-                    "local_steps": entry.local_steps,
-                    "units": [self._unit(unit, table) for unit in self.units if unit.entry is entry],
-                }
-                for entry in self.entries
-            ],
+            "entries": entries,
         }
 
     def _unit(self, unit: "Unit", table: "Timetable") -> dict[str, Any]:

@@ -188,8 +188,10 @@ def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) ->
 
 
 def _words(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the run as a sweep would name them."""
-    return read_table(options.sweep) if options.sweep else {"cell": options.cell} if options.cell else {}
+    """Read the settings of the run as a sweep would name them."""
+    if options.sweep:
+        return read_table(options.sweep)
+    return {"cell": options.cell} if options.cell else {}
 
 
 def _start(options: argparse.Namespace) -> Experiment | None:

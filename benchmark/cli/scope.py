@@ -44,13 +44,17 @@ def add_scope(command: argparse.ArgumentParser, number_of_items: str = "+", what
 
 
 def chosen_items(options: argparse.Namespace) -> list[Item]:
-    """The items that the options name. Raises ConfigError, also where --main leaves none."""
+    """Build the items that the options name. Raise ConfigError, also if --main leaves none."""
     chosen = items(options.items, options.profile, options.also, also_quoted=options.also_quoted, rule=options.rule)
-    if options.main:
-        chosen = [item.main_claims_only() for item in chosen if any(claim.main for claim in item.claims)]
-        if not chosen:
-            raise ConfigError(f"--main: no main claim in {', '.join(options.items)}; leave it out")
-    return chosen
+    if not options.main:
+        return chosen
+    main_only = []
+    for item in chosen:
+        if any(claim.main for claim in item.claims):
+            main_only.append(item.main_claims_only())
+    if not main_only:
+        raise ConfigError(f"--main: no main claim in {', '.join(options.items)}; leave it out")
+    return main_only
 
 
 def grids_of(options: argparse.Namespace) -> list[Grid]:

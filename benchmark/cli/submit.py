@@ -83,7 +83,8 @@ def verify_bundle(path: Path, options: argparse.Namespace) -> int:
             others, not_compared = further_troubles(bundle.records, trusted=options.trust)
             believed = [*sorted(absent), *([] if options.trust else bundle.own), *sorted(not_compared)]
             reasons += others
-            unchecked = {run.path: reason for run in bundle.records if (reason := _why_not(run, options)) is not None}
+            why_not = {run.path: _why_not(run, options) for run in bundle.records}
+            unchecked = {path: reason for path, reason in why_not.items() if reason is not None}
             if options.retrain and not reasons:
                 outcomes = _retrained(bundle, unchecked, options)
                 reasons = troubles_of(outcomes)

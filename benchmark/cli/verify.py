@@ -4,7 +4,7 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmark.cli.main import add_methods, number
@@ -129,7 +129,7 @@ def further_troubles(records: Sequence[RunRecord], *, trusted: bool = True) -> t
 
 
 def _to_retrain(records: Sequence[RunRecord], named: Sequence[Item], options: argparse.Namespace) -> list[RunRecord]:
-    """N finished runs, any of them with equal chance; with --claims one confirming run of each decided cell."""
+    """Draw N finished runs, any of them with equal chance; with --claims one confirming run of each decided cell."""
     if not options.retrain and not options.claims:
         return []
     draw = random.Random(options.seed or 0)
@@ -145,9 +145,10 @@ def _to_retrain(records: Sequence[RunRecord], named: Sequence[Item], options: ar
     planned = plan(named, options.results, with_reference=options.profile != "demo", tell=False)
     decided = {key for item in planned.items for key in decided_cells(item, planned.records)}
     for key in sorted(decided):
-        able, all_of_cell = (
-            [record for record in among if record.cell_key == key and record.seed in CONFIRMING]
-            for among in (here, finished)
-        )
-        chosen.append(draw.choice(able or all_of_cell))  # of a cell that cannot be trained here, it is said why
+        able = _confirming(here, key)
+        chosen.append(draw.choice(able or _confirming(finished, key)))  # if none can be trained here, it is said why
     return chosen
+
+
+def _confirming(records: Iterable[RunRecord], cell_key: str) -> list[RunRecord]:
+    return [record for record in records if record.cell_key == cell_key and record.seed in CONFIRMING]

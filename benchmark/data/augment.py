@@ -182,8 +182,10 @@ def make_views(
 
 @lru_cache(maxsize=32)
 def _normalisation(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> Tensor:
-    """Factor and summand of every channel, (2, C, 1, 1), for pixels from 0 to 255."""
-    pair_2C = torch.tensor([[1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]])
+    """Compute the factor and the summand of every channel, (2, C, 1, 1), for pixels from 0 to 255."""
+    factor_C = [1 / (255 * s) for s in std]
+    summand_C = [-m / s for m, s in zip(mean, std, strict=True)]
+    pair_2C = torch.tensor([factor_C, summand_C])
     return to_device(pair_2C[:, :, None, None], device)
 
 

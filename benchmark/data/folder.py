@@ -95,10 +95,10 @@ class _Part:
 
 
 def read_folder(name: str) -> Raw:
-    """The set of `folder:PATH` or `folder:PATH?size=32`.
+    """Read the set of `folder:PATH` or `folder:PATH?size=32`.
 
     PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/*, which is split 80/20. Images are resized to the first
-    one's size, or to size x size pixels. Raises ConfigError for a bad option, DataError for a folder that cannot be
+    one's size, or to size x size pixels. Raise ConfigError for a bad option, DataError for a folder that cannot be
     such a set.
     """
     path, option = path_and_option(name)
@@ -110,7 +110,8 @@ def read_folder(name: str) -> Raw:
     folders, others = _parts(folder)
     listings = [_classes(part) for part in folders]
     _check_classes(folder, listings)
-    listings = [{name: listing[name] for name in listings[0]} for listing in listings]
+    classes = [*listings[0]]
+    listings = [_in_order(listing, classes) for listing in listings]
     _tell_nested_parts(folder, folders)
     size = (int(value), int(value)) if value else _size_of(next(iter(listings[0].values()))[0])
     _check_size(folder, size, sum(len(files) for listing in listings for files in listing.values()))
@@ -122,7 +123,6 @@ def read_folder(name: str) -> Raw:
     note = ", ".join(_left_out(parts, others))
     if note:
         _tell(f"fssl: {folder}: {note}")
-    classes = [*listings[0]]
     if len(parts) == 2:
         return Raw(train=arrays[0], test=arrays[1], classes=tuple(classes), note=note)
     counts_d = np.bincount(arrays[0][1], minlength=len(classes))
@@ -150,8 +150,11 @@ def _tell(line: str) -> None:
 
 
 def _parts(folder: Path) -> tuple[list[Path], list[str]]:
-    """train/ and test/, or the folder itself; and the folders beside them. Raises DataError where parts of the set
-    have other names, such as train_images/ and test_images/: they would be its classes."""
+    """List train/ and test/, or the folder itself; and the names of the folders beside them.
+
+    Raise DataError if parts of the set have other names, such as train_images/ and test_images/: they would be its
+    classes.
+    """
     names = [path.name for path in _visible_folders(folder)]
     if {"train", "test"} - {*names} and (pair := _named_as_parts(names)):
         raise DataError(
@@ -163,7 +166,8 @@ def _parts(folder: Path) -> tuple[list[Path], list[str]]:
         raise DataError(f"{folder}: has {of_user[0]}/ only: add the other of train/ and test/")
     if not of_user:
         return [folder], []
-    return [folder / name for name in of_user], [name for name in names if name not in of_user]
+    beside = [name for name in names if name not in of_user]
+    return [folder / name for name in of_user], beside
 
 
 OF_PART = r"(set|data|images?|imgs?)?"  # may follow at once: "trainset" and "testset"
@@ -188,7 +192,10 @@ def _named_as_parts(names: Sequence[str]) -> tuple[str, str] | None:
 
 def _tell_nested_parts(folder: Path, parts: Sequence[Path]) -> None:
     """Name classes on standard error that have the same folders below them: they may be parts of the set."""
-    below = [{inner.name for inner in _visible_folders(path)} for part in parts for path in _visible_folders(part)]
+    below = []
+    for part in parts:
+        for path in _visible_folders(part):
+            below.append({inner.name for inner in _visible_folders(path)})
     common = sorted(set.intersection(*below)) if below else []
     if len(common) > 1:
         names = ", ".join(path.name for path in _visible_folders(parts[0])[:5])
@@ -247,6 +254,10 @@ def _check_classes(folder: Path, listings: Sequence[Mapping[str, object]]) -> No
         raise DataError(f"{folder}: class {alone[0]} is in {where} alone: train/ and test/ must have the same ones")
     if len(first) < 2:
         raise DataError(f"{folder}: has {len(first)} class folder, {next(iter(first))}: two or more are needed")
+
+
+def _in_order(listing: Mapping[str, list[Path]], classes: Iterable[str]) -> dict[str, list[Path]]:
+    return {name: listing[name] for name in classes}
 
 
 def _size_of(path: Path) -> tuple[int, int]:

@@ -81,6 +81,9 @@ def _operations(
     cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)  # as PIL.Image.rotate does
     x, y = width / 2, height / 2
     values_V = ops.all_values(torch.device("cpu"))
+    inverted = [255 - value for value in range(256)]
+    posterized = [value & -(2 ** (8 - bits)) for value in range(256)]
+    solarized = [value if value < solarized_from else 255 - value for value in range(256)]
     return {
         "AutoContrast": (Family.AUTOCONTRAST, ()),
         "Brightness": (Family.LOOKUP, ops.blend(torch.zeros(1), values_V, torch.tensor(factor)).tolist()),
@@ -89,13 +92,13 @@ def _operations(
         "Cutout": (Family.BOX, ()),
         "Equalize": (Family.EQUALIZE, ()),
         "Identity": (Family.KEEP, ()),
-        "Invert": (Family.LOOKUP, [255 - value for value in range(256)]),
-        "Posterize": (Family.LOOKUP, [value & -(2 ** (8 - bits)) for value in range(256)]),
+        "Invert": (Family.LOOKUP, inverted),
+        "Posterize": (Family.LOOKUP, posterized),
         "Rotate": (Family.AFFINE, (cos, sin, cos * -x + sin * -y + x, -sin, cos, -sin * -x + cos * -y + y)),
         "Sharpness": (Family.SHARPNESS, (factor,)),
         "ShearX": (sampling, (1, shear, 0, 0, 1, 0)),
         "ShearY": (sampling, (1, 0, 0, shear, 1, 0)),
-        "Solarize": (Family.LOOKUP, [value if value < solarized_from else 255 - value for value in range(256)]),
+        "Solarize": (Family.LOOKUP, solarized),
         "TranslateX": (sampling, (1, 0, shift[0], 0, 1, 0)),
         "TranslateY": (sampling, (1, 0, 0, 0, 1, shift[1])),
     }

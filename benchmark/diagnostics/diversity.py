@@ -179,25 +179,42 @@ def begins_with(job: Job) -> Mapping[str, Weights]:
 
 
 def change_of_network(job: Job, sends: Tree) -> dict[str, Tensor]:
-    """What a holder's local steps changed of the network; empty for one that sat out, or that trains none. Where the
-    network is a sum of weight sets (`Job.begins`), their changes add up, as the server sees them."""
+    """Compute how a participant's local steps changed the network.
+
+    The result is empty if the participant skipped the round or trains no network. If the network is a sum of weight
+    sets (`Job.begins`), their changes add up, as the server sees them.
+    """
     before = begins_with(job)
-    pairs = [(applied(before[name], sends[name]), before[name]) for name in sends if name in before]
-    # Eq. 15: trained parameters only
-    trained = [[n for n, w in after.items() if w.is_floating_point() and not is_statistic(n)] for after, _ in pairs]
-    return summed([{n: after[n] - old[n] for n in names} for names, (after, old) in zip(trained, pairs, strict=True)])
+    changes = []
+    for name, sent in sends.items():
+        if name in before:
+            old, new = before[name], applied(before[name], sent)
+            # Eq. 15: trained parameters only
+            trained = [tensor for tensor, w in new.items() if w.is_floating_point() and not is_statistic(tensor)]
+            changes.append({tensor: new[tensor] - old[tensor] for tensor in trained})
+    return summed(changes)
 
 
 def gradient_of_network(job: Job, gradients: Mapping[str, Weights]) -> dict[str, Tensor]:
-    """The same of a gradient, over the entries that are shared; empty for a holder that would sit out."""
+    """Add up a gradient's weight sets over the entries that the participant received.
+
+    The result is empty for a participant that would skip the round.
+    """
     before = begins_with(job)
-    shared = [(gradients[name], before[name]) for name in gradients if name in before]
-    return summed([{name: value for name, value in each.items() if name in known} for each, known in shared])
+    parts = []
+    for name, gradient in gradients.items():
+        if name in before:
+            received = before[name]
+            parts.append({tensor: value for tensor, value in gradient.items() if tensor in received})
+    return summed(parts)
 
 
 def summed(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     first, *others = parts or [{}]
-    return {name: sum((part[name] for part in others), start=value) for name, value in first.items()}
+    total = dict(first)
+    for part in others:
+        total = {name: value + part[name] for name, value in total.items()}
+    return total
 
 
 def on_all_images(jobs: Iterable[Job]) -> Iterable[Job]:

@@ -62,11 +62,19 @@ class Exchange(Observer):
         _note(self._seen["state"], pl_module.state.server, self._tied)
 
     def summary(self) -> dict[str, Any]:
-        """JSON values. "training": "parallel" where server and clients trained in one call of `fit`, "alternate" where
-        only in calls of their own, "none" where the two never both trained. "state": what the method carries from round
-        to round at the server. "views": as "stream/view"."""
+        """Sum up the communication as JSON values.
+
+        "training" is "parallel" if server and clients trained in one call of `fit`, "alternate" if only in calls of
+        their own, and "none" if the two never both trained. "state" is what the method carries from round to round at
+        the server. "views" are "stream/view".
+        """
         both = all(self._seen["holders"].get(name, {}).get("trains") for name in ("server", "client"))
-        training = ("parallel" if self._seen["together"] else "alternate") if both else "none"
+        if not both:
+            training = "none"
+        elif self._seen["together"]:
+            training = "parallel"
+        else:
+            training = "alternate"
         return {**deepcopy(self._seen), "training": training}
 
     def _of(self, job: Job) -> dict[str, Any]:

@@ -250,7 +250,7 @@ def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
-    """The gradient of the update's mean loss over images, at the weights received.
+    """Compute the gradient of the update's mean loss over images, at the weights received.
 
     SSFL Eq. 1: "evaluated on all data held by the k-th user"; no step is taken. The loss of an incomplete batch
     counts by its size, so that the result is the gradient of the mean loss over images.
@@ -261,13 +261,13 @@ def gradient(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, We
         size = max(len(next(iter(stream.views.values()))) for stream in batch.streams.values())
         (module.training_step(batch, index) * size).backward()
         images += size if batch.phase == 0 else 0
-    return {
-        name: {
+    gradients: dict[str, Weights] = {}
+    for name, network in module.trainable.items():
+        gradients[name] = {
             tensor: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad / images
             for tensor, parameter in network.named_parameters()
         }
-        for name, network in module.trainable.items()
-    }
+    return gradients
 
 
 def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpose: str = "train") -> None:

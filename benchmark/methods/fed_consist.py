@@ -127,9 +127,13 @@ def share_of_labelled(world: fl.World, share: float) -> Mapping[str, float]:
 
 
 def weighed_by_share(members: Sequence[Member], share: float) -> list[float]:
-    """Labelled clients together `share`, the others the rest. By size within a kind (section 4.2, "about 50%").
-    Where there is one kind alone, by size. Positive, not normalised."""
-    total = {kind: sum(m.size for m in members if m.labelled == kind) for kind in (True, False)}
+    """Weigh each member: labelled clients have `share` together, the others the rest (section 4.2, "about 50%").
+
+    Weights are by size within a kind, and by size alone if there is only one kind. Positive, not normalised.
+    """
+    total = {True: 0, False: 0}
+    for member in members:
+        total[member.labelled] += member.size
     if not total[True] or not total[False]:
         return [float(member.size) for member in members]
     shares = {True: share, False: 1.0 - share}

@@ -106,7 +106,8 @@ class FedMatch(fl.Method):
         ends: dict[int, Sets] = {}
         helped = 0
         if at_clients or not warm:
-            kind = SigmaUpdate if warm else ClientUpdate if at_clients else PsiUpdate
+            after_warm_start = ClientUpdate if at_clients else PsiUpdate
+            kind = SigmaUpdate if warm else after_warm_start
             ends, helped = self._clients(state, current, world, kind(method=self))
             for name in kind.trains if ends else ():
                 current[name] = mean([sets[name] for sets in ends.values()])

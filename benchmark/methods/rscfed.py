@@ -107,10 +107,13 @@ class RSCFed(MeanTeacherMethod):
         return mean([kinds[True].value(), kinds[False].value()], [share, 1.0 - share]), share
 
     def _subsets(self, world: fl.World) -> list[list[int]]:
-        """M draws of K clients, without replacement inside a draw."""
+        """Draw K clients M times, without replacement inside a draw."""
         holders = [client for client in range(world.K) if world.sizes[client]]
-        orders = (world.generator("subset", m).permutation(len(holders)) for m in range(self.M))
-        return [[holders[i] for i in order[: self.subset]] for order in orders]
+        subsets = []
+        for m in range(self.M):
+            order = world.generator("subset", m).permutation(len(holders))
+            subsets.append([holders[i] for i in order[: self.subset]])
+        return subsets
 
     def _group_by_subset(
         self, subsets: Sequence[Sequence[int]], world: fl.World, outcomes: Iterator[fl.Outcome]

@@ -244,10 +244,12 @@ class SSFL(fl.Method):
             clients[group_of[client]].add(sends["student"])
         before = state.server["average"]
         means = [self._group_mean(of, servers[i % len(servers)], before) for i, of in enumerate(clients)]
+        mean_of_group = {str(index): of_group for index, of_group in enumerate(means)}
+        last_group = {str(client): index for client, index in group_of.items()}
         server = {
             "average": self._keep_server_statistics(shared.mean(means), servers[0]),
-            "groups": {str(index): of_group for index, of_group in enumerate(means)},
-            "last_group": {str(client): index for client, index in group_of.items()},
+            "groups": mean_of_group,
+            "last_group": last_group,
         }
         return fl.State(server=server), {}
 

@@ -31,11 +31,9 @@ def tensors_of(network: nn.Module) -> Tensors:
             if buffer is not None:
                 buffers[id(buffer)] = buffer
     everything = [*parameters.values(), *buffers.values()]
-    return Tensors(
-        parameters=list(parameters.values()),
-        floats=[tensor for tensor in everything if tensor.is_floating_point()],
-        counters=[tensor for tensor in everything if not tensor.is_floating_point()],
-    )
+    floats = [tensor for tensor in everything if tensor.is_floating_point()]
+    counters = [tensor for tensor in everything if not tensor.is_floating_point()]
+    return Tensors(parameters=list(parameters.values()), floats=floats, counters=counters)
 
 
 def _collect(module: nn.Module, found: dict[int, nn.Module]) -> None:

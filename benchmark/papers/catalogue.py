@@ -18,9 +18,9 @@ from benchmark.papers.table import items as items_of
 
 PAPERS = {"ssfl": ssfl, "semifl": semifl, "rscfed": rscfed, "fedswitch": fedswitch, "sage": sage, "arena": arena}
 WITH_SWITCHES = (ssfl.PAPER, semifl.PAPER, rscfed.PAPER, fedswitch.PAPER, sage.PAPER)
-ITEMS: Mapping[str, Callable[..., Item]] = {
-    f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()
-} | {f"{paper.name}/departures": partial(departures, paper) for paper in WITH_SWITCHES}
+_OF_PAPERS = {f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()}
+_DEPARTURES = {f"{paper.name}/departures": partial(departures, paper) for paper in WITH_SWITCHES}
+ITEMS: Mapping[str, Callable[..., Item]] = {**_OF_PAPERS, **_DEPARTURES}
 # Papers' items as variants build them, "rscfed/fig2-plain": each is chosen by its own name alone.
 VARIANTS: dict[str, Callable[..., Item]] = {}
 VARIANT_OF: dict[str, Variant] = {}

@@ -130,13 +130,17 @@ class Elsewhere:
     contrast: Mapping[str, float]  # "{data}" in a label stands for each data set of that item
 
     def contrasts_in(self, labels: Iterable[str]) -> tuple[Mapping[str, float], ...]:
-        """One contrast, or one for each data set, of that item's labels. Empty where a label is absent."""
+        """Fill in that item's labels: one contrast, or one for each data set. Empty if a label is absent."""
         known = frozenset(labels)
         pattern = re.escape(next(iter(self.contrast))).replace(re.escape("{data}"), "(.+)")
         matches = filter(None, (re.fullmatch(pattern, label) for label in known))
         names = sorted(match.groups()[0] if match.groups() else "" for match in matches)
-        every = ({label.replace("{data}", name): w for label, w in self.contrast.items()} for name in names)
-        return tuple(contrast for contrast in every if known.issuperset(contrast))
+        contrasts = []
+        for name in names:
+            contrast = {label.replace("{data}", name): w for label, w in self.contrast.items()}
+            if known.issuperset(contrast):
+                contrasts.append(contrast)
+        return tuple(contrasts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +202,8 @@ class Family:
         return claim in self.main or claim in self.others
 
     def without(self, claims: "Family") -> "Family":
-        main, others = (tuple(hash for hash in part if hash not in claims) for part in (self.main, self.others))
+        main = tuple(hash for hash in self.main if hash not in claims)
+        others = tuple(hash for hash in self.others if hash not in claims)
         return Family(main=main, others=others)
 
 
@@ -283,10 +288,13 @@ class Item:
         return replace(self, cells=cells, claims=tuple(c for c in self.claims if kept.issuperset(c.labels)))
 
     def contrasts_of(self, claim: Claim) -> tuple[tuple[tuple[str, float], ...], ...]:
-        """The claim's contrasts by cell keys; a label that is not a cell's stays as it is."""
+        """Write the claim's contrasts with cell keys; a label that is not a cell's stays as it is."""
         keys = {cell.label: cell.cell_key for cell in self.cells}
-        terms = (((keys.get(label, label), float(w)) for label, w in one.items()) for one in claim.contrasts)
-        return tuple(tuple(sorted(one)) for one in terms)
+        contrasts = []
+        for contrast in claim.contrasts:
+            terms = [(keys.get(label, label), float(w)) for label, w in contrast.items()]
+            contrasts.append(tuple(sorted(terms)))
+        return tuple(contrasts)
 
     def hash_of(self, claim: Claim) -> str:
         """16 hexadecimal digits of all that makes the claim: sentence, cells, endpoint, form, margin, main or not."""

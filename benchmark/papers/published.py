@@ -113,8 +113,11 @@ def _over_data(raw: Mapping[str, Any], data_names: Mapping[str, str], where: str
     names = list(dict.fromkeys(data_names[data] for data in raw[way]))
 
     def on(data: str, of: int = 1) -> list[dict[str, float]]:
-        """The contrasts on one data set, as parts of a mean over so many."""
-        return [{label.replace("{data}", data): w / of for label, w in contrast.items()} for contrast in contrasts]
+        """Write the contrasts on one data set, as parts of a mean over so many."""
+        on_data = []
+        for contrast in contrasts:
+            on_data.append({label.replace("{data}", data): w / of for label, w in contrast.items()})
+        return on_data
 
     if way == "mean_over":
         parts = zip(*(on(name, len(names)) for name in names), strict=True)

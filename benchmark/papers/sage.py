@@ -71,7 +71,6 @@ def item_of(name: str, profile: str) -> Item:
     its hash.
     """
     built = item(PAPER, name, profile)
-    cells = (replace(cell, role="bound") if cell.setting["method"] == "FedAvg" else cell for cell in built.cells)
     own = targets(profile)
     of_withdrawn = own if profile in REDUCED else {}
 
@@ -83,6 +82,12 @@ def item_of(name: str, profile: str) -> Item:
         numbers = entry.published.items()
         return renamed({of: replace(number, metric=of) if of in own else number for of, number in numbers})
 
+    cells = []
+    for cell in built.cells:
+        if cell.setting["method"] == "FedAvg":
+            cell = replace(cell, role="bound")
+        cells.append(replace(cell, published=published(cell)))
+    shown = tuple(replace(entry, published=published(entry)) for entry in built.shown)
     claims = []
     for claim in built.claims:
         of_claim = of_withdrawn if claim.withdrawn else own
@@ -90,8 +95,8 @@ def item_of(name: str, profile: str) -> Item:
     return replace(
         built,
         metrics=tuple(renamed(dict.fromkeys(built.metrics))),
-        cells=tuple(replace(cell, published=published(cell)) for cell in cells),
-        shown=tuple(replace(shown, published=published(shown)) for shown in built.shown),
+        cells=tuple(cells),
+        shown=shown,
         claims=tuple(claims),
         notes=(*built.notes, *_notes_on_code(built), *_notes_on_rounds(built)),
     )

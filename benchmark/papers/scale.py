@@ -183,9 +183,9 @@ def experiment_of(paper: str, line: Mapping[str, Any], fields: Mapping[str, Any]
 
 @cache
 def stand_ins(paper: str) -> Mapping[str, Mapping[str, Scale]]:
-    """A paper's stand-ins by profile and name. Raises ConfigError."""
-    tables = {profile: values_of(paper)[profile] for profile in REDUCED}
-    return {
-        profile: {name: from_plain(Scale, table, f"{paper}.toml: {profile}.{name}") for name, table in of.items()}
-        for profile, of in tables.items()
-    }
+    """Read a paper's reduced settings by profile and name. Raise ConfigError."""
+    reduced: dict[str, dict[str, Scale]] = {}
+    for profile in REDUCED:
+        tables = values_of(paper)[profile].items()
+        reduced[profile] = {name: from_plain(Scale, table, f"{paper}.toml: {profile}.{name}") for name, table in tables}
+    return reduced

@@ -55,9 +55,10 @@ def switches_of(paper: str) -> tuple[tuple[Switch, ...], tuple[str, ...]]:
 
 
 def departures(paper: Paper, profile: str) -> Item:
-    """Every switch as a row: our default, the other way, and their difference. Raises ConfigError."""
+    """Build the item that has each switch as a row: our default, the other way, their difference. Raise ConfigError."""
     switches, notes = switches_of(paper.name)
-    cells_used = [switch.base for switch in switches] + [switch.instead for switch in switches if switch.instead]
+    cells_used = [switch.base for switch in switches]
+    cells_used += [switch.instead for switch in switches if switch.instead]
     names = dict.fromkeys(cell.partition(": ")[0] for cell in cells_used)
     built = {name: item(paper, name, profile) for name in names}
     _, *stand_in = next(iter(built.values())).title.partition(" (stand-in: ")  # of the first item

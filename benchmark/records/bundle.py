@@ -56,7 +56,7 @@ class Bundle:
 
     @cached_property
     def contents(self) -> dict[str, dict[str, list[Any]]]:
-        """The seeds of each cell, the hashes of each data set and own class, the suite's commits."""
+        """List the seeds of each cell, the hashes of each data set and custom class, and the suite's commits."""
         parts: dict[str, dict[str, set[Any]]] = {"seeds": {}, "data": {}, "code": {}}
         for run in self.records:
             data, sources = run.manifest["data"], run.manifest.get("sources", {})
@@ -67,7 +67,10 @@ class Bundle:
                 *(("code", name, sources.get(name, "none")) for name in own_code(run)),
             ):
                 parts[what].setdefault(name, set()).add(value)
-        return {what: {name: sorted(values) for name, values in part.items()} for what, part in parts.items()}
+        contents: dict[str, dict[str, list[Any]]] = {}
+        for what, part in parts.items():
+            contents[what] = {name: sorted(values) for name, values in part.items()}
+        return contents
 
     @property
     def own(self) -> list[str]:

@@ -86,32 +86,40 @@ def copy_of(content: bytes, path: Path, remedy: str = RESTORE) -> RunRecord:
 
 
 def pack(record: RunRecord) -> dict[str, Any]:
-    """The compact copy as JSON values. Its rounds are one list a metric: counts have a value a round; of everything
-    else, `evaluated` names the rounds that are kept, with six significant digits, and `summaries` sums up all."""
+    """Build the compact copy as JSON values. Its rounds are one list per metric.
+
+    Counts have a value per round. Of all other metrics, `evaluated` has the values of the rounds that are kept, with
+    six significant digits, and `summaries` sums up all rounds.
+    """
     rounds = record.rounds
     # A copy of a copy has a metric that no kept round has in its summaries alone.
     names = sorted({name for line in (*rounds, record.summaries) for name in line} - NO_METRICS)
-    counts = [name for name in names if _is_count(name)]
     others = [name for name in names if not _is_count(name) and not name.startswith("time/")]  # the result sums clocks
-    kept = [line for line in rounds if line is rounds[-1] or any(name.startswith(_EVALUATED) for name in line)]
+    kept = [line for line in rounds if line is rounds[-1] or _is_evaluated(line)]
+    counts: dict[str, list[Any]] = {"round": [line.get("round") for line in rounds]}
+    for name in filter(_is_count, names):
+        counts[name] = [line.get(name) for line in rounds]
+    evaluated: dict[str, list[Any]] = {"round": [line["round"] for line in kept]}
+    summaries: dict[str, dict[str, Any]] = {}
+    for name in others:
+        evaluated[name] = [_short(line.get(name)) for line in kept]
+        if not name.startswith(_EVALUATED):
+            summaries[name] = {key: _short(value) for key, value in record.summary(name).items()}
     copy = {
         "cell_key": record.cell_key,
         "seed": record.seed,
         "experiment": dict(record.experiment),
         "manifest": dict(record.manifest),
         "result": dict(record.result),
-        "counts": {name: [line.get(name) for line in rounds] for name in ("round", *counts)},
-        "evaluated": {
-            "round": [line["round"] for line in kept],
-            **{name: [_short(line.get(name)) for line in kept] for name in others},
-        },
-        "summaries": {
-            name: {key: _short(value) for key, value in record.summary(name).items()}
-            for name in others
-            if not name.startswith(_EVALUATED)
-        },
+        "counts": counts,
+        "evaluated": evaluated,
+        "summaries": summaries,
     }
     return {**copy, "digest": copy_digest(copy)}
+
+
+def _is_evaluated(line: Mapping[str, Any]) -> bool:
+    return any(name.startswith(_EVALUATED) for name in line)
 
 
 def _is_count(name: str) -> bool:

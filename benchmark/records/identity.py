@@ -187,14 +187,13 @@ def _imported_class(name: str) -> type | None:
 
 
 def seed_folder(cell_folder: Path, experiment: Mapping[str, Any]) -> Path:
-    """The folder of the run on what is at hand: a finished one, else one that goes on, else one to begin."""
+    """Find the folder of the run on what is at hand: a finished one, else one that resumes, else one to begin."""
     plain = cell_folder / f"seed={experiment['seed']}"
-    equal = [
-        folder
-        for folder in (plain, *sorted(cell_folder.glob(f"{plain.name}@*")))
-        if (manifest := manifest_of(folder)) is not None
-        and not differences(experiment, manifest, finished=_finished(folder))
-    ]
+    equal = []
+    for folder in (plain, *sorted(cell_folder.glob(f"{plain.name}@*"))):
+        manifest = manifest_of(folder)
+        if manifest is not None and not differences(experiment, manifest, finished=_finished(folder)):
+            equal.append(folder)
     if equal:
         return min(equal, key=lambda folder: not _finished(folder))
     return plain if manifest_of(plain) is None else plain.with_name(f"{plain.name}@{short_hash(experiment)}")

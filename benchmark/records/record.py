@@ -232,16 +232,15 @@ def run_digest(folder: Path, result: Mapping[str, Any]) -> str:
 
 
 def digest_of(experiment: bytes, rounds: bytes, manifest: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """sha256 (hex) over a run's experiment.json and rounds.jsonl as they lie there, its manifest without the attempts,
-    and its result without the digest: any of these changed later gives another one."""
-    parts = [
-        experiment,
-        rounds,
-        canonical({key: value for key, value in manifest.items() if key != "attempts"}),
-        canonical({key: value for key, value in result.items() if key != "digest"}),
-    ]
+    """Hash (sha256, hex) what a finished run must not change: a later change of any part gives a different digest.
+
+    The parts are experiment.json and rounds.jsonl as they are in the folder, the manifest without the attempts, and the
+    result without the digest.
+    """
+    without_attempts = {key: value for key, value in manifest.items() if key != "attempts"}
+    without_digest = {key: value for key, value in result.items() if key != "digest"}
     digest = hashlib.sha256()
-    for part in parts:
+    for part in (experiment, rounds, canonical(without_attempts), canonical(without_digest)):
         digest.update(f"{len(part)}\n".encode() + part)  # the length, so that nothing can move from part to part
     return digest.hexdigest()
 

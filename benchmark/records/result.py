@@ -18,11 +18,13 @@ def result_of(
     cpu_seconds_after: float,
     error: str | None,
 ) -> dict[str, Any]:
-    """All of it but the digest.
+    """Build the result without its digest.
 
     `status`: done or diverged, by which `error`. `exchange`: who sent what, `Exchange.summary`. `cpu_seconds_after`:
     since the last round's line.
     """
+    wall_seconds = sum(line["time/round_seconds"] for line in rounds)
+    cpu_seconds = sum(line["time/cpu_seconds"] for line in rounds) + cpu_seconds_after
     return {
         "status": status,
         "cell_key": experiment.cell_key,
@@ -31,8 +33,8 @@ def result_of(
         **settings_of(experiment),
         **sums_of(rounds),
         "exchange": exchange,
-        "wall_seconds": round(sum(line["time/round_seconds"] for line in rounds), 3),
-        "cpu_seconds": round(sum(line["time/cpu_seconds"] for line in rounds) + cpu_seconds_after, 3),
+        "wall_seconds": round(wall_seconds, 3),
+        "cpu_seconds": round(cpu_seconds, 3),
         **({"error": error} if error else {}),
     }
 
@@ -45,12 +47,18 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def sums_of(rounds: Sequence[Round]) -> dict[str, Any]:
-    """What the result sums up of the rounds."""
+    """Sum up the rounds: their number, the latest value of each metric, the best values and the total costs."""
+    latest: dict[str, Any] = {}
+    for line in rounds:
+        latest.update(line)
+    cost = {}
+    for name, metric in COSTS.items():
+        cost[name] = sum(line.get(metric, 0) for line in rounds)
     return {
         "rounds": len(rounds),
-        "last": metrics_in({name: value for line in rounds for name, value in line.items()}),  # the latest of each
+        "last": metrics_in(latest),
         "best": _best(rounds),
-        "cost": {name: sum(line.get(metric, 0) for line in rounds) for name, metric in COSTS.items()},
+        "cost": cost,
     }
 
 

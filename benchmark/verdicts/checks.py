@@ -86,9 +86,11 @@ def looks_in_words(looks: Mapping[int, int]) -> str:
 
 
 def too_few_in_words(looks: Mapping[int, int], seeds: int) -> str:
-    """How many open claims so many seeds can decide, and how many seeds decide more; empty where they decide all."""
+    """Say how many open claims so many seeds can decide, and how many seeds decide more; empty if they decide all."""
     total = sum(looks.values())
-    able = {n: sum(count for look, count in looks.items() if look <= n) for n in (seeds, *looks)}
+    able = {}
+    for n in (seeds, *looks):
+        able[n] = sum(count for look, count in looks.items() if look <= n)
     if able[seeds] == total:
         return ""
     more = (f"--seeds {n} can decide {'all' if k == total else k}" for n, k in able.items() if n > seeds)

@@ -7,7 +7,7 @@ its own best alone: to end below that bound is what the contrast measures.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
 from statistics import fmean
@@ -78,13 +78,16 @@ class Evidence:
         return [self.differences[contrast][seed] for seed in seeds]
 
     def collapsed_at(self, seeds: Sequence[int], contrast: int) -> dict[str, int]:
-        """Of each cell of the contrast, how many of these runs have collapsed."""
+        """Count for each cell of the contrast how many of these runs have collapsed."""
         cells = self.collapsed[contrast] if self.collapsed else {}
-        return {label: sum(runs[seed] for seed in seeds) for label, runs in cells.items()}
+        counts = {}
+        for label, runs in cells.items():
+            counts[label] = sum(runs[seed] for seed in seeds)
+        return counts
 
 
 def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
-    """Raises KeyError for a claim on a label that the item does not have."""
+    """Gather what the records say on a claim. Raise KeyError for a label that the item does not have."""
     claim_hash = hash_of(item, claim)
     first, family = family_of(item, claim, _families(item, records))
     of_item = {cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}
@@ -101,39 +104,35 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
         label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint)
         for label in claim.labels
     }
-    values = {
-        label: {seed: value for seed, value in _values(claim, result).items() if seed not in computed.gaps}
-        for label, result in results.items()
-    }
+    all_values = {label: _values(claim, result) for label, result in results.items()}
+    values = _without_seeds(all_values, computed.gaps)
     nowhere = _reached_nowhere(item, claim, values)
-    values = {
-        label: {seed: v for seed, v in of_cell.items() if seed not in nowhere} for label, of_cell in values.items()
-    }
+    values = _without_seeds(values, nowhere)
     seeds = sorted(set.intersection(*(set(of_cell) for of_cell in values.values())))
     ends = {label: ends_and_bound(item, records, item.cell(label)) for label in claim.labels}
     collapsed = tuple(_collapsed(item, records, cells, ends, seeds) for cells in claim.contrasts)
     judged = [seed for seed in seeds if seed in CONFIRMING] or seeds
-    below = tuple(
-        label
-        for label, both in ends.items()
-        if claim.metric == ACCURACY and typically_below({seed: both[seed] for seed in judged if seed in both})
-    )
+    below = []
+    for label, both in ends.items():
+        of_judged = {seed: both[seed] for seed in judged if seed in both}
+        if claim.metric == ACCURACY and typically_below(of_judged):
+            below.append(label)
     quoted = [label for label, of_cell in values.items() if item.cell(label).role == "quoted" and not of_cell]
     unmeasured = ", ".join(label for label, result in results.items() if not result.measured)
     gaps = {**begun_otherwise, **_without_value(claim, results, values), **nowhere, **computed.gaps}
     gaps = {seed: why for seed, why in sorted(gaps.items()) if first <= seed < first + SEEDS}
     confirmed = [seed for seed in seeds if seed in CONFIRMING]
     differing = mixtures(computed.runs, claim.contrasts, confirmed, claim.metric)
+    differences = []
+    for cells, fallen in zip(claim.contrasts, collapsed, strict=True):
+        differences.append(contrast(cells, _uncollapsed(fallen) if claim.endpoint == "collapse" else values))
     return Evidence(
         claim=claim,
-        differences=tuple(
-            contrast(cells, _uncollapsed(runs) if claim.endpoint == "collapse" else values)
-            for cells, runs in zip(claim.contrasts, collapsed, strict=True)
-        ),
+        differences=tuple(differences),
         results=results,
         collapsed=collapsed,
         diverged=tuple(f"{label} seed {seed}" for label, result in results.items() for seed in result.diverged),
-        below=below,
+        below=tuple(below),
         caveats=(
             *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
             *_still_rising(item, records, claim, judged),
@@ -152,9 +151,20 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     )
 
 
+def _without_seeds(values: Mapping[str, Mapping[int, float]], gone: Container[int]) -> dict[str, dict[int, float]]:
+    """Leave these seeds out of every cell's values."""
+    left: dict[str, dict[int, float]] = {}
+    for label, of_cell in values.items():
+        left[label] = {seed: value for seed, value in of_cell.items() if seed not in gone}
+    return left
+
+
 def _uncollapsed(collapsed: Runs) -> dict[str, dict[int, float]]:
-    """For a claim about collapse: 0 for a run that has collapsed, else 1."""
-    return {label: {seed: float(not fell) for seed, fell in runs.items()} for label, runs in collapsed.items()}
+    """Give each run the value of a claim about collapse: 0 if it has collapsed, else 1."""
+    values: dict[str, dict[int, float]] = {}
+    for label, runs in collapsed.items():
+        values[label] = {seed: float(not fell) for seed, fell in runs.items()}
+    return values
 
 
 def _collapsed(
@@ -191,7 +201,7 @@ def _families(item: Item, records: Records) -> dict[int, Family]:
 
 
 def _judging(records: Records, claim_hash: str, first: int) -> Records:
-    """Pilots, and of the runs that confirm those of the family's seeds that were begun under the claim."""
+    """Select the pilots, and of the confirming runs those of the family's seeds that were begun under the claim."""
 
     def counts(run: RunRecord) -> bool:
         if run.seed not in CONFIRMING:
@@ -202,7 +212,10 @@ def _judging(records: Records, claim_hash: str, first: int) -> Records:
     def counting(run: RunRecord) -> RunRecord:
         return replace(run, copies=tuple(filter(counts, run.copies))) if run.copies else run
 
-    return {key: {seed: counting(run) for seed, run in runs.items() if counts(run)} for key, runs in records.items()}
+    judging: dict[str, dict[int, RunRecord]] = {}
+    for key, runs in records.items():
+        judging[key] = {seed: counting(run) for seed, run in runs.items() if counts(run)}
+    return judging
 
 
 def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
@@ -244,19 +257,21 @@ def _without_value(
 
 
 def _reached_nowhere(item: Item, claim: Claim, values: Mapping[str, Mapping[int, float]]) -> dict[int, str]:
-    """Seeds at which no cell of a contrast with unequal weights reaches the accuracy.
+    """Find the seeds at which no cell of a contrast with unequal weights reaches the accuracy.
 
     All that is known then is that each cell needs more rounds than its run has. With weights 1 and -1 the difference is
     0. With .75 and -1 it would be -.25 (R + 1) whatever the cells are, so there is none.
     """
     if claim.endpoint != "reached":
         return {}
-    never = {
-        label: {seed for seed, rounds in of_cell.items() if rounds > item.cell(label).experiment.federation.rounds}
-        for label, of_cell in values.items()
-    }
-    unequal = [cells for cells in claim.contrasts if abs(fsum(cells.values())) > ROUNDING]
-    nowhere = {seed for cells in unequal for seed in set.intersection(*(never[label] for label in cells))}
+    never: dict[str, set[int]] = {}
+    for label, of_cell in values.items():
+        last_round = item.cell(label).experiment.federation.rounds
+        never[label] = {seed for seed, rounds in of_cell.items() if rounds > last_round}
+    nowhere: set[int] = set()
+    for cells in claim.contrasts:
+        if abs(fsum(cells.values())) > ROUNDING:
+            nowhere |= set.intersection(*(never[label] for label in cells))
     return dict.fromkeys(sorted(nowhere), "no run reaches the accuracy, and the weights of the cells are unequal")
 
 
@@ -284,7 +299,8 @@ def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[in
     rising: dict[str, float] = {}
     for label in claim.labels:
         runs = records.get(item.cell(label).cell_key, {})
-        gains = [gain for seed in seeds if seed in runs if (gain := gain_at_end(runs[seed], claim.metric)) is not None]
+        measured = [gain_at_end(runs[seed], claim.metric) for seed in seeds if seed in runs]
+        gains = [gain for gain in measured if gain is not None]
         if gains and fmean(gains) >= STILL_RISING:
             rising[label] = fmean(gains)
     if not rising:

@@ -45,7 +45,7 @@ class Declared:
 
 
 def declared_by(items: Sequence[Item]) -> Declared:
-    """What these items declare together. Raises ConfigError."""
+    """Gather what these items declare together. Raise ConfigError if main claims are in several of them."""
     owners: dict[object, tuple[Item, Claim]] = {}
     for item in items:
         for claim in item.claims:
@@ -56,7 +56,8 @@ def declared_by(items: Sequence[Item]) -> Declared:
         raise ConfigError(f"main claims of {items[0].family} are in {names}; choose one item for all of them")
     owned = sorted(owners.values(), key=lambda owner: bool(owner[1].withdrawn))  # none waits for a withdrawn main claim
     judged = [(claim.main, item.hash_of(claim)) for item, claim in owned if claim.endpoint != "arithmetic"]
-    main, others = (tuple(claim for is_main, claim in judged if is_main is wanted) for wanted in (True, False))
+    main = tuple(claim for is_main, claim in judged if is_main)
+    others = tuple(claim for is_main, claim in judged if not is_main)
     cells = {cell.cell_key for item in items for cell in item.cells}
     chosen = {run.cell_key for item in items for choice in item.choices for run in choice.finals.values()}
     claims = Family(main=main, others=others)

@@ -308,8 +308,9 @@ def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[
 
 
 def _sign_reading(differences: Sequence[float], whole: float, share: float) -> Reading:
-    """The sign test of the seeds at which one side of the contrast collapsed and the other did not."""
-    better, worse = (sum(sign * difference > 0 for difference in differences) for sign in (1, -1))
+    """Read the sign test of the seeds at which one side of the contrast collapsed and the other did not."""
+    better = sum(difference > 0 for difference in differences)
+    worse = sum(difference < 0 for difference in differences)
     p = sign_test(better, worse)
     why = f"{better} seeds for and {worse} against, sign test p = {p:.2g}"
     if worse > better and p <= share:
@@ -483,9 +484,10 @@ def _judged_at_looks(seen: Evidence, decision: Reading) -> Judged:
 
 
 def signs_of(differences: Sequence[float]) -> Signs:
-    """The exact sign test of the null that the median difference is 0; a difference of 0 is left out."""
+    """Test exactly, by signs, the null that the median difference is 0; a difference of 0 is left out."""
     rounded = [round(difference, DIGITS) for difference in differences]
-    better, worse = sum(value > 0 for value in rounded), sum(value < 0 for value in rounded)
+    better = sum(value > 0 for value in rounded)
+    worse = sum(value < 0 for value in rounded)
     return Signs(better=better, worse=worse, p=sign_test(better, worse))
 
 

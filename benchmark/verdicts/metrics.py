@@ -54,21 +54,18 @@ def rounds_without_clients(record: RunRecord) -> int:
 
 
 def divergences(record: RunRecord) -> tuple[float, float] | None:
-    """Of the pseudo-labels and of the true labels from equal shares, in nats.
+    """Compute how far the pseudo-labels and the true labels are from equal shares, in nats.
 
-    Means over the evaluated rounds of the last eighth (a committed copy has no others); None where no such round
+    Both are means over the evaluated rounds of the last eighth (a committed copy has no others); None if no such round
     measured both.
     """
-    names = ("pseudo/kl_uniform", "pseudo/kl_true")
+    needed = {"test/accuracy", "pseudo/kl_uniform", "pseudo/kl_true"}
     start = len(record.rounds) * (1 - 1 / LAST_PART)
-    measured = [
-        [line[name] for name in names]
-        for line in record.rounds
-        if line["round"] > start and "test/accuracy" in line and all(name in line for name in names)
-    ]
+    measured = [line for line in record.rounds if line["round"] > start and needed <= line.keys()]
     if not measured:
         return None
-    pseudo, true = (fmean(values) for values in zip(*measured, strict=True))
+    pseudo = fmean(line["pseudo/kl_uniform"] for line in measured)
+    true = fmean(line["pseudo/kl_true"] for line in measured)
     return pseudo, true
 
 

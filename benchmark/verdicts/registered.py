@@ -100,7 +100,7 @@ def _without_claims(records: Sequence[RunRecord]) -> Iterator[str]:
 
 
 def _wanted(name: str, profile: str, first: int, begun: datetime | None) -> Mapping[str, _Registered]:
-    """The claims by hash that every run of the block has to list."""
+    """Look up the claims, by hash, that every run of the block has to list."""
     known, committed = _registered(name, profile), _committed(name, profile)
     if first in committed:
         return {claim: of for claim, of in known.items() if claim in committed[first]}
@@ -108,11 +108,12 @@ def _wanted(name: str, profile: str, first: int, begun: datetime | None) -> Mapp
     if not declared or begun is None:
         return {}
     earlier = [family for start, family in committed.items() if start < first]
-    return {
-        claim: of
-        for claim, of in _claims_of(declared[0]).items()
-        if of.made is not None and of.made < begun and not any(claim in family for family in earlier)
-    }
+    wanted = {}
+    for claim, of in _claims_of(declared[0]).items():
+        judged_before = any(claim in family for family in earlier)
+        if of.made is not None and of.made < begun and not judged_before:
+            wanted[claim] = of
+    return wanted
 
 
 @cache

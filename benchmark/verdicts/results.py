@@ -77,8 +77,10 @@ class CellResult:
 def cell_result(
     cell: Cell, records: Records, pilots: int, metric: str = ACCURACY, endpoint: str = "last"
 ) -> CellResult:
-    """The cell's runs: values of finished ones, and those that diverged. A finished run whose value is not finite
-    counts as diverged: NaN must not reach a mean."""
+    """Read the values of the cell's finished runs, and which runs diverged.
+
+    A finished run whose value is not finite counts as diverged: NaN must not reach a mean.
+    """
     values: dict[int, float] = {}
     diverged: list[int] = []
     runs = records.get(cell.cell_key, {})
@@ -88,12 +90,13 @@ def cell_result(
             diverged.append(seed)
         elif record.status == "done" and value is not None:
             values[seed] = float(value)
+    selected_on_test = metric.startswith("test/") and any(runs[seed].selected_on_test for seed in values)
     return CellResult(
         cell=cell,
         values=values,
         diverged=tuple(diverged),
         n_wanted=len(seeds_awaited(runs, pilots)),
-        selected_on_test=metric.startswith("test/") and any(runs[seed].selected_on_test for seed in values),
+        selected_on_test=selected_on_test,
         runs=tuple(run for _, run in sorted(runs.items())),
     )
 
@@ -117,8 +120,13 @@ def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[
 
 
 def _ends_and_start(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
-    runs, ends = records.get(cell.cell_key, {}), _ends(item, records, cell).items()
-    return {seed: (ended, start) for seed, ended in ends if (start := before_clients(runs[seed], ACCURACY)) is not None}
+    runs = records.get(cell.cell_key, {})
+    both = {}
+    for seed, ended in _ends(item, records, cell).items():
+        start = before_clients(runs[seed], ACCURACY)
+        if start is not None:
+            both[seed] = (ended, start)
+    return both
 
 
 def _ends(item: Item, records: Records, cell: Cell) -> dict[int, float]:
@@ -128,16 +136,22 @@ def _ends(item: Item, records: Records, cell: Cell) -> dict[int, float]:
 
 
 def typically_below(ends: Mapping[int, tuple[float, float]]) -> bool:
-    return bool(ends) and median(mine for mine, _ in ends.values()) < median(alone for _, alone in ends.values())
+    if not ends:
+        return False
+    typical_end = median(mine for mine, _ in ends.values())
+    typical_bound = median(alone for _, alone in ends.values())
+    return typical_end < typical_bound
 
 
 def counted(item: Item, records: Records) -> Records:
-    """The records of the item's own seeds, and of all that confirm. A trial may share a cell's key, under a seed of its
-    own: what chose a setting must not count for it."""
-    return {
-        key: {seed: record for seed, record in runs.items() if seed < item.seeds or seed in CONFIRMING}
-        for key, runs in records.items()
-    }
+    """Select the records of the item's own seeds and of all seeds that confirm.
+
+    A trial may share a cell's key, under a seed of its own: what chose a setting must not count for it.
+    """
+    selected: dict[str, dict[int, RunRecord]] = {}
+    for key, runs in records.items():
+        selected[key] = {seed: run for seed, run in runs.items() if seed < item.seeds or seed in CONFIRMING}
+    return selected
 
 
 def seeds_awaited(runs: Mapping[int, RunRecord], pilots: int) -> list[int]:

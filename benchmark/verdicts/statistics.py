@@ -63,17 +63,17 @@ def summary(values: Iterable[float]) -> Summary:
 
 
 def contrast(coefficients: Mapping[str, float], values: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
-    """Per seed, the sum over labels of coefficient x value, for the seeds that every label has.
+    """Sum coefficient x value over the labels, per seed, for the seeds that every label has.
 
     `values` is label -> {seed: value}. A label that is absent has no seed, so the result is empty.
     """
     if not coefficients:
         return {}
     common = set.intersection(*(set(values.get(label, {})) for label in coefficients))
-    return {
-        seed: math.fsum(factor * values[label][seed] for label, factor in coefficients.items())
-        for seed in sorted(common)
-    }
+    differences = {}
+    for seed in sorted(common):
+        differences[seed] = math.fsum(factor * values[label][seed] for label, factor in coefficients.items())
+    return differences
 
 
 def paired(values_a: Mapping[int, float], values_b: Mapping[int, float]) -> Summary | None:

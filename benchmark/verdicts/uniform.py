@@ -52,13 +52,15 @@ def origin_of(run: RunRecord, metric: str) -> Origin:
     (engine, device), packages = run.trained_by, manifest.get("packages", {})
     concerned = [part for part in run.numerics if part != "diversity" or metric.startswith("diversity/")]
     noted = manifest.get("numerics", run.numerics)
+    versions = tuple((part, run.numerics[part]) for part in sorted(concerned))
+    noted_versions = tuple((part, int(noted.get(part, 0))) for part in sorted(concerned))
     return Origin(
         engine=engine,
         device=device,
         processor=str(manifest.get("hardware", {}).get("processor", "")),
         torch=".".join(str(packages.get("torch", "")).split(".")[:2]),
-        numerics=tuple((part, run.numerics[part]) for part in sorted(concerned)),
-        noted=tuple((part, int(noted.get(part, 0))) for part in sorted(concerned)),
+        numerics=versions,
+        noted=noted_versions,
         rule=int(manifest.get("rule", {}).get("version", 0)),
         norm=str(run.experiment.get("model", {}).get("norm", "")),
     )
@@ -105,9 +107,9 @@ def _other_numerics(one: Origin, other: Origin) -> bool:
     """
     if one.numerics == other.numerics or one.noted == other.noted:
         return False
-    pairs = zip((one.numerics, one.noted), (other.numerics, other.noted), strict=True)
-    (now, then) = ({part for part, version in set(a) ^ set(b)} for a, b in pairs)
-    return bool(now & then)
+    differ_now = {part for part, _ in set(one.numerics) ^ set(other.numerics)}
+    differed_then = {part for part, _ in set(one.noted) ^ set(other.noted)}
+    return bool(differ_now & differed_then)
 
 
 @dataclass(kw_only=True)
@@ -154,17 +156,17 @@ def _copies(run: RunRecord) -> list[RunRecord]:
 
 
 def _alike(candidates: Mapping[str, Sequence[RunRecord]], chain: Chain, metric: str) -> dict[str, RunRecord]:
-    """The first copies that count together; empty if none do.
+    """Find the first copies that count together; empty if none do.
 
     The first of each cell, else those of the kind of the seed before, else those of the first kind that all have.
     """
-    by_kind = {
-        label: {origin_of(run, metric).kind: run for run in reversed(runs)} for label, runs in candidates.items()
-    }
+    by_kind = {}
+    for label, copies in candidates.items():
+        by_kind[label] = {origin_of(run, metric).kind: run for run in reversed(copies)}
     common = set.intersection(*(set(kinds) for kinds in by_kind.values()))
-    tried = [{label: runs[0] for label, runs in candidates.items()}]
-    order = sorted(common, key=lambda kind: (kind != chain.kind, kind))
-    tried += [{label: kinds[kind] for label, kinds in by_kind.items()} for kind in order]
+    tried = [{label: copies[0] for label, copies in candidates.items()}]
+    for kind in sorted(common, key=lambda kind: (kind != chain.kind, kind)):
+        tried.append({label: kinds[kind] for label, kinds in by_kind.items()})
     for runs in tried:
         if not chain.fault({label: origin_of(run, metric) for label, run in runs.items()}):
             return runs
@@ -218,10 +220,9 @@ def mixtures(
 
     Such as "8 of 16 seeds mix an AMD and an Intel processor" and "norm 1 and norm 2".
     """
-    origins = {
-        label: {seed: origin_of(of_cell[seed], metric) for seed in seeds if seed in of_cell}
-        for label, of_cell in runs.items()
-    }
+    origins = {}
+    for label, of_cell in runs.items():
+        origins[label] = {seed: origin_of(of_cell[seed], metric) for seed in seeds if seed in of_cell}
     phrases = []
     for name, noun in (("processor", "processors"), ("torch", "versions of torch")):
         mixed, values = 0, set[str]()

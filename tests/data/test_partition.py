@@ -77,9 +77,10 @@ def test_paper_sizes_are_equation_9_rounded_down_or_up(n_d, K, percent):
 @given(K=st.integers(2, 4), d=st.integers(2, 4), data=st.data())
 def test_rounding_keeps_columns_and_rounds_entries_and_rows(K, d, data):
     """Random tables in quarters whose columns are whole."""
-    quarters = [[data.draw(st.integers(0, 7)) for _ in range(d)] for _ in range(K - 1)]
+    row = st.lists(st.integers(0, 7), min_size=d, max_size=d)
+    quarters = [data.draw(row) for _ in range(K - 1)]
     quarters.append([-sum(column) % 4 for column in zip(*quarters, strict=True)])
-    exact_Kd = np.array([[Fraction(x, 4) for x in row] for row in quarters], dtype=object)
+    exact_Kd = np.array(quarters, dtype=object) * Fraction(1, 4)
     rounded_Kd = round_table(exact_Kd)
     assert (rounded_Kd.sum(axis=0) == exact_Kd.sum(axis=0)).all()
     assert (abs(rounded_Kd - exact_Kd) < 1).all()

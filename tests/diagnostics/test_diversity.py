@@ -89,8 +89,11 @@ def run_with(experiment, every=0, images=600):
 
 
 def flat(*weight_sets):
-    """The sum of weight sets, as one vector."""
-    return sum(torch.cat([value.double().flatten() for value in weights.values()]) for weights in weight_sets)
+    """Add up weight sets, as one vector."""
+    vectors = []
+    for weights in weight_sets:
+        vectors.append(torch.cat([value.double().flatten() for value in weights.values()]))
+    return sum(vectors)
 
 
 def test_gradients_are_taken_in_every_second_round_and_no_number_moved(tiny):
@@ -143,10 +146,12 @@ def test_a_gradient_that_the_client_keeps_is_part_of_its_loss():
     for number, metrics in enumerate(seen, start=1):
         clients = watch.clients(number)
         supervised = gradients_of(module, [job for job, _ in clients], number, SupervisedUpdate())
-        vectors = [
-            {name: value - kept[job.key.client][name] for name, value in found.items()} if kept else found
-            for found, (job, _) in zip(supervised, clients, strict=True)
-        ]
+        vectors = supervised
+        if kept:
+            vectors = []
+            for found, (job, _) in zip(supervised, clients, strict=True):
+                of_client = kept[job.key.client]
+                vectors.append({name: value - of_client[name] for name, value in found.items()})
         assert measured(metrics, "gradient") == pytest.approx(diversity_of(vectors), rel=1e-4)
         assert number == 1 or measured(metrics, "gradient") != pytest.approx(diversity_of(supervised), rel=1e-4)
         kept = {job.key.client: outcome.private["gradient"] for job, outcome in clients}
@@ -158,10 +163,10 @@ def test_a_client_drawn_twice_is_one_member():
     for number, metrics in enumerate(seen, start=1):
         first = [(job, sent) for job, sent in watch.clients(number) if job.key.draw == 0]
         assert metrics["diversity/members"] == len({job.key.client for job, _ in first}) < len(watch.clients(number))
-        vectors = [
-            {name: value - job.receives["student"][name] for name, value in sent.sends["student"].items()}
-            for job, sent in first
-        ]
+        vectors = []
+        for job, sent in first:
+            before = job.receives["student"]
+            vectors.append({name: value - before[name] for name, value in sent.sends["student"].items()})
         assert measured(metrics, "delta") == pytest.approx(diversity_of(vectors), rel=1e-5)
 
 

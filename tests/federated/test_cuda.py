@@ -45,14 +45,17 @@ def refuses_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def recorded(name: str, folder: Path, devices: tuple[str, ...], *callbacks: pl.Callback, workers: int = 1) -> Rounds:
-    """The rounds in the record of a whole run of a trace, with both kinds of diversity."""
+    """Run a trace as a whole, with both kinds of diversity, and read the rounds of its record."""
     trace = TRACES[name]
     evaluation = replace(trace.evaluation, gradient_diversity_every=1)
     experiment = replace(trace, evaluation=evaluation, federation=replace(trace.federation, rounds=2))
     run(experiment, folder, engine=EngineOptions(engine="pool", workers=workers, devices=devices), callbacks=callbacks)
     (place,) = (folder / "runs" / experiment.cell_key).iterdir()
     lines = record_of(place).rounds
-    return [{key: float(value) for key, value in line.items() if key not in NO_NUMBERS} for line in lines]
+    rounds = []
+    for line in lines:
+        rounds.append({key: float(value) for key, value in line.items() if key not in NO_NUMBERS})
+    return rounds
 
 
 def assert_near(ours: Rounds, theirs: Rounds) -> None:

@@ -53,9 +53,11 @@ def snapshots_of(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
 
     def training_step(self: LocalModule, batch: Any, batch_idx: int) -> Tensor:
         if batch.phase == 0:
+            by_stream = {stream: dict(vars(images)) for stream, images in batch.streams.items()}
+            weights = {"trainable": dict(self.trainable.state_dict()), "frozen": dict(self.frozen.state_dict())}
             inputs = {
-                "weights": {kind: dict(getattr(self, kind).state_dict()) for kind in ("trainable", "frozen")},
-                "batch": {stream: dict(vars(images)) for stream, images in batch.streams.items()},
+                "weights": weights,
+                "batch": by_stream,
                 "received": dict(self.step.received),
                 "private": dict(self.step.private),
                 "notes": dict(self.step.notes),

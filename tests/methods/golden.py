@@ -209,18 +209,15 @@ TRACES = {
 def trace(
     experiment: Experiment, module: FederatedModule | None = None, rounds: Sequence[int] = (1, 2)
 ) -> list[dict[str, float]]:
-    """The metrics of these rounds, and the sum and the sum of squares of all weights."""
+    """Play these rounds; list their metrics, and the sum and the sum of squares of all weights."""
     module, lines = module or module_of(experiment), []
     for round_number in rounds:
         module.training_step(round_number, 0)
         weights = next(iter(module.models().values()))
-        lines.append(
-            {
-                **{name: float(value) for name, value in sorted(module.metrics.items())},
-                "weights/sum": float(sum(value.double().sum() for value in weights.values())),
-                "weights/squares": float(sum(value.double().square().sum() for value in weights.values())),
-            }
-        )
+        line = {name: float(value) for name, value in sorted(module.metrics.items())}
+        line["weights/sum"] = float(sum(value.double().sum() for value in weights.values()))
+        line["weights/squares"] = float(sum(value.double().square().sum() for value in weights.values()))
+        lines.append(line)
     return lines
 
 

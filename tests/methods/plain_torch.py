@@ -64,12 +64,13 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
 
 
 def mean(students: Sequence[Weights], shares: Sequence[float] | None = None) -> Weights:
-    """In float64, of equal shares by default."""
+    """Average in float64, with equal shares by default."""
     pairs = list(zip(shares or [1 / len(students)] * len(students), students, strict=True))
-    return {
-        name: torch.stack([share * student[name].double() for share, student in pairs]).sum(0).to(value.dtype)
-        for name, value in students[0].items()
-    }
+    average = {}
+    for name, value in students[0].items():
+        terms = [share * student[name].double() for share, student in pairs]
+        average[name] = torch.stack(terms).sum(0).to(value.dtype)
+    return average
 
 
 class PlainRounds:

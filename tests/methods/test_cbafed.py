@@ -53,7 +53,8 @@ class Plain(AlternatingRounds):
         }
         sent = {k: job for k, job in jobs.items() if len(job[0])}
         total = sum(len(labels_N) for labels_N, _ in sent.values())
-        self.now = mean([w for _, w in sent.values()], [len(labels_N) / total for labels_N, _ in sent.values()])
+        shares = [len(labels_N) / total for labels_N, _ in sent.values()]
+        self.now = mean([w for _, w in sent.values()], shares)
         if since <= 0 or self.number == 1:
             self.recorded = self.now
         elif since > 1 and (since - 1) % method.residual_every == 0:

@@ -72,7 +72,9 @@ class Plain(AlternatingRounds):
             "equal": lambda q: [1 / len(q)] * len(q),
         }
         shares = [float(share) for share in solvers[self.method.shares](torch.stack(qs))]
-        doubles = [{name: value.double() for name, value in student.items()} for student in students]
+        doubles = []
+        for student in students:
+            doubles.append({name: value.double() for name, value in student.items()})
         self.follow(mean(doubles, shares))
 
 

@@ -102,7 +102,9 @@ def fine_loss(copy, f, p, weak, x, y, unlabelled, rate) -> Tensor:
         for k, value in enumerate(net.parameters()):
             value -= rate * sum(w * g[k] for w, g in zip(weights, of_images, strict=True))
     v = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
-    slopes = [-rate * sum((a * b).sum() for a, b in zip(g, v, strict=True)) for g in of_images]
+    slopes = []
+    for g in of_images:
+        slopes.append(-rate * sum((a * b).sum() for a, b in zip(g, v, strict=True)))
     return (weights * torch.stack(slopes)).sum()
 
 

@@ -64,8 +64,12 @@ class Plain(PlainRounds):
         if isinstance(method, FedSwitch) and teacher is not None:
             self.sent[-1] = (abs(teacher - method.beta) < abs(student - method.beta)) == (method.rule == "equation")
         students, teachers, divergences = zip(*[self.job(client) for client in cohort], strict=True)
-        self.now, values = mean(students), [[v for v in column if v is not None] for column in zip(*divergences)]  # noqa: B905
-        self.known = tuple(np.mean(now) if now else old for now, old in zip(values, self.known, strict=True))
+        self.now = mean(students)
+        known = []
+        for column, old in zip(zip(*divergences, strict=True), self.known, strict=True):
+            values = [value for value in column if value is not None]
+            known.append(np.mean(values) if values else old)
+        self.known = tuple(known)
         if isinstance(method, TSClientEMA):
             self.teacher = mean(teachers)
         if getattr(method, "server_teacher", "") != "mean":
@@ -102,9 +106,12 @@ class Plain(PlainRounds):
                     t.copy_(share * t + (1 - share) * s)
         if getattr(method, "unsent_teacher", "") == "keep_last" and not self.sent[-1]:
             divergences[0].clear()
-        there = [[v for v in values if v is not None] for values in divergences]
         add = np.sum if getattr(method, "divergence", "") == "sum" else np.mean
-        return weights_of(student), weights_of(teacher), [add(values) if values else None for values in there]
+        reported = []
+        for values in divergences:
+            there = [value for value in values if value is not None]
+            reported.append(add(there) if there else None)
+        return weights_of(student), weights_of(teacher), reported
 
     def divergence(self, p_ND: torch.Tensor) -> float | None:
         """From uniform; none of a batch without an image that counts."""

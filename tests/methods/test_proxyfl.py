@@ -32,8 +32,9 @@ WAYS: dict[str, ProxyFL] = {
 
 
 def contrast(z: list[Tensor], W: list[Tensor], p: list[Tensor], sets: list[set[int]], sure: list[bool], of: range):
-    """Image by image: -log of exp(near) over itself and all images of other classes that look alike at all."""
-    z, W = [v / v.norm() for v in z], [w / w.norm() for w in W]
+    """Compute image by image -log of exp(near) over itself and all images of other classes that look alike at all."""
+    z = [v / v.norm() for v in z]
+    W = [w / w.norm() for w in W]
     terms = []
     for i in of:
         (best,) = p[i].argmax(0, keepdim=True).tolist()
@@ -103,7 +104,9 @@ class Plain(PlainRounds):
 def by_autograd(mean_DF: Tensor, clients: list[Tensor], method: ProxyFL, order: np.random.Generator) -> Tensor:
     W_DF, D = mean_DF.double().requires_grad_(), len(mean_DF)
     optimizer = torch.optim.SGD([W_DF], lr=method.tuning_rate)
-    nearest = [min(float(torch.dist(a, b)) for j, b in enumerate(mean_DF) if j != i) for i, a in enumerate(mean_DF)]
+    nearest = []
+    for i, a in enumerate(mean_DF):
+        nearest.append(min(float(torch.dist(a, b)) for j, b in enumerate(mean_DF) if j != i))
     margin = min(max(nearest), 100.0) if method.margin == "released_code" else 0.0
     proxies_PF, labels_P = torch.cat(clients).double(), torch.arange(D).repeat(len(clients))
     for _ in range(method.tuning_passes):

@@ -28,7 +28,7 @@ class Plain(MeanTeachers):
         return self.method.unlabelled_weight * (errors_ND**2).sum(1).mean()
 
     def weights(self, states):
-        """Of one subset of all: frequencies in Eq. 5, and in Eq. 6, which also has beta and the distances."""
+        """Weigh one subset: with frequencies in Eq. 5, and in Eq. 6, which also has beta and the distances."""
         sizes, labelled, method = self.environment.sizes, self.environment.labelled, self.method
         times, rule = getattr(method, "labelled_times", 1.0), getattr(method, "labelled_weight", "per_subset")
         others = sum(sizes[k] for k in states if not labelled[k])
@@ -36,19 +36,22 @@ class Plain(MeanTeachers):
         power = {"by_size": (0, 0), "released_command": (0, 1), "released_code": (1, 2)}.get(rule)
         if getattr(method, "labelled_share", 0.5) is None:
             power = (0, 0)
-        first, second = (
-            by_share if power is None else {k: sizes[k] * times ** (labelled[k] and p) for k in states}
-            for p in (power or (0, 0))
-        )
+        first = second = by_share
+        if power is not None:
+            first = {k: sizes[k] * times ** (labelled[k] and power[0]) for k in states}
+            second = {k: sizes[k] * times ** (labelled[k] and power[1]) for k in states}
         beta = getattr(method, "beta", 0.0)
         if getattr(method, "beta_rule", "paper") == "released_code":
             beta = method.beta_labelled
-        flat = {k: torch.cat([w.double().flatten() for w in state.values()]) for k, state in states.items()}
+        flat = {}
+        for k, state in states.items():
+            flat[k] = torch.cat([w.double().flatten() for w in state.values()])
         average = sum(first[k] * flat[k] for k in states) / sum(first.values())
         distance = {k: float((flat[k] - average).norm()) for k in states}
         if getattr(method, "distance", "paper") == "released_code":
             sections = [w.numel() for w in states[0].values()]
-            distance = {k: sum(float(part.norm()) for part in (flat[k] - average).split(sections)) for k in states}
+            for k in states:
+                distance[k] = sum(float(part.norm()) for part in (flat[k] - average).split(sections))
         weights = {k: second[k] * math.exp(-beta * distance[k] / sizes[k]) for k in states}
         return {k: weight / sum(weights.values()) for k, weight in weights.items()}
 
@@ -94,8 +97,12 @@ def test_labelled_clients_have_their_share_of_the_round(beta):
     for first in (0, 3, 6):
         subset = draws[first : first + 3]
         n = [environment.sizes[k] for k, _ in subset]
-        average = {name: sum(f * w[name] for f, (_, w) in zip(n, subset, strict=True)) / sum(n) for name in draws[0][1]}
-        d = [math.sqrt(sum(float((w[name] - average[name]).square().sum()) for name in w)) for _, w in subset]
+        average = {}
+        for name in draws[0][1]:
+            average[name] = sum(f * w[name] for f, (_, w) in zip(n, subset, strict=True)) / sum(n)
+        d = []
+        for _, w in subset:
+            d.append(math.sqrt(sum(float((w[name] - average[name]).square().sum()) for name in w)))
         e = [size * math.exp(-beta * distance / size) for size, distance in zip(n, d, strict=True)]
         for (k, w), weight in zip(subset, e, strict=True):
             labelled = bool(environment.labelled[k])

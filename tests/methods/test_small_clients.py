@@ -14,15 +14,12 @@ from tests.methods.watch import watched
 
 
 def two_rounds(name: str, clients: tuple[int, ...], unlabelled: int, labelled: int) -> FederatedModule:
-    """Of the trace, in which these clients are left with the first so many images of each kind."""
+    """Play two rounds of the trace with the first so many images of each kind left to these clients."""
     environment = prepare(TRACES[name])
-    counts = {"unlabelled": unlabelled, "labelled": labelled}
-    left: dict[str, Any] = {
-        kind: tuple(
-            part[:count] if client in clients else part for client, part in enumerate(getattr(environment.held, kind))
-        )
-        for kind, count in counts.items()
-    }
+    left: dict[str, Any] = {}
+    for kind, count in (("unlabelled", unlabelled), ("labelled", labelled)):
+        parts = enumerate(getattr(environment.held, kind))
+        left[kind] = tuple(part[:count] if client in clients else part for client, part in parts)
     environment = replace(environment, held=replace(environment.held, **left))
     environment.experiment.method.check(environment.setup())
     return watched(environment.experiment, 2, environment)[0]

@@ -45,7 +45,11 @@ WAYS = {
 
 
 def of(way: str) -> Experiment:
-    setting = "share" if "at clients" in way else "everywhere" if "oracle" in way else "server"
+    setting = "server"
+    if "at clients" in way:
+        setting = "share"
+    elif "oracle" in way:
+        setting = "everywhere"
     e = experiment_of(WAYS[way], setting)
     return replace(e, model=replace(e.model, norm="bn" if "batch norm" in way else "gn"))
 
@@ -67,7 +71,9 @@ class Plain(PlainRounds):
 
     def play(self, cohort: list[int]) -> None:
         method, S = self.method, len(self.groups)
-        replicas = 0 if self.at_clients else S if method.server_models == "released_code" else 1
+        replicas = S if method.server_models == "released_code" else 1
+        if self.at_clients:
+            replicas = 0
         servers = [self.serve(replica) for replica in range(replicas)]
         if self.number <= method.warm_start_rounds:
             (self.now,) = servers

@@ -52,7 +52,8 @@ class FedAvg(PlainRounds):
 
     def ends(self, returned: list[Any]) -> None:
         total = sum(size for size, _ in returned)
-        self.now = mean([student for _, student in returned], [size / total for size, _ in returned])
+        shares = [size / total for size, _ in returned]
+        self.now = mean([student for _, student in returned], shares)
 
 
 class Dyn(FedAvg):

@@ -29,13 +29,19 @@ SMALL = f"conv1 pool norm1 relu conv2 pool norm2 relu {HEAD}"
 EMNIST = TINY  # EMNIST_model.py:9-24, with norms where it declares them
 FEDAVG = f"conv1 norm1 relu pool conv2 norm2 relu pool {HEAD}"
 RSCFED = f"conv1 relu pool conv2 relu pool {HEAD} relu fc3 relu fc4 fc5"  # models.py:14-85
+RESIDUAL = "[ {name}0.conv {name}0.norm relu {name}1.conv {name}1.norm relu ]"
+STAGE = "{name}.conv {name}.norm relu pool"
 RESNET9 = " ".join(  # resnet9.py:28-63, with its fixed 4x4 window
-    f"[ {name}0.conv {name}0.norm relu {name}1.conv {name}1.norm relu ]"
-    if name.startswith("residual")
-    else f"{name}.conv {name}.norm relu {'' if name == 'prepare' else 'pool'}"
-    for name in ("prepare", "stage1", "residual1.", "stage2", "stage3", "residual3.")
+    [
+        "prepare.conv prepare.norm relu",
+        STAGE.format(name="stage1"),
+        RESIDUAL.format(name="residual1."),
+        STAGE.format(name="stage2"),
+        STAGE.format(name="stage3"),
+        RESIDUAL.format(name="residual3."),
+        "pool pool flatten fc",
+    ]
 )
-RESNET9 += " pool pool flatten fc"
 VGG11 = " ".join(  # vgg.py:28-74 with norms
     f"convs.{layer} norms.{layer} relu {'even pool' if layer in (0, 1, 3, 5, 7) else ''}" for layer in range(8)
 )
@@ -195,7 +201,8 @@ def test_resnet18_is_torchvisions_with_another_stem() -> None:
     theirs.conv1, theirs.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     ours = build(Model(network="resnet18"), (3, 32, 32), 10, seed=1)
     our_tensors, their_tensors = list(ours.state_dict().values()), list(theirs.state_dict().values())
-    assert [tensor.shape for tensor in our_tensors] == [tensor.shape for tensor in their_tensors]
+    for our_tensor, their_tensor in zip(our_tensors, their_tensors, strict=True):
+        assert our_tensor.shape == their_tensor.shape
     theirs.load_state_dict(dict(zip(theirs.state_dict(), our_tensors, strict=True)))
     images_NCHW = images_of((3, 32, 32))
     with torch.no_grad():

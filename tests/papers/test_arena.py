@@ -26,7 +26,8 @@ AT_SERVER = [entry for entry in ENTRIES if entry.setting != AT_CLIENTS]
 def test_the_budget_is_equal(name, rounds):
     """Six trials a ranked method, on held-out labels, on one seed that the table does not use, all equally long."""
     item = item_of(name, "laptop")
-    assert {choice.setting["method"] for choice in item.choices} == {e.name for e in AT_SERVER if not e.bound}
+    ranked = {entry.name for entry in AT_SERVER if not entry.bound}
+    assert {choice.setting["method"] for choice in item.choices} == ranked
     for choice in item.choices:
         trials = choice.trials.values()
         assert len({trial.cell_key for trial in trials}) == 6
@@ -52,17 +53,15 @@ def test_the_best_trial_becomes_the_cell_once_all_are_done():
 
 
 def shortened(item: Item) -> Item:
-    """The arena with this method alone, two rounds long, and two trials of one round."""
+    """Shorten the arena to one method, two rounds long, and two trials of one round."""
 
     def short(experiment, rounds):
         return replace(experiment, federation=replace(experiment.federation, rounds=rounds, T=1))
 
     (choice,) = (choice for choice in item.choices if choice.setting["method"] == "ServerLast")
-    choice = replace(
-        choice,
-        trials={name: short(trial, 1) for name, trial in list(choice.trials.items())[:2]},
-        finals={name: short(final, 2) for name, final in list(choice.finals.items())[:2]},
-    )
+    trials = {name: short(trial, 1) for name, trial in list(choice.trials.items())[:2]}
+    finals = {name: short(final, 2) for name, final in list(choice.finals.items())[:2]}
+    choice = replace(choice, trials=trials, finals=finals)
     cells = [replace(c, experiment=short(c.experiment, 2)) for c in item.cells if c.setting["method"] == "ServerLast"]
     return replace(item, cells=tuple(cells), choices=(choice,), seeds=1)
 

@@ -28,11 +28,9 @@ def test_every_number_of_tables_1_3_6_and_8_is_transcribed_twice():
             for data in SETS
             for alpha in ALPHAS
         }
-    rounds = {
-        (line["method"], line["alpha"]): [line.get(target) for target in TARGETS]
-        for name in ("tab3", "tab8")
-        for line in lines(name)
-    }
+    rounds = {}
+    for line in (*lines("tab3"), *lines("tab8")):
+        rounds[line["method"], line["alpha"]] = [line.get(target) for target in TARGETS]
     assert rounds == {
         (OURS.get(method, method), alpha): row
         for alpha in ALPHAS
@@ -100,7 +98,8 @@ def test_table_2_is_transcribed_twice():
 def test_figure_5b_has_the_lines_of_table_3():
     """No number is printed; the lines are the methods of Table 3."""
     theirs = yaml.safe_load(shared("facts/sage_protocol_tables.yaml").read_text())["rounds_to"]["alpha=0.1"]
-    assert {line["method"] for line in lines("fig5b")} == {OURS.get(method, method) for method in theirs}
+    methods = {OURS.get(method, method) for method in theirs}
+    assert {line["method"] for line in lines("fig5b")} == methods
     assert {(line["data"], line["alpha"]) for line in lines("fig5b")} == {("cifar100", 0.1)}
 
 

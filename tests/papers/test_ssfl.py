@@ -27,8 +27,9 @@ def test_the_distinct_runs_are_the_transcribed_ones(transcribed):
     assert len([line for line in lines if line.get("row") in sum(unreported.values(), [])]) == 12
     for also_quoted, published, quoted in ((False, 116 + 3 + 12, 4), (True, 135, 0)):
         cells = [cell for item in items(["ssfl"], "paper", also_quoted=also_quoted) for cell in item.cells]
-        keys = {role: {c.cell_key for c in cells if c.role == role} for role in ("published", "quoted")}
-        assert (len(keys["published"]), len(keys["quoted"] - keys["published"])) == (published, quoted)
+        published_keys = {cell.cell_key for cell in cells if cell.role == "published"}
+        quoted_keys = {cell.cell_key for cell in cells if cell.role == "quoted"}
+        assert (len(published_keys), len(quoted_keys - published_keys)) == (published, quoted)
 
 
 # Settings at full size

@@ -140,10 +140,10 @@ note   = "ours"
 
 def test_a_control_is_its_cells_again_with_fields_changed(toy):
     made = item(toy(FILE + CONTROL), "tab1", "paper").cells
-    cells, controls = ([cell for cell in made if (cell.role == "control") is wanted] for wanted in (False, True))
-    of = [cell for cell in cells if cell.setting["method"] == "A"]
-    assert [control.label for control in controls] == [f"{cell.label}/20" for cell in of]
+    controls = [cell for cell in made if cell.role == "control"]
+    of = [cell for cell in made if cell.role != "control" and cell.setting["method"] == "A"]
     for cell, control in zip(of, controls, strict=True):
+        assert control.label == f"{cell.label}/20"
         assert control.setting == {**cell.setting, "method": "A, 20 clients"} and not control.published
         federation = replace(cell.experiment.federation, K=20)
         assert control.experiment == replace(cell.experiment, federation=federation)

@@ -205,13 +205,15 @@ def options_of(text: str | None) -> argparse.ArgumentParser:
 def compare(who: Sequence[Contender], options: argparse.Namespace) -> None:
     """Prints a line for each contender and work, and writes what is measured."""
     torch.set_num_threads(1)
+    contenders = {one.name: {"processes": one.processes, "threads": one.threads} for one in who}
+    packages = {package: importlib.metadata.version(package) for package in PACKAGES}
     found: dict[str, Any] = {
         "what": "seconds a round, and ratios to our round of the same turn: above 1, we are faster",
-        "contenders": {one.name: {"processes": one.processes, "threads": one.threads} for one in who},
+        "contenders": contenders,
         "rounds": options.rounds,
         "code": commit(),
         "hardware": hardware(),
-        "packages": {package: importlib.metadata.version(package) for package in PACKAGES},
+        "packages": packages,
         "load_before": list(os.getloadavg()),
         "works": {},
     }

@@ -13,9 +13,12 @@ FINISHED = {"experiment.json", "manifest.json", "rounds.jsonl", "result.json", "
 
 
 def untimed(folder: Path) -> list[str]:
-    """The lines of a run's rounds without what a clock said."""
-    lines = record_of(folder).rounds
-    return [json.dumps({name: line[name] for name in line if not name.startswith("time/")}) for line in lines]
+    """Write the lines of a run's rounds without what a clock said."""
+    lines = []
+    for line in record_of(folder).rounds:
+        kept = {name: line[name] for name in line if not name.startswith("time/")}
+        lines.append(json.dumps(kept))
+    return lines
 
 
 def saved(folder: Path, experiment: Experiment) -> RunState:

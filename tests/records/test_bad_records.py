@@ -168,11 +168,14 @@ def replaced(tree: Any, path: tuple[str | int, ...], value: Any) -> Any:
 
 
 def paths_of(tree: Any) -> Iterator[tuple[str | int, ...]]:
-    """Of the tree itself, of all fields, and of the first and the last entry of lists."""
+    """Yield the paths of the tree itself, of all fields, and of the first and the last entry of lists."""
     yield ()
-    inner = tree if isinstance(tree, dict) else dict(enumerate(tree)) if isinstance(tree, list) else {}
-    ends = list(inner)[:: max(1, len(inner) - 1)] if isinstance(tree, list) else inner
-    for key in ends:
+    inner: Any = {}
+    if isinstance(tree, dict):
+        inner = tree
+    elif tree and isinstance(tree, list):
+        inner = {0: tree[0], len(tree) - 1: tree[-1]}
+    for key in inner:
         yield from ((key, *path) for path in paths_of(inner[key]))
 
 

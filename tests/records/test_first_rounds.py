@@ -176,11 +176,14 @@ def by_its_own_code(record: RunRecord, place: Path) -> Sequence[Mapping[str, Any
 
 
 def without_moved(record: RunRecord, rounds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rounds with the metrics that the record has, and without gradient diversity if it has an older version."""
+    """Keep the metrics that the record has, without gradient diversity if it has an older version."""
     names = {name for line in record.rounds for name in line} | set(record.summaries)
     if record.numerics["diversity"] != CURRENT["diversity"]:
         names = {name for name in names if not name.startswith("diversity/")}
-    return [{name: line[name] for name in names & line.keys() if math.isfinite(line[name])} for line in rounds]
+    kept = []
+    for line in rounds:
+        kept.append({name: line[name] for name in names & line.keys() if math.isfinite(line[name])})
+    return kept
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

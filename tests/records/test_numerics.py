@@ -137,8 +137,12 @@ def test_of_an_older_diversity_everything_else_is_compared() -> None:
     old = copy_of("ff690fd4", 111)
     assert {name for name in old.summaries if name.startswith("diversity/")}
     assert why_not_here(old) is None
-    doubled = {name: {what: 2 * value for what, value in sums.items()} for name, sums in old.summaries.items()}
-    diversity = {**old.summaries, **{name: doubled[name] for name in doubled if name.startswith("diversity/")}}
+    doubled = {}
+    diversity = dict(old.summaries)
+    for name, sums in old.summaries.items():
+        doubled[name] = {what: 2 * value for what, value in sums.items()}
+        if name.startswith("diversity/"):
+            diversity[name] = doubled[name]
     assert list(_differences(old, dataclasses.replace(old, summaries=diversity), 0.0)) == []
     assert list(_differences(old, dataclasses.replace(old, summaries=doubled), 0.0))
     current = dataclasses.replace(old, manifest={**old.manifest, "numerics": dict(CURRENT), "code": {}, "attempts": []})
@@ -149,7 +153,8 @@ def test_verify_counts_older_versions_and_calls_them_no_fault() -> None:
     lines = older_numerics(committed())
     old = [record for record in committed() if not record.is_current]
     assert sum(int(line.split()[0]) for line in lines) == len(old)
-    assert {numerics_in_words(record.numerics) for record in old} == {line.split(" runs of ")[1] for line in lines}
+    named = {line.split(" runs of ")[1] for line in lines}
+    assert {numerics_in_words(record.numerics) for record in old} == named
 
 
 def test_a_table_says_how_many_of_its_runs_are_of_an_older_version() -> None:

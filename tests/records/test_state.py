@@ -124,7 +124,11 @@ def peaks_of_saving_and_loading(folder: Path) -> tuple[int, int]:
     def peak() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
-    run_state = only({}, {str(n): {str(k): torch.ones(1024, 1024) for k in range(11)} for n in range(4)})
+    clients = {}
+    for n in range(4):
+        clients[str(n)] = {str(k): torch.ones(1024, 1024) for k in range(11)}
+    run_state = only({}, clients)
+    del clients
     before = peak()
     save(folder, run_state, RUN)
     saved = peak()

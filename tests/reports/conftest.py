@@ -23,8 +23,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser() -> Iterator[Any]:
     """Headless Chromium."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    chromium = next((found for name in names if (found := shutil.which(name))), None)
+    found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    chromium = next(filter(None, found), None)
     if chromium is None:
         pytest.skip("no chromium on the PATH (Debian: apt-get install chromium)")
     with playwright.sync_playwright() as started:

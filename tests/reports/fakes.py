@@ -57,30 +57,32 @@ def make_record(
 
 
 def accuracies(cells: Iterable[tuple[Cell, Sequence[float | None]]], first: int = 0) -> dict[str, dict[int, RunRecord]]:
-    """Finished runs with these last test accuracies, from that seed on; None: a run that diverged."""
-    return {
-        cell.cell_key: {
-            seed: make_record(cell, seed, {}, status="diverged")
-            if value is None
-            else make_record(cell, seed, {"test/accuracy": value})
-            for seed, value in enumerate(values, first)
-        }
-        for cell, values in cells
-    }
+    """Make finished runs with these last test accuracies, from that seed on; None: a run that diverged."""
+    records: dict[str, dict[int, RunRecord]] = {}
+    for cell, values in cells:
+        runs: dict[int, RunRecord] = {}
+        for seed, value in enumerate(values, first):
+            if value is None:
+                runs[seed] = make_record(cell, seed, {}, status="diverged")
+            else:
+                runs[seed] = make_record(cell, seed, {"test/accuracy": value})
+        records[cell.cell_key] = runs
+    return records
 
 
 def begun_under(item: Item, records: Records, main: Sequence[str] = (), more: int = 0) -> Records:
-    """Runs that confirm, begun under all claims of the item and so many of the paper's other items. `main`: hashes."""
-    others = [h for claim in item.claims if (h := item.hash_of(claim)) not in main]
+    """Begin the confirming runs under all claims of the item and so many of the paper's other items. `main`: hashes."""
+    hashes = [item.hash_of(claim) for claim in item.claims]
+    others = [claim for claim in hashes if claim not in main]
     family = {"main": list(main), "others": [*others, *(f"of another item {n}" for n in range(more))]}
     claims = {"claims": {item.family: family}}
-    return {
-        key: {
+    begun: dict[str, dict[int, RunRecord]] = {}
+    for key, runs in records.items():
+        begun[key] = {
             seed: replace(run, manifest={**run.manifest, **claims}) if seed in CONFIRMING else run
             for seed, run in runs.items()
         }
-        for key, runs in records.items()
-    }
+    return begun
 
 
 def pair(**claim: Any) -> Item:
@@ -170,7 +172,9 @@ def lean(profile: str = "laptop", **changes: Any) -> tuple[Item, Records]:
         for m in "AB"
     ]
     start = accuracies([(cells[0], [0.6, 0.7, 0.8]), (cells[1], [0.85, 0.9]), (cells[2], [0.5])])
-    records = {key: {seed: replace(run, rounds=()) for seed, run in runs.items()} for key, runs in start.items()}
+    records: dict[str, dict[int, RunRecord]] = {}
+    for key, runs in start.items():
+        records[key] = {seed: replace(run, rounds=()) for seed, run in runs.items()}
     records[cells[1].cell_key][2] = make_record(cells[1], 2, {}, status="diverged", rounds=[])
     claim = replace(pair().claims[0], contrasts=({"B/2": 1.0, "A/2": -1.0},))
     item = Item(
@@ -207,12 +211,11 @@ def small() -> tuple[Item, Records]:
         arena_cell("S", "own", 704, role="bound", note="labels alone"),
     ]
     a, b, _, d, s = cells
-    records = {
-        a.cell_key: {i: run_of(a, i, [0.5, end], 10, 1e6) for i, end in enumerate((0.90, 0.91, 0.92))},
-        b.cell_key: {i: run_of(b, i, [0.7, end], 20, 5e5) for i, end in enumerate((0.80, 0.82, 0.81))},
-        d.cell_key: {0: run_of(d, 0, [0.1, 0.2], 1, 1, status="diverged")},
-        s.cell_key: {i: run_of(s, i, [0.6, 0.65], 10, 0) for i in range(3)},
-    }
+    of_a = {seed: run_of(a, seed, [0.5, end], 10, 1e6) for seed, end in enumerate((0.90, 0.91, 0.92))}
+    of_b = {seed: run_of(b, seed, [0.7, end], 20, 5e5) for seed, end in enumerate((0.80, 0.82, 0.81))}
+    of_d = {0: run_of(d, 0, [0.1, 0.2], 1, 1, status="diverged")}
+    of_s = {seed: run_of(s, seed, [0.6, 0.65], 10, 0) for seed in range(3)}
+    records = {a.cell_key: of_a, b.cell_key: of_b, d.cell_key: of_d, s.cell_key: of_s}
     trials = {name: make_cell(name, {}, 900 + i).experiment for i, name in enumerate(("lr 0.01", "lr 0.02"))}
     setting = {"method": "A", "hyperparameters": "tuned"}
     waiting = Choice(label="A/tuned", setting=setting, trials=trials, finals=trials)

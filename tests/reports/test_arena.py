@@ -9,7 +9,7 @@ import pytest
 
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
-from benchmark.verdicts.results import Records
+from benchmark.records.record import RunRecord
 from reports.arena import Arena, arena_rows, arena_tables, arenas, order_text
 from reports.reported import Reported
 from reports.tables import markdown_of
@@ -19,12 +19,11 @@ A, B, C, D = (arena_cell(name, "own", 900 + i) for i, name in enumerate("ABCD"))
 
 
 def arena_of(cells: Sequence[Cell], *ends: tuple[Cell, Mapping[int, float]]) -> Arena:
-    """The column of runs of one round, ten local steps and 1 MB up, with these accuracies by seed."""
+    """Make the column of runs of one round, ten local steps and 1 MB up, with these accuracies by seed."""
     item = Item(name="arena/toy", title="Toy", profile="demo", cells=tuple(cells), seeds=5, rows=("method",))
-    records: Records = {
-        cell.cell_key: {seed: run_of(cell, seed, [value], 10, 1e6) for seed, value in values.items()}
-        for cell, values in ends
-    }
+    records: dict[str, dict[int, RunRecord]] = {}
+    for cell, values in ends:
+        records[cell.cell_key] = {seed: run_of(cell, seed, [value], 10, 1e6) for seed, value in values.items()}
     (column,) = arenas(Reported(item, records))
     return column
 

@@ -120,11 +120,10 @@ def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> N
     item = replace(item, claims=(claim, ours, wrong))
     one = Reported(item, begun_under(item, records))
     places = board([one], "toy")
-    assert [[place.claim.name for place in kind] for kind in (places, *kinds(places).values())] == [
-        ["a beats b", "ours", "wrong"],
-        ["a beats b"],
-        ["ours"],
-    ]
+    sentences, questions = kinds(places).values()
+    assert [place.claim.name for place in places] == ["a beats b", "ours", "wrong"]
+    assert [place.claim.name for place in sentences] == ["a beats b"]
+    assert [place.claim.name for place in questions] == ["ours"]
     every = len(board([one]))
     rows = [row.split(" | ") for row in papers_table([one]).splitlines() if row.startswith("| ")]
     counted = sum(int(row[1]) for row in rows if row[1].isdigit())
@@ -144,8 +143,9 @@ def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
     """SSFL's Table E.1 has a contrast that Table 1 judges, and figures others; with records the board is no longer."""
     every = [(item, claim) for item in items(ITEMS, "demo") for claim in item.claims]
     once = declared_claims()
-    assert len(once) < len(every) and len({hash_of(*one) for one in once}) == len(once)
-    assert {hash_of(*one) for one in every} == {hash_of(*one) for one in once}
+    hashes = {hash_of(*one) for one in once}
+    assert len(once) < len(every) and len(hashes) == len(once)
+    assert {hash_of(*one) for one in every} == hashes
     both = [Reported(item, {}) for item in items(["ssfl/tab1", "ssfl/tabe1"], "demo")]
     assert any("is judged in" in one.reason for reported in both for one in reported.judged)
     assert len(board(both)) == len(board([])) == len(once)
@@ -198,7 +198,9 @@ def test_it_is_told_when_claim_and_first_run_were_made_and_by_which_rule() -> No
         }
         return replace(run, manifest={**run.manifest, **said})
 
-    records = {key: {s: begun(run) for s, run in runs.items()} for key, runs in confirmed()[1].items()}
+    records = {}
+    for key, runs in confirmed()[1].items():
+        records[key] = {seed: begun(run) for seed, run in runs.items()}
     assert pre_registration(Reported(item, records), item.claims[0]) == {
         "Claim made": f"2026-11-22 21:53 UTC, in commit 9500fb4, hash {item.hash_of(item.claims[0])}",
         "First confirming run": "2026-11-23 01:07:29 UTC, a seed 101, by code 4f1c2a9be0",

@@ -76,7 +76,10 @@ def test_names_and_data_cannot_leave_their_place() -> None:
 def test_against_a_factor_the_points_are_means_in_order() -> None:
     """T = 2, 8, 32 on a logarithmic axis: .54 .60 .84 in percent, with scipy's intervals."""
     cells = [make_cell(f"A/{T}", {"method": "A", "T": T}, T) for T in (32, 2, 8)]
-    ends = [(c, [0.5 + float(c.setting["T"]) / 100 + seed / 100 for seed in range(5)]) for c in cells]
+    ends = []
+    for cell in cells:
+        at_first_seed = 0.5 + float(cell.setting["T"]) / 100
+        ends.append((cell, [at_first_seed + seed / 100 for seed in range(5)]))
     drawing = Drawing(kind="against", x="T", log_x=True)
     item = Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), seeds=5, drawing=drawing)
     picture = item_picture(Reported(item, accuracies(ends)))

@@ -46,9 +46,8 @@ def test_the_published_row_of_semifl_comes_from_its_run(tmp_path: Path) -> None:
     for experiment in (tiny, semifl):
         run(experiment, tmp_path)
         rows.append(properties_of([record_of(run_folder(tmp_path, experiment))]))
-    assert [[row[name].text for name in LEARNED] for row in rows] == [
-        ["yes", "yes", "Strong", "Parallel", "GN"],
-        ["yes", "yes", "Strong + Mixup", "Alternate", "sBN"],
-    ]
+    of_tiny, of_semifl = rows
+    assert [of_tiny[name].text for name in LEARNED] == ["yes", "yes", "Strong", "Parallel", "GN"]
+    assert [of_semifl[name].text for name in LEARNED] == ["yes", "yes", "Strong + Mixup", "Alternate", "sBN"]
     assert [row["Statelessness"].text for row in rows] == ["yes", "yes"] and set(rows[0]) == {*EXCHANGED, *LEARNED}
     assert rows[1]["Privacy"].below == ("clients also send count, statistics",)

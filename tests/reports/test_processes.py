@@ -26,7 +26,8 @@ def refuse() -> tuple[int, int]:
 @pytest.mark.parametrize("many", [FEWEST - 1, 2 * FEWEST])
 def test_results_come_in_order(many: int) -> None:
     results = run_all([partial(square, number) for number in range(many)])
-    assert [number for number, _ in results] == [number**2 for number in range(many)]
+    squares = [number**2 for number in range(many)]
+    assert [number for number, _ in results] == squares
     assert (os.getpid() in {process for _, process in results}) == (many < FEWEST or len(os.sched_getaffinity(0)) == 1)
 
 

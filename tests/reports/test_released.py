@@ -40,14 +40,19 @@ def toy(cells: list[str]) -> Item:
 
 
 def runs(item: Item, differences: dict[str, list[float]], first: int) -> Records:
-    ends = {label: [WITHOUT + d for d in values] for label, values in differences.items()}
+    ends = {}
+    for label, values in differences.items():
+        ends[label] = [WITHOUT + d for d in values]
     ends["without"] = [WITHOUT] * max(map(len, ends.values()))
     return accuracies([(item.cell(label), values) for label, values in ends.items()], first)
 
 
 def rows(item: Item, records: Records) -> dict[str, list[str]]:
     table = released_table([Reported(item, records)])
-    return {row.entries[0].text: [entry.line for entry in row.entries[1:]] for row in table.rows}
+    lines = {}
+    for row in table.rows:
+        lines[row.entries[0].text] = [entry.line for entry in row.entries[1:]]
+    return lines
 
 
 @pytest.fixture

@@ -139,8 +139,9 @@ def test_rounds_to_a_target_have_a_mean_where_all_runs_come_there() -> None:
         rounds = [{"round": t, "test/accuracy": 0.9 if t == reached else 0.1} for t in range(1, 5)]
         return make_record(cell, seed, rounds[-1], rounds=rounds)
 
-    came = {"A": (2, 3), "B": (2, 9)}
-    records = {c.cell_key: {seed: run(c, seed, t) for seed, t in enumerate(came[c.label])} for c in cells}
+    records = {}
+    for cell, came in zip(cells, ((2, 3), (2, 9)), strict=True):
+        records[cell.cell_key] = {seed: run(cell, seed, reached) for seed, reached in enumerate(came)}
     (table,) = item_tables(Reported(item, records))
     lines = [entry.line for row in table.rows for entry in row.entries[1:]]
     assert lines == ["2.5 ±0.7071 n=2", "– 1 of 2 runs come there"]

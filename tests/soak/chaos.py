@@ -85,12 +85,13 @@ def _launch(runs: list[Experiment], results: Path, log: Path, work: Callable[...
 
 
 def trained_now(results: Path) -> list[tuple[Path, int]]:
-    """The folders of the runs that are trained, and who trains them."""
-    return [
-        (path.parent, int(holder["pid"]))
-        for path in results.glob("runs/*/*/claim")
-        if "pid" in (holder := read(path.parent) or {}) and not (path.parent / "result.json").exists()
-    ]
+    """List the folders of the runs that are trained, and who trains them."""
+    trained = []
+    for path in results.glob("runs/*/*/claim"):
+        holder = read(path.parent) or {}
+        if "pid" in holder and not (path.parent / "result.json").exists():
+            trained.append((path.parent, int(holder["pid"])))
+    return trained
 
 
 def comes(what: str, folder: Path, pid: int, launched: int, draw: random.Random) -> Callable[[], object] | None:
@@ -122,7 +123,8 @@ def chaos(results: Path, logs: Path, runs: list[Experiment], options: argparse.N
     waiting += ["removed"] * options.removals + ["full disk"] * options.full_disks
     draw.shuffle(waiting)
     came, wrong, later = Counter[str](), list[str](), list[tuple[float, Callable[[], object]]]()
-    at_work = {log: launcher(runs, results, log, work) for log in (logs / f"{n}.log" for n in range(options.workers))}
+    own_logs = [logs / f"{n}.log" for n in range(options.workers)]
+    at_work = {log: launcher(runs, results, log, work) for log in own_logs}
     deadline, next_one = time.monotonic() + MOST_SECONDS, time.monotonic() + 5.0
     while at_work and (now := time.monotonic()) < deadline:
         time.sleep(0.05)

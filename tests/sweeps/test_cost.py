@@ -95,7 +95,8 @@ def test_a_stand_in_holds_every_image_once(name, tiny, monkeypatch, tmp_path):
     sizes, d = environment.sizes, environment.data.num_classes
     assert sum(sizes.values()) == DATASETS[name].train
     assert len(environment.data.test_labels_N) == DATASETS[name].test
-    assert max(sizes[k] for k in range(4)) - min(sizes[k] for k in range(4)) <= d
+    of_clients = [sizes[k] for k in range(4)]
+    assert max(of_clients) - min(of_clients) <= d
 
 
 @pytest.mark.parametrize(("rounds", "warm"), [(1, 0), (1, 1), (2, 1), (3, 0), (100, 30)])
@@ -154,7 +155,8 @@ def test_committed_runs_are_enough_wherever_results_are_written(tiny, tmp_path, 
     here, *committed = (tiny.with_seed(seed) for seed in (101, 0, 100))
     run(here, results)
     planned = plan([item], results)
-    assert [one.seed for one in planned.runs] == [0, 101] and [one.seed for one in planned.missing] == [0]
+    assert [one.seed for one in planned.runs] == [0, 101]
+    assert [one.seed for one in planned.missing] == [0]
     for one in committed:
         run(one, tmp_path)
         write_reference(checkout, record_of(run_folder(tmp_path, one)))

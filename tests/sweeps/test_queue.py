@@ -54,11 +54,9 @@ def test_the_units_of_an_entry_have_all_its_arms_seed_by_seed(written, tmp_path)
     path = written(ENTRY)
     units = units_of(read_queue(path), tmp_path, path)
     (item,) = items(["ssfl/tab2"], "demo")
-    wanted = [
-        [item.cell(label).experiment.with_seed(seed) for label in ("FedAvg/small", "Grouping/small")]
-        for seed in (100, 101)
-    ]
-    assert [list(unit.runs) for unit in units] == wanted
+    arms = [item.cell(label).experiment for label in ("FedAvg/small", "Grouping/small")]
+    for unit, seed in zip(units, (100, 101), strict=True):
+        assert list(unit.runs) == [arm.with_seed(seed) for arm in arms]
 
 
 @pytest.mark.parametrize(

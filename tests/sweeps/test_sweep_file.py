@@ -30,7 +30,8 @@ def test_the_committed_file_of_every_item_is_what_the_generator_writes():
     for path, item in trained.items():
         assert path.read_text() == file_of_item(item)
     path = COMMITTED / "ssfl" / "tab2.yaml"
-    assert {run.cell_key for run in checked(read(path))} == {cell.cell_key for cell in trained[path].trained}
+    of_item = {cell.cell_key for cell in trained[path].trained}
+    assert {run.cell_key for run in checked(read(path))} == of_item
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)

@@ -62,11 +62,15 @@ def power(effect: float, families: int, falls: float = 0.0) -> dict[str, object]
             runs.differences[:] += effect * ~runs.a
         decision, _ = decide(evidence_of(runs, claims), family)[0]
         at.append(LOOKS[decision.looks - 1] if decision.verdict == "holds" else None)
+    holds_by = {}
+    for n in LOOKS:
+        holds_by[str(n)] = sum(1 for look in at if look is not None and look <= n) / families
+    seeds = [LOOKS[-1] if look is None else look for look in at]
     return {
         "effect": effect,
         "share of runs that fall": falls,
-        "holds by": {str(n): sum(1 for look in at if look is not None and look <= n) / families for n in LOOKS},
-        "expected seeds": round(fmean(LOOKS[-1] if look is None else look for look in at), 1),
+        "holds by": holds_by,
+        "expected seeds": round(fmean(seeds), 1),
     }
 
 
@@ -82,13 +86,15 @@ def main() -> None:
         for case, rate in cases.items()
         if not within_noise(rate, sizes[case.split()[0]])
     ]
+    # of a rate of .05
+    standard_errors = {number: round(math.sqrt(ALLOWED * (1 - ALLOWED) / n), 4) for number, n in sizes.items()}
+    powers = [power(effect, simulated // 4, falls) for falls in (0.0, 0.1, 0.2) for effect in EFFECTS]
     rule = {
         "families": sizes,
-        # of a rate of .05
-        "standard error": {number: round(math.sqrt(ALLOWED * (1 - ALLOWED) / n), 4) for number, n in sizes.items()},
+        "standard error": standard_errors,
         "errors": rates,
         "above .05 by more than noise": above,
-        "power": [power(effect, simulated // 4, falls) for falls in (0.0, 0.1, 0.2) for effect in EFFECTS],
+        "power": powers,
     }
     write_json(PATH, rule)
     print(json.dumps({key: rule[key] for key in ("families", "standard error", "power")}, indent=1))

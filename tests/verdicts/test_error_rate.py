@@ -108,16 +108,15 @@ def first_half(claims: int, effect: float) -> Values:
 
 # A bound inside a contrast is an arm that has no bound of its own: its runs, and those held against it, fall only from
 # their own best, as here (tests/verdicts/test_judge.py has it from records to verdict).
+ONE_ARM_FALLS = {f"one arm falls in {share:.0%}": one_falls(share) for share in (0.05, 0.1, 0.2, 0.3, 0.45)}
+LOWEST_FALL = {f"unequal spread, the lowest {share:.0%} fall": lowest_fall(share) for share in (0.05, 0.1, 0.2, 0.3)}
 DRAWS = {
     "normal": Draw(runs=normal),
     "t with 3 degrees of freedom": Draw(runs=heavy_tailed),
     "claims that share an arm": Draw(runs=correlated),
     "200 test images": Draw(runs=tied(0.5)),
     "2,000 test images": Draw(runs=tied(0.05)),
-    **{f"one arm falls in {share:.0%}": Draw(runs=one_falls(share)) for share in (0.05, 0.1, 0.2, 0.3, 0.45)},
-    **{
-        f"unequal spread, the lowest {share:.0%} fall": Draw(runs=lowest_fall(share)) for share in (0.05, 0.1, 0.2, 0.3)
-    },
+    **{name: Draw(runs=runs) for name, runs in (ONE_ARM_FALLS | LOWEST_FALL).items()},
     "the wide arm falls in 20%": Draw(runs=one_falls(0.2, spread=3.0)),
     "both arms fall in 10%": Draw(runs=both_fall(0.1)),
     "half of the claims gain 1.5": Draw(runs=normal, effects=lambda claims, margin: first_half(claims, 1.5)),

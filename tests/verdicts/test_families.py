@@ -53,8 +53,9 @@ def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item)
     assert late in (*carried["main"], *carried["others"]) and not set(known) & {*carried["main"], *carried["others"]}
     asked = wanted(plan([tab2], tmp_path).items, Seeds(confirming=2))
     later = {tab2.cell(label).cell_key for label in tab2.claims[0].labels}
+    all_asked = {run.cell_key for run in asked}
     assert {run.seed for run in asked} == {100, 101, 200, 201}
-    assert later <= {run.cell_key for run in asked if run.seed == 200} < {run.cell_key for run in asked}
+    assert later <= {run.cell_key for run in asked if run.seed == 200} < all_asked
 
 
 def test_a_claim_that_is_counted_asks_for_no_seeds_of_its_own():
@@ -99,8 +100,8 @@ def test_claims_whose_cells_were_wrong_begin_anew_on_seeds_that_judged_nothing(t
     now, before = items(["rscfed/fig2", "rscfed/fig2-plain"], "laptop")
     assert now.family == before.family == "rscfed laptop"
     assert (now.confirms_from, before.confirms_from) == (300, 100)
-    cells = [{cell.cell_key for cell in item.cells} for item in (now, before)]
-    assert not cells[0] & cells[1]
+    cells_before = {cell.cell_key for cell in before.cells}
+    assert not any(cell.cell_key in cells_before for cell in now.cells)
     firsts = {claim.name: family_of(now, claim, closed(now, tmp_path))[0] for claim in now.claims}
     assert firsts == {claim.name: 400 if claim.replaces else 300 for claim in now.claims}
     run = now.cells[0].experiment
@@ -127,7 +128,8 @@ def test_a_judged_claim_is_replaced_by_one_of_its_own_on_a_seed_block_that_judge
     assert hash_of(item, after) != hash_of(item, before) and owner(item, after) == (item, after)
     following, family = family_of(item, after, families)
     assert following == max(families) + 100 and hash_of(item, after) in family
-    assert not [run for key in (item.cell(label).cell_key for label in after.labels) for run in copies(key, following)]
+    keys = [item.cell(label).cell_key for label in after.labels]
+    assert not [run for key in keys for run in copies(key, following)]
 
 
 def copies(cell_key: str, first: int) -> list[Path]:
@@ -148,7 +150,8 @@ def test_no_main_claim_waits_for_a_withdrawn_one():
             item = items([name], profile)[0]
             withdrawn = {hash_of(item, claim) for claim in item.claims if claim.withdrawn}
             main = family_items(item).claims.main
-            assert [claim in withdrawn for claim in main] == sorted(claim in withdrawn for claim in main)
+            is_withdrawn = [claim in withdrawn for claim in main]
+            assert is_withdrawn == sorted(is_withdrawn)
 
 
 def test_a_confirming_seed_of_a_setting_of_one_s_own_judges_nothing(tmp_path):

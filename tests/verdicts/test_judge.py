@@ -25,10 +25,13 @@ GOOD = [0.02 + 0.001 * seed for seed in range(32)]  # a gain of 2 to 5 points
 
 
 def gains(item: Item, *differences: Sequence[float], first: int = 100) -> dict[str, dict[int, RunRecord]]:
-    """Runs of the item's cells: .5 and these differences, the last cell .5 alone."""
+    """Make runs of the item's cells: .5 and these differences, the last cell .5 alone."""
     *cells, last = item.cells
-    ends = [(cell, [0.5 + d for d in of_cell]) for cell, of_cell in zip(cells, differences, strict=True)]
-    return accuracies([*ends, (last, [0.5] * max(map(len, differences)))], first)
+    ends = []
+    for cell, of_cell in zip(cells, differences, strict=True):
+        ends.append((cell, [0.5 + d for d in of_cell]))
+    ends.append((last, [0.5] * max(map(len, differences))))
+    return accuracies(ends, first)
 
 
 def improves(better: str, factor: float = 1.0) -> Claim:
@@ -185,12 +188,14 @@ def test_a_claim_is_judged_by_seeds_that_were_begun_under_it():
 
 
 def three(form: str, ab: list[float], bc: list[float]) -> Judged:
-    """The claim on a > b and b > c."""
+    """Judge the claim on a > b and b > c."""
     steps = ({"a": 1.0, "b": -1.0}, {"b": 1.0, "c": -1.0})
     item = three_cells(Claim(name="n", quote="", source="", contrasts=steps, form=form, least=0.01))  # type: ignore[arg-type]
     a, b, c = item.cells
-    ends = [(a, [0.5 + d for d in ab]), (b, [0.5] * max(len(ab), len(bc))), (c, [0.5 - d for d in bc])]
-    return judge(item, accuracies(ends, first=100))[0]
+    of_a = [0.5 + d for d in ab]
+    of_b = [0.5] * max(len(ab), len(bc))
+    of_c = [0.5 - d for d in bc]
+    return judge(item, accuracies([(a, of_a), (b, of_b), (c, of_c)], first=100))[0]
 
 
 @pytest.mark.parametrize("form", ["every", "order"])
@@ -224,9 +229,12 @@ def with_bound(a: list[float], labels_alone: list[float], **claim: Any) -> tuple
 
 
 def collapsed(item: Item, records: Records) -> list[dict[str, list[bool]]]:
-    """Of each contrast, which runs of each cell collapsed, seed by seed."""
+    """List for each contrast which runs of each cell collapsed, seed by seed."""
     seen = evidence(item, begun_under(item, records), item.claims[0])
-    return [{label: list(runs.values()) for label, runs in cells.items()} for cells in seen.collapsed]
+    collapsed = []
+    for cells in seen.collapsed:
+        collapsed.append({label: list(runs.values()) for label, runs in cells.items()})
+    return collapsed
 
 
 def test_a_run_collapses_five_points_below_its_bound_or_twenty_below_its_own_best():

@@ -156,11 +156,10 @@ def test_the_detectable_difference_is_found_in_four_of_five_cases():
 def test_of_several_deciding_contrasts_the_order_in_the_file_does_not_matter():
     from tests.verdicts.test_judge import GOOD, three
 
-    less, none = [-d for d in GOOD], [0.001 * (-1) ** seed for seed in range(32)]
+    less = [-d for d in GOOD]
+    twice_less = [2 * d for d in less]
+    none = [0.001 * (-1) ** seed for seed in range(32)]
     one, other = three("every", less, none), three("every", none, less)
     assert one.verdict == other.verdict == "contradicted" and one.looks == other.looks == 1
-    both: tuple[Judged, Judged] = (
-        three("every", less, [2 * d for d in less]),
-        three("every", [2 * d for d in less], less),
-    )
+    both: tuple[Judged, Judged] = (three("every", less, twice_less), three("every", twice_less, less))
     assert both[0].estimate == pytest.approx(both[1].estimate)

@@ -33,7 +33,8 @@ def main() -> None:
     for driver, name in PEERS.items():
         parser.add_argument(f"--{driver}", type=Path, metavar="PYTHON", help=f"interpreter that has {name}")
     options = parser.parse_args()
-    compare(contenders({driver: path for driver in PEERS if (path := getattr(options, driver)) is not None}), options)
+    paths = {driver: getattr(options, driver) for driver in PEERS}
+    compare(contenders({driver: path for driver, path in paths.items() if path is not None}), options)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def reused_network(setup: Setup) -> nn.Module:
 
 
 def images_for(environment: Environment, holder: int, round_number: int) -> tuple[dict[str, Tensor], int]:
-    """A holder's images of the round in their order ("weak" and "labels" or "strong"), and how many a step takes."""
+    """List a participant's images of the round in order ("weak", and "labels" or "strong"); count those of a step."""
     method, steps = environment.experiment.method, environment.experiment.federation.T
     assert isinstance(method, SSFL)
     if holder == SERVER:
@@ -76,7 +76,9 @@ def images_for(environment: Environment, holder: int, round_number: int) -> tupl
     limit = Limit(steps=steps)
     job = Job(key=Key(client=holder), update=ServerUpdate(), receives={}, data={part: stream}, limit=limit)
     batches = [batch.streams[part] for batch in JobBatches(environment, job, round_number)]
-    found = {view: torch.cat([batch.views[view] for batch in batches]) for view in stream.views}
+    found = {}
+    for view in stream.views:
+        found[view] = torch.cat([batch.views[view] for batch in batches])
     if holder == SERVER:
         found["labels"] = torch.cat([batch.labels_N for batch in batches if batch.labels_N is not None])
     return found, len(found["weak"]) // steps
