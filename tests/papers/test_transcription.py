@@ -22,8 +22,10 @@ DRAWINGS = {"ssfl.fig1", "semifl.fig1", "semifl.fig2", "rscfed.fig1", "rscfed.fi
 LEFT_OUT = {"ssfl.tabd1", "ssfl.fig2", "semifl.fig3", "semifl.fig4", "semifl.fig5", "semifl.tab2", "semifl.tab5"}
 LEFT_OUT |= {"fedswitch.fig2", "ssfl.taba2"}
 
-SAME = ("R", "T", "K", "C", "S", "E", "M", "precision", "recall", "alpha", "rounds", "beta_g")
-SAME += ("gamma", "e", "weight_decay", "momentum", "c", "B", "method", "partition", "mixup")
+SAME = [
+    *("R", "T", "K", "C", "S", "E", "M", "precision", "recall", "alpha", "rounds", "beta_g"),
+    *("gamma", "e", "weight_decay", "momentum", "c", "B", "method", "partition", "mixup"),
+]
 KEYS = {  # theirs -> ours
     **{"dataset": "data", "Ns": "N_s", "mean": "value", "std": "spread", "acc": "accuracy", "auc": "auroc"},
     **{key: key for key in SAME},

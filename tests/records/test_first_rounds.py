@@ -180,7 +180,7 @@ def without_moved(record: RunRecord, rounds: Sequence[Mapping[str, Any]]) -> lis
     names = {name for line in record.rounds for name in line} | set(record.summaries)
     if record.numerics["diversity"] != CURRENT["diversity"]:
         names = {name for name in names if not name.startswith("diversity/")}
-    kept = []
+    kept: list[Mapping[str, Any]] = []
     for line in rounds:
         kept.append({name: line[name] for name in names & line.keys() if math.isfinite(line[name])})
     return kept
