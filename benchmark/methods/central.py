@@ -98,7 +98,8 @@ class CentralUpdate(StudentUpdate):
         local = super().begin(received, private, reader)
         if self.method.ema:
             local.frozen = {"average": received["average"]}
-        local.notes = {"ramp": self.ramp, **self.method.notes(received, reader)}
+        ramp = torch.tensor(self.ramp, dtype=torch.float64)
+        local.notes = {"ramp": ramp, **self.method.notes(received, reader)}
         return local
 
     def draws(self, generator: torch.Generator, batch: Mapping[str, fl.Batch]) -> dict[str, Tensor]:
@@ -128,7 +129,7 @@ def probabilities(step: fl.Step, view: str) -> Tensor:
 
 def total(step: fl.Step, supervised: Tensor, unlabelled: Tensor, weight: float, **pseudo: Tensor) -> fl.Loss:
     aux = {"server/loss": supervised, "client/loss": unlabelled, **pseudo}
-    return supervised + weight * step.notes["ramp"] * unlabelled, aux
+    return supervised + (weight * step.notes["ramp"]).to(unlabelled) * unlabelled, aux
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,6 +197,11 @@ class RelationMatching(MeanTeacherUpdate):
     method: FedIRM
     ramp: float = field(default=1.0, repr=False)  # of this round, which does not make another kind of job in a plan
 
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
+        local = super().start(received, private, reader)
+        local.notes["ramp"] = torch.tensor(self.ramp, dtype=torch.float64)
+        return local
+
     def unlabelled_loss(self, step: fl.Step) -> fl.Loss:
         """lambda ramp (L_c + L_IRM)."""
         method, student, teacher = self.method, step.student, step.frozen["teacher"]
@@ -219,5 +224,6 @@ class RelationMatching(MeanTeacherUpdate):
             mine_DD = relation_matrix(logits_ND, labels_N, kept_N, method.relation_temperature)
             relations = method.relation_weight * relation_loss(mine_DD, step.received["relation"].to(mine_DD))
         aux = {"client/unlabelled_loss": consistency, "client/relation_loss": relations}
-        loss = method.unlabelled_weight * self.ramp * (consistency + relations)
+        weight = (method.unlabelled_weight * step.notes["ramp"]).to(consistency)
+        loss = weight * (consistency + relations)
         return loss, {**aux, "labels_N": labels_N, "kept_N": kept_N}

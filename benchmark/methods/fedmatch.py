@@ -45,6 +45,7 @@ from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, sum_over_weights, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean, sent
+from benchmark.models.tensors import tensors_of
 
 Sets = dict[str, fl.Weights]  # "sigma" and "psi"
 
@@ -276,9 +277,10 @@ def summed(sigma: fl.Weights, psi: fl.Weights) -> fl.Weights:
 
 def logits_of(trained: nn.Module, other: nn.Module, images_NCHW: Tensor) -> Tensor:
     """Compute logits_ND of the sum of two weight sets. Only the first has a gradient."""
-    pairs = zip(trained.named_parameters(), other.parameters(), strict=True)
-    theta = {name: value + fixed.detach() for (name, value), fixed in pairs}
-    return functional_call(trained, theta, (images_NCHW,))
+    fixed = [value.detach() for value in tensors_of(other).parameters]
+    theta = torch._foreach_add(tensors_of(trained).parameters, fixed)
+    names = [name for name, _ in trained.named_parameters()]
+    return functional_call(trained, dict(zip(names, theta, strict=True)), (images_NCHW,))
 
 
 def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N: Tensor) -> Tensor:

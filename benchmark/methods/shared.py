@@ -95,10 +95,14 @@ def ema_(teacher: nn.Module, student: nn.Module, decay: float | Tensor, *, lerp:
     a scalar of float64 if `lerp`: a share that changes from step to step.
     """
     old, new = tensors_of(teacher), tensors_of(student)
-    if isinstance(decay, Tensor):
+    if isinstance(decay, Tensor) and decay.is_cpu:
         assert lerp
         for mine, theirs in zip(old.floats, new.floats, strict=True):
             mine.lerp_(theirs, (1 - decay).to(mine.dtype))
+    elif isinstance(decay, Tensor):  # all tensors at once: there is no such lerp with a share on the device
+        steps = torch._foreach_sub(new.floats, old.floats)
+        torch._foreach_mul_(steps, (1 - decay).to(old.floats[0].dtype))
+        torch._foreach_add_(old.floats, steps)
     elif lerp:
         torch._foreach_lerp_(old.floats, new.floats, 1 - decay)
     else:

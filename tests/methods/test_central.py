@@ -35,7 +35,7 @@ def step(method):
     return Step(
         trainable=nn.ModuleDict({"student": linear(W)}),
         frozen=nn.ModuleDict({"average": linear(AVERAGE).eval()}),
-        notes={"ramp": RAMP, "shares_2D": torch.from_numpy(SHARES)},
+        notes={"ramp": torch.tensor(RAMP, dtype=torch.float64), "shares_2D": torch.from_numpy(SHARES)},
         drawn=drawn,
         batch=batch,
     )

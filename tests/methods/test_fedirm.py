@@ -28,7 +28,8 @@ def test_who_is_asked_with_dropout(asked):
         torch.manual_seed(3)
         networks = nn.ModuleDict({"student": student}), nn.ModuleDict({"teacher": teacher})
         batch = {"unlabelled": Batch(views=views, labels_N=None)}
-        _, aux = update.unlabelled_loss(Step(trainable=networks[0], frozen=networks[1], batch=batch))
+        notes = {"ramp": torch.ones((), dtype=torch.float64)}
+        _, aux = update.unlabelled_loss(Step(trainable=networks[0], frozen=networks[1], batch=batch, notes=notes))
         torch.manual_seed(3)
         with torch.no_grad():
             label_ND = student(views["weak2"]).softmax(1)
