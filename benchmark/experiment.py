@@ -16,10 +16,10 @@ from benchmark.data.augment import Augmentation
 from benchmark.data.folder import canonical_name, number_of_classes, public_name
 from benchmark.data.partition import ClassSkew, Partition
 from benchmark.errors import ConfigError
-from benchmark.methods.catalogue import METHODS, check_known, method_name, read_method
+from benchmark.methods.registry import METHODS, check_known, method_name, read_method
 from benchmark.methods.ssfl import SSFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD
+from benchmark.optimizer import Optimizer
 
 # Part of every cell key and claim hash, so it stays 1. A change that moves numbers of existing experiments raises the
 # version of a part in benchmark/numerics.py instead.
@@ -121,7 +121,7 @@ class Experiment(Checked):
     model: Model = Model(network="tiny_cnn", norm="gn", norm_groups=4)
     method: Any = field(default=SSFL(), metadata={"read": read_method, "kinds": tuple(METHODS.values())})
     federation: Federation = Federation()
-    optimizer: SGD = SGD()
+    optimizer: Optimizer = Optimizer()
     evaluation: Evaluation = Evaluation()
     # bf16: local training passes networks under autocast, with float32 weights, losses and evaluation. tf32: CUDA may
     # round the factors of convolutions and products to ten bits, as it did by default when the papers ran.
@@ -160,7 +160,7 @@ class Experiment(Checked):
         return experiment
 
 
-def follow(data: dict[str, Any], given: Collection[str]) -> None:
+def fill_dependent_defaults(data: dict[str, Any], given: Collection[str]) -> None:
     """Set what follows from the fields that a user set, in an experiment's JSON, where she did not set it herself.
 
     Ten labels a class at the server, where the data are a folder of her images; a cohort of at most all clients.

@@ -162,7 +162,7 @@ _LEAVES_OUT = "leaves_out_rejected_images"
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
-def leave_out_rejected(network: nn.Module) -> bool:
+def skip_low_confidence_images(network: nn.Module) -> bool:
     """Let `loss_of_kept` pass only kept images through this network. False where all must pass: where a batch norm
     would see other batches, or a dropout draw other masks."""
     draws = any(isinstance(module, DROPOUTS) and module.p > 0 for module in network.modules())
@@ -172,7 +172,7 @@ def leave_out_rejected(network: nn.Module) -> bool:
     return allowed
 
 
-def loss_of_kept(network: nn.Module, images_NCHW: Tensor, labels_N: Tensor, kept_N: Tensor) -> Tensor:
+def loss_on_confident(network: nn.Module, images_NCHW: Tensor, labels_N: Tensor, kept_N: Tensor) -> Tensor:
     """`consistency_loss` of the network's logits of the images; a scalar. Where nothing is kept every parameter
     still has its gradient of 0, and so weight decay and momentum step it as in the dense form. (There a NaN among
     the weights is a NaN in the loss; here only the weights show it.)"""

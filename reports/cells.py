@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmark.experiment import published, to_json
-from benchmark.methods.catalogue import method_name
+from benchmark.methods.registry import method_name
 from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.results import ACCURACY, CellResult, cell_result, seeds_awaited

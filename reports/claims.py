@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from benchmark.data.folder import public_name
 from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
-from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import CONFIRMING, Claim, Item
+from benchmark.papers.items import ITEMS, items
 from benchmark.papers.table import COMPUTED
 from benchmark.papers.table import WORDS as PRINTED
 from benchmark.verdicts.judge import DECIDED, Estimate, Judged, judge, share_text

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from benchmark.files import write_atomically
-from benchmark.papers import catalogue
+from benchmark.papers import items as paper_items
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import check_keys
 from benchmark.papers.scale import PROFILES
@@ -49,7 +49,7 @@ def _known(row: ClaimRow) -> tuple[bool, bool, int, int, int]:
 
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:
     """Every claim of the papers, with its item at the smallest profile. A contrast counts once, where it is judged."""
-    every = [(item, claim) for item in catalogue.items(catalogue.ITEMS, "demo") for claim in item.claims]
+    every = [(item, claim) for item in paper_items.items(paper_items.ITEMS, "demo") for claim in item.claims]
     return tuple(one for one in every if _is_owner(*one))
 
 
@@ -63,7 +63,7 @@ def board(every: Sequence[Reported], paper: str = "") -> list[ClaimRow]:
     (`VARIANTS`) adds none."""
     rows = {(item.name, claim.name): without_runs(item, claim) for item, claim in declared_claims()}
     for key, row in furthest(every).items():
-        if key in rows or (key[0] not in catalogue.VARIANTS and _is_owner(row.item, row.claim)):
+        if key in rows or (key[0] not in paper_items.VARIANTS and _is_owner(row.item, row.claim)):
             rows[key] = max(row, rows.get(key, row), key=_known)
     return [row for row in rows.values() if paper in ("", row.reported.paper)]
 
@@ -84,7 +84,7 @@ def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[Cl
     """What is listed of a paper, or of all: its claims by kind, and those of withdrawn settings apart."""
     apart: dict[str, list[ClaimRow]] = {}
     for row in furthest(every).values():
-        variant = catalogue.VARIANT_OF.get(row.item.name)
+        variant = paper_items.VARIANT_OF.get(row.item.name)
         if variant and row.judged.is_decided and not row.claim.withdrawn and paper in ("", row.reported.paper):
             apart.setdefault(f"claims of a withdrawn setting, counted for no paper ({variant.title})", []).append(row)
     return kinds(board(every, paper)) | apart
@@ -124,7 +124,7 @@ def counts(rows: Sequence[ClaimRow], every: Sequence[Reported]) -> list[tuple[st
     """A row a paper: its sentences by status, and the profiles at which it has runs."""
     profiles: dict[str, dict[str, None]] = {}
     for reported in every:
-        if reported.item.name not in catalogue.VARIANTS:
+        if reported.item.name not in paper_items.VARIANTS:
             profiles.setdefault(reported.paper, {})[reported.item.profile] = None
     statuses: dict[str, Counter[str]] = {}
     for sentence in sentences_of(rows):
@@ -153,7 +153,7 @@ def findings(every: Sequence[Reported]) -> list[ClaimRow]:
     known = {
         key: row
         for key, row in furthest(every).items()
-        if key[0] not in catalogue.VARIANTS and (row.judged.estimate is not None or row.so_far)
+        if key[0] not in paper_items.VARIANTS and (row.judged.estimate is not None or row.so_far)
     }
     main = main_sentences()
     by_paper = []
@@ -206,7 +206,7 @@ def _compared_with_print(every: Sequence[Reported]) -> list[str]:
             if result.summary is None or printed is None:
                 continue
             ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"
-            variant = catalogue.VARIANT_OF.get(reported.item.name)
+            variant = paper_items.VARIANT_OF.get(reported.item.name)
             setting = f" (withdrawn setting: {variant.title})" if variant and variant.is_withdrawn else ""
             text = f"{reported.item.name}{setting}, {result.cell.label}: {ours}, printed {printed:.2f} %"
             text += f": {points(agreed.difference)} points"

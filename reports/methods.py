@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmark.data.folder import public_name
 from benchmark.errors import ConfigError
-from benchmark.methods.catalogue import METHODS, method_class, method_name
+from benchmark.methods.registry import METHODS, method_class, method_name
 from benchmark.papers.own import OWN
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.metrics import OF_OTHERS, is_private, is_smoothed, is_stateless

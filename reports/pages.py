@@ -8,10 +8,10 @@ from typing import Any
 
 from benchmark.data.folder import public_name
 from benchmark.errors import DataError
-from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import UNTRAINED
+from benchmark.papers.items import ITEMS, VARIANTS
 from benchmark.papers.own import OWN
-from benchmark.records.bundle import Bundle, check_bundle, noted, opened
+from benchmark.sharing.bundle import Bundle, check_bundle, noted, opened
 from benchmark.verdicts.results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.arena import is_arena

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.data.folder import public_name
-from benchmark.papers.catalogue import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.item import Item
+from benchmark.papers.items import ITEMS, VARIANTS, item_of, profiles
 from benchmark.records.collect import read_records
 from benchmark.records.ledger import LeftOut, left_out
 from benchmark.records.record import RunRecord

@@ -17,8 +17,8 @@ import torch
 from benchmark.data.partition import Iid
 from benchmark.experiment import Experiment
 from benchmark.federated.machine import keep_freed_memory
-from benchmark.federated.start import CPU
-from benchmark.optim.sgd import Constant
+from benchmark.federated.processes import CPU
+from benchmark.optimizer import Constant
 from benchmark.records.collect import read_records
 from benchmark.records.provenance import hardware
 from benchmark.records.record import RunRecord

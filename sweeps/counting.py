@@ -29,7 +29,7 @@ from benchmark.federated.devices import prepare_torch
 from benchmark.federated.environment import Environment, Part, prepare, weights_of
 from benchmark.federated.evaluate import chunk_of, logits_of
 from benchmark.federated.jobs import JobReader, JobRunner, keeper_of
-from benchmark.federated.start import CPU
+from benchmark.federated.processes import CPU
 from benchmark.federated.trees import moved, tree_bytes
 from benchmark.methods.calls import finished, first_state, play_round, started
 from benchmark.methods.protocol import SERVER, Job, Limit, Local, Method, Outcome, PartName, Reader, Tree, Weights

@@ -13,7 +13,7 @@ import torch
 from benchmark.data.partition import Iid
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment, from_record
-from benchmark.optim.sgd import Constant
+from benchmark.optimizer import Constant
 from benchmark.records.identity import own_names
 from benchmark.records.record import RunRecord
 from sweeps.cost import MILD, SAMPLED

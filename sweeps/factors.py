@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmark.config import choose, full_name, merge, nearest, scalar
 from benchmark.errors import ConfigError
-from benchmark.experiment import Experiment, follow, from_json, to_json
+from benchmark.experiment import Experiment, fill_dependent_defaults, from_json, to_json
 from benchmark.papers.arena import ENTRIES, FILE, UNTUNED
-from benchmark.papers.catalogue import cell_named, items
+from benchmark.papers.items import cell_named, items
 from benchmark.papers.scale import PROFILES
 from benchmark.papers.warm_start import check_reaches_clients, ends_in_warm_start
 
@@ -136,5 +136,5 @@ def with_fields(plain: dict[str, Any], values: Mapping[str, Any], given: Iterabl
     """
     for name in sorted(values, key=lambda name: name.removesuffix(".kind").count(".")):
         merge(plain, {name: scalar(values[name]) if isinstance(values[name], str) else values[name]})
-    follow(plain, {*values, *given})
+    fill_dependent_defaults(plain, {*values, *given})
     return from_json(plain)

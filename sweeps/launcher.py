@@ -16,7 +16,7 @@ from typing import Protocol
 
 from benchmark.errors import DiskFull, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
-from benchmark.federated.start import sigterm_as_interrupt
+from benchmark.federated.processes import sigterm_as_interrupt
 from benchmark.records.claim import is_held
 from benchmark.records.record import is_recorded, run_folder
 

@@ -18,14 +18,14 @@ from typing import Any
 from benchmark.config import Checked, from_plain, nearest, quoted
 from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS, Experiment
-from benchmark.federated.start import CPU
+from benchmark.federated.processes import CPU
 from benchmark.files import write_atomically
-from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, PILOTS, Item
+from benchmark.papers.items import items
 from benchmark.records.claim import is_held
 from benchmark.records.collect import runs_in
 from benchmark.records.copies import copied, read_copy, reference_folders
-from benchmark.records.identity import differences
+from benchmark.records.identity import changed_inputs
 from benchmark.records.record import FINISHED, RunRecord, read_run, run_folder
 from benchmark.verdicts.families import first_seed_of
 from sweeps.launcher import Launch
@@ -198,7 +198,7 @@ class Shelf:
 
     def _counts(self, record: RunRecord) -> bool:
         same = Machine.of(record.manifest).device == self._device and record.result.get("numerics") == NUMERICS
-        return same and not differences(record.experiment, record.manifest, finished=True)
+        return same and not changed_inputs(record.experiment, record.manifest, finished=True)
 
 
 def write_copy(folder: Path, record: RunRecord, known: Iterable[Path] = ()) -> Path | None:

@@ -16,11 +16,11 @@ from typing import Any
 
 from benchmark.errors import CannotWrite, ConfigError, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, from_json, to_json
-from benchmark.federated.start import CPU
+from benchmark.federated.processes import CPU
 from benchmark.files import cannot_write
 from benchmark.records.provenance import commit
 from sweeps.launcher import RunDied, RunFailed, named
-from sweeps.processes import attempt
+from sweeps.workers import attempt
 
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the launch
 STORE = 80 * 2**20  # bytes of Ray's object store, the least that Ray takes; nothing large goes through it

@@ -21,8 +21,8 @@ from optuna.trial import Trial
 from benchmark.config import Checked, Count, Whole, choose, from_plain, nearest, quoted, read_as, scalar
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment, to_json
-from benchmark.methods.catalogue import method_name
-from benchmark.papers.catalogue import cell_named
+from benchmark.methods.registry import method_name
+from benchmark.papers.items import cell_named
 from benchmark.plain import read_table
 from benchmark.records.identity import data_hash, own_names, sources
 from sweeps.factors import with_fields

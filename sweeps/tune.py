@@ -28,12 +28,12 @@ from optuna.trial import Trial, TrialState
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.start import hear, sigterm_as_interrupt, starting
+from benchmark.federated.processes import hear, sigterm_as_interrupt, starting
 from benchmark.records.run import run
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS
-from sweeps.processes import SECONDS_TO_SAVE
 from sweeps.storage import open_storage, storage_errors
 from sweeps.studies import Study, Value
+from sweeps.workers import SECONDS_TO_SAVE
 
 METRIC = "validation/accuracy"  # of the last round, on labels held out at the server
 FULL_TRIALS = 5  # trials that are not pruned, so that there is a median

@@ -16,7 +16,7 @@ from benchmark.data.partition import ClassSkew
 from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.methods.ssfl import CRL, SSFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD
+from benchmark.optimizer import Optimizer
 from benchmark.records.record import RunRecord, read_run
 
 torch.set_num_threads(1)
@@ -45,7 +45,7 @@ def tiny_experiment(**changes) -> Experiment:
         model=Model(network="tiny_cnn", norm="gn", norm_groups=4),
         method=SSFL(objective=CRL(threshold=0.14), batch_size=8, server_batch_size=8),
         federation=Federation(K=4, C=4, T=2, rounds=3),
-        optimizer=SGD(lr=0.05),
+        optimizer=Optimizer(lr=0.05),
         evaluation=Evaluation(every=1),
     )
     return replace(experiment, **changes)

@@ -28,7 +28,7 @@ from benchmark.data import packed
 from benchmark.data.datasets import load
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import from_json, to_json
-from benchmark.papers import catalogue
+from benchmark.papers import items as paper_items
 from benchmark.plain import read_table
 from benchmark.records.record import run_folder
 from tests.conftest import tiny_experiment
@@ -224,7 +224,7 @@ def holding(folder: Path, word: str) -> list[str]:
 
 def test_no_path_and_no_secret_of_the_user_s_own(tmp_path, monkeypatch, capfd):
     """Her images and her results lie in a folder of her name, one record there cannot be read, and one run diverged."""
-    for module in (catalogue, report):
+    for module in (paper_items, report):
         monkeypatch.setattr(module, "ITEMS", {})
         monkeypatch.setattr(module, "VARIANTS", {})
     for name, value in SECRETS.items():

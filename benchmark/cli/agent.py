@@ -16,7 +16,7 @@ from benchmark.cli.main import ROOT, number
 from benchmark.cli.scope import add_devices
 from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped, one_line
 from benchmark.federated.devices import devices_named
-from benchmark.federated.start import CPU, sigterm_as_interrupt
+from benchmark.federated.processes import CPU, sigterm_as_interrupt
 from benchmark.records.claim import is_held
 from benchmark.records.record import run_folder
 from sweeps.grid import checked

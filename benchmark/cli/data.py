@@ -18,7 +18,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare
 from benchmark.files import write_atomically
-from benchmark.papers.catalogue import cell_named
+from benchmark.papers.items import cell_named
 from reports.item_figures import class_counts
 
 

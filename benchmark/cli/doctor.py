@@ -64,7 +64,7 @@ def versions(options: argparse.Namespace) -> str:
 def device(options: argparse.Namespace) -> str:
     import torch
 
-    from benchmark.federated.start import usable_cores
+    from benchmark.federated.processes import usable_cores
 
     if torch.cuda.is_available():
         return ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
@@ -76,12 +76,12 @@ def device(options: argparse.Namespace) -> str:
 
 
 def data(options: argparse.Namespace) -> str:
-    from benchmark.data.datasets import DATASETS, at_hand
+    from benchmark.data.datasets import DATASETS, is_available
 
     given = os.environ.get("FSSL_DATA")
     if given and not expanded(given).is_dir():
         raise FsslError(f"{given} is not a folder; --data-root or $FSSL_DATA has to name one")
-    here = [name for name in DATASETS if at_hand(name)]
+    here = [name for name in DATASETS if is_available(name)]
     missing = [name for name in DATASETS if name not in here]
     return ", ".join(here) + (f"; not here: {', '.join(missing)} (see `fssl list data`)" if missing else "")
 

@@ -16,10 +16,10 @@ from benchmark.cli.scope import add_devices
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, devices_named
-from benchmark.federated.start import CPU, usable_cores
+from benchmark.federated.processes import CPU, usable_cores
 from sweeps.launcher import Workers, launch
 from sweeps.plan import Plan
-from sweeps.processes import LocalWorkers
+from sweeps.workers import LocalWorkers
 
 
 def add_launch(command: argparse.ArgumentParser) -> None:

@@ -15,10 +15,10 @@ from rich.text import Text
 from benchmark.cli.own_runs import own_items
 from benchmark.data.datasets import DATASETS, find
 from benchmark.data.packed import Packed
-from benchmark.methods.catalogue import METHODS
+from benchmark.methods.registry import METHODS
 from benchmark.models.build import NETWORKS
-from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Item
+from benchmark.papers.items import ITEMS, items
 from reports.methods import described
 from sweeps.plan import Plan, plan, wanted
 

@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise DataError(f"--results: {options.results} is not there; check its name, or make the folder first")
             print(f"fssl: {options.results} is not there yet: no run of it counts", file=sys.stderr)
         for name in getattr(options, "methods", ()):
-            from benchmark.methods.catalogue import method_class
+            from benchmark.methods.registry import method_class
 
             method_class(name)  # imported: from here on, records that name it can be read
         for name in getattr(options, "networks", ()):

@@ -7,9 +7,9 @@ from pathlib import Path
 from benchmark.data.folder import public_name
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import from_record
-from benchmark.methods.catalogue import method_name
-from benchmark.papers.catalogue import cell_named, items
+from benchmark.methods.registry import method_name
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.items import cell_named, items
 from benchmark.papers.own import OWN, own_item
 from benchmark.records.record import Records
 from benchmark.verdicts.families import note_own, noted_own, own_files

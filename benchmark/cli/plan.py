@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from benchmark.cli import scope
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
-from benchmark.federated.start import CPU, usable_cores
+from benchmark.federated.processes import CPU, usable_cores
 from benchmark.verdicts.checks import could_decide, looks_in_words
 from sweeps.cost import Cost, OnH200, cost_of, on_h200
 from sweeps.deciding import gaps_of, words_on_seeds

@@ -116,7 +116,7 @@ def _machine(options: argparse.Namespace) -> "Machine":
     Raises ConfigError for devices of several kinds.
     """
     from benchmark.federated.devices import card_name, cuda_devices
-    from benchmark.federated.start import CPU
+    from benchmark.federated.processes import CPU
     from benchmark.records.provenance import hardware
     from sweeps.queue import Machine
 
@@ -140,7 +140,7 @@ def _cost(cell: Experiment, device: str) -> tuple[float, float]:
 
 def _planned(options: argparse.Namespace, side_by_side: int, run: Experiment) -> float:
     """The seconds of a run, with the other runs beside it, before any run of this call has ended."""
-    from benchmark.federated.start import CPU, usable_cores
+    from benchmark.federated.processes import CPU, usable_cores
     from sweeps.queue import crowding
 
     if options.steps_per_second is not None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from benchmark.cli.main import ROOT, add_methods, add_site, site_of
 from benchmark.cli.own_runs import Shown, with_own
 from benchmark.errors import ConfigError
-from benchmark.papers.catalogue import ITEMS, VARIANTS, items
-from benchmark.papers.catalogue import profiles as profiles_of
 from benchmark.papers.item import Item
+from benchmark.papers.items import ITEMS, VARIANTS, items
+from benchmark.papers.items import profiles as profiles_of
 from benchmark.papers.scale import PROFILES, check_profile
 from benchmark.records.collect import read_once, read_records
 from benchmark.records.copies import write_reference

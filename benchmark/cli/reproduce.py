@@ -23,8 +23,8 @@ from benchmark.cli.own_runs import note_cells
 from benchmark.errors import DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
-from benchmark.records.bundle import SUBMITTED
 from benchmark.records.record import Records
+from benchmark.sharing.bundle import SUBMITTED
 from benchmark.verdicts.families import note_own
 from reports.formatting import item_page
 from sweeps.launcher import RunFailed

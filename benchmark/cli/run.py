@@ -21,7 +21,7 @@ from benchmark.cli.scope import add_devices
 from benchmark.config import kind_of, merge
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, to_json
-from benchmark.papers.catalogue import cell_named
+from benchmark.papers.items import cell_named
 from benchmark.papers.own import DEFAULT
 from benchmark.papers.warm_start import ends_in_warm_start, too_short_in_words
 from benchmark.plain import check_once, dotted_names, read_table

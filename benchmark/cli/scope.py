@@ -5,8 +5,8 @@ from pathlib import Path
 
 from benchmark.cli.main import number
 from benchmark.errors import ConfigError
-from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
+from benchmark.papers.items import items
 from sweeps.grid import Grid, checked
 from sweeps.plan import Plan, Seeds, plan, plan_of_runs
 from sweeps.sweep_file import read

@@ -14,12 +14,12 @@ from pathlib import Path
 from benchmark.cli.verify import further_troubles
 from benchmark.errors import ConfigError, DataError
 from benchmark.files import ANEW, write_atomically, write_json
-from benchmark.papers.catalogue import items
-from benchmark.records.bundle import SUBMITTED, Bundle, check_bundle, noted, opened, running, write
+from benchmark.papers.items import items
 from benchmark.records.collect import read_records
 from benchmark.records.identity import own_names
 from benchmark.records.record import FINISHED, Records, RunRecord
-from benchmark.records.verify import Retrained, retrain_each, troubles_of, why_not_here
+from benchmark.sharing.bundle import SUBMITTED, Bundle, check_bundle, noted, opened, running, write
+from benchmark.sharing.verify import Retrained, retrain_each, troubles_of, why_not_here
 from reports.formatting import slug
 from reports.provenance import seeds_text
 from sweeps.plan import plan, restricted

@@ -10,8 +10,8 @@ from benchmark.cli.main import ROOT
 from benchmark.cli.scope import add_seeds
 from benchmark.errors import ConfigError
 from benchmark.files import write_atomically
-from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, Item
+from benchmark.papers.items import items
 from sweeps.factors import DEFAULT_PROFILE
 from sweeps.grid import Grid, checked, grid_of_words
 from sweeps.sweep_file import chosen_by_wandb, read, written

@@ -14,9 +14,9 @@ from benchmark.config import choose
 from benchmark.data.datasets import load
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.federated.start import usable_cores
+from benchmark.federated.processes import usable_cores
 from benchmark.files import write_json
-from benchmark.papers.catalogue import cell_named
+from benchmark.papers.items import cell_named
 from reports.tuning import best_text, counts_text
 from sweeps.storage import checked_place, shown
 from sweeps.studies import DECLARED, Study, read_study, study_of_words

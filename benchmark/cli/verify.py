@@ -9,14 +9,14 @@ from pathlib import Path
 
 from benchmark.cli.main import add_methods, number
 from benchmark.errors import ConfigError, DataError
-from benchmark.papers.catalogue import items
 from benchmark.papers.item import CONFIRMING, Item
+from benchmark.papers.items import items
 from benchmark.records.collect import all_records
 from benchmark.records.history import changed_copies, history_faults
 from benchmark.records.ledger import left_out_in_words
 from benchmark.records.record import FINISHED, RunRecord
-from benchmark.records.verify import check_records, retrain_each, troubles_of, why_not_here
 from benchmark.records.versions import older_numerics
+from benchmark.sharing.verify import check_records, retrain_each, troubles_of, why_not_here
 from benchmark.verdicts.checks import decided_cells, troubles_of_claims
 from benchmark.verdicts.registered import troubles_of_registration
 from reports.records_page import number_of_no_table

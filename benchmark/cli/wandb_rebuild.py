@@ -6,7 +6,7 @@ import sys
 from benchmark.cli.main import add_methods
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import from_record
-from benchmark.papers.catalogue import items
+from benchmark.papers.items import items
 from benchmark.records.collect import all_records
 from benchmark.records.record import RunRecord
 from sweeps.plan import plan

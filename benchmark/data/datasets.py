@@ -172,7 +172,7 @@ def find(name: str, root: Path | None = None) -> Source | None:
     return None
 
 
-def at_hand(name: str) -> bool:
+def is_available(name: str) -> bool:
     """Whether `load` finds the data without a download."""
     return find(name) is not None
 

@@ -26,23 +26,23 @@ from benchmark.data.image_ops import to_device
 from benchmark.errors import ConfigError
 
 # Operations that are run in one pass, whatever their parameters.
-Family = IntEnum("Family", "KEEP LOOKUP AUTOCONTRAST EQUALIZE CONTRAST COLOR SHARPNESS AFFINE BILINEAR BOX", start=0)
+Kernel = IntEnum("Kernel", "KEEP LOOKUP AUTOCONTRAST EQUALIZE CONTRAST COLOR SHARPNESS AFFINE BILINEAR BOX", start=0)
 # Images of a family (n, C, H, W), their parameters (n, ...) -> images.
 _APPLY: Mapping[int, Callable[[Tensor, Tensor], Tensor]] = {
-    Family.LOOKUP: lambda images, table: ops.look_up(images, table[:, None].expand(-1, images.shape[1], -1)),
-    Family.AUTOCONTRAST: lambda images, _: ops.autocontrast(images),
-    Family.EQUALIZE: lambda images, _: ops.equalize(images),
-    Family.CONTRAST: ops.contrast,
-    Family.COLOR: ops.color,
-    Family.SHARPNESS: ops.sharpness,
-    Family.AFFINE: ops.warp,
-    Family.BILINEAR: ops.warp_bilinear,
+    Kernel.LOOKUP: lambda images, table: ops.look_up(images, table[:, None].expand(-1, images.shape[1], -1)),
+    Kernel.AUTOCONTRAST: lambda images, _: ops.autocontrast(images),
+    Kernel.EQUALIZE: lambda images, _: ops.equalize(images),
+    Kernel.CONTRAST: ops.contrast,
+    Kernel.COLOR: ops.color,
+    Kernel.SHARPNESS: ops.sharpness,
+    Kernel.AFFINE: ops.warp,
+    Kernel.BILINEAR: ops.warp_bilinear,
 }
 
 HIGHEST = 10  # level
 SEMIFL_BOX = 40  # side in pixels at the highest level
 # LOOKUP takes 256 values, AFFINE and BILINEAR Pillow's 6 numbers, the blends a factor, the others nothing.
-Operations = Mapping[str, tuple[Family, Sequence[float]]]  # by name, in the order that a draw counts them
+Operations = Mapping[str, tuple[Kernel, Sequence[float]]]  # by name, in the order that a draw counts them
 
 
 def ssfl(level: int, sign: int, height: int, width: int) -> Operations:
@@ -51,7 +51,7 @@ def ssfl(level: int, sign: int, height: int, width: int) -> Operations:
     operations = _operations(
         level, sign, height, width,
         factor=level * 0.9 / 10 + 0.05, shift=(shift_x, shift_y), degrees=int(level * 30 / 10),
-        bits=int(level * 4 / 10) + 4, sampling=Family.AFFINE,
+        bits=int(level * 4 / 10) + 4, sampling=Kernel.AFFINE,
     )  # fmt: skip
     return {name: operation for name, operation in operations.items() if name not in ("Cutout", "Invert")}
 
@@ -61,7 +61,7 @@ def semifl(level: int, sign: int, height: int, width: int) -> Operations:
     operations = _operations(
         level, sign, height, width,
         factor=level * 1.8 / 10 + 0.1, shift=(sign * (level * 100 / 10),) * 2, degrees=level * 30 / 10,
-        bits=int(level * 4 / 10), sampling=Family.BILINEAR,
+        bits=int(level * 4 / 10), sampling=Kernel.BILINEAR,
     )  # fmt: skip
     return {name: operation for name, operation in operations.items() if name != "Identity"}
 
@@ -73,7 +73,7 @@ def _operations(
     shift: tuple[float, float],  # in pixels, along x and y
     degrees: float,  # counter-clockwise about the centre, at sign 1
     bits: int,  # that posterize keeps
-    sampling: Family,  # of shears and shifts
+    sampling: Kernel,  # of shears and shifts
 ) -> Operations:  # fmt: skip
     shear = sign * (level * 0.3 / HIGHEST)  # pixels a line
     solarized_from = 256 - int(level * 256 / HIGHEST)
@@ -85,20 +85,20 @@ def _operations(
     posterized = [value & -(2 ** (8 - bits)) for value in range(256)]
     solarized = [value if value < solarized_from else 255 - value for value in range(256)]
     return {
-        "AutoContrast": (Family.AUTOCONTRAST, ()),
-        "Brightness": (Family.LOOKUP, ops.blend(torch.zeros(1), values_V, torch.tensor(factor)).tolist()),
-        "Color": (Family.COLOR, (factor,)),
-        "Contrast": (Family.CONTRAST, (factor,)),
-        "Cutout": (Family.BOX, ()),
-        "Equalize": (Family.EQUALIZE, ()),
-        "Identity": (Family.KEEP, ()),
-        "Invert": (Family.LOOKUP, inverted),
-        "Posterize": (Family.LOOKUP, posterized),
-        "Rotate": (Family.AFFINE, (cos, sin, cos * -x + sin * -y + x, -sin, cos, -sin * -x + cos * -y + y)),
-        "Sharpness": (Family.SHARPNESS, (factor,)),
+        "AutoContrast": (Kernel.AUTOCONTRAST, ()),
+        "Brightness": (Kernel.LOOKUP, ops.blend(torch.zeros(1), values_V, torch.tensor(factor)).tolist()),
+        "Color": (Kernel.COLOR, (factor,)),
+        "Contrast": (Kernel.CONTRAST, (factor,)),
+        "Cutout": (Kernel.BOX, ()),
+        "Equalize": (Kernel.EQUALIZE, ()),
+        "Identity": (Kernel.KEEP, ()),
+        "Invert": (Kernel.LOOKUP, inverted),
+        "Posterize": (Kernel.LOOKUP, posterized),
+        "Rotate": (Kernel.AFFINE, (cos, sin, cos * -x + sin * -y + x, -sin, cos, -sin * -x + cos * -y + y)),
+        "Sharpness": (Kernel.SHARPNESS, (factor,)),
         "ShearX": (sampling, (1, shear, 0, 0, 1, 0)),
         "ShearY": (sampling, (1, 0, 0, shear, 1, 0)),
-        "Solarize": (Family.LOOKUP, solarized),
+        "Solarize": (Kernel.LOOKUP, solarized),
         "TranslateX": (sampling, (1, 0, shift[0], 0, 1, 0)),
         "TranslateY": (sampling, (1, 0, 0, 0, 1, shift[1])),
     }
@@ -128,7 +128,7 @@ class _Entries:
 def _entries(pool: str, lowest: int, highest: int, height: int, width: int, device: torch.device) -> _Entries:
     """The tables of a pool, computed once, affine source pixels included. They take 8 P bytes an affine entry; a batch
     then only looks them up."""
-    rows: dict[int, list[Sequence[float]]] = {family: [] for family in Family}
+    rows: dict[int, list[Sequence[float]]] = {family: [] for family in Kernel}
     families, positions, operations = [], [], 0
     for level in range(lowest, highest + 1):
         for sign in (1, -1):
@@ -140,10 +140,10 @@ def _entries(pool: str, lowest: int, highest: int, height: int, width: int, devi
                 rows[family].append(numbers)
     exact = {family: torch.tensor(values, dtype=torch.float64) for family, values in rows.items()}
     prepared = {family: values.float() for family, values in exact.items()}
-    prepared[Family.LOOKUP] = exact[Family.LOOKUP].to(torch.uint8)
-    prepared[Family.BILINEAR] = exact[Family.BILINEAR]
-    prepared[Family.AFFINE] = ops.affine_index(exact[Family.AFFINE], height, width)
-    host_family_K = torch.tensor([*families, int(Family.KEEP)])
+    prepared[Kernel.LOOKUP] = exact[Kernel.LOOKUP].to(torch.uint8)
+    prepared[Kernel.BILINEAR] = exact[Kernel.BILINEAR]
+    prepared[Kernel.AFFINE] = ops.affine_index(exact[Kernel.AFFINE], height, width)
+    host_family_K = torch.tensor([*families, int(Kernel.KEEP)])
     return _Entries(
         operations=operations,
         host_family_K=host_family_K,
@@ -193,7 +193,7 @@ class RandAugment(Checked):
         for slot, (entry_N, host_N) in enumerate(chosen):
             functions = {family: partial(entries.apply, family, entry_N) for family in _APPLY}
             # The centre of a box: level and sign have no effect where the pool is run at one level.
-            functions[Family.BOX] = partial(self._painted, here_ND[:, 4 * slot + 1 : 4 * slot + 3])
+            functions[Kernel.BOX] = partial(self._painted, here_ND[:, 4 * slot + 1 : 4 * slot + 3])
             out_NCHW = ops.by_family(out_NCHW, entries.family_K[entry_N], functions, entries.host_family_K[host_N])
         side = int(self.cutout * width)
         if side == 0:

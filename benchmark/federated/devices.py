@@ -10,7 +10,7 @@ import torch
 from benchmark.config import choose
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, Precision
-from benchmark.federated.start import CPU
+from benchmark.federated.processes import CPU
 
 AUTO = "auto"
 OF_THE_CORES = ("demo", "laptop")  # profiles of networks so small that the cores are faster

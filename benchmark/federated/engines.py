@@ -12,7 +12,7 @@ from benchmark.federated.devices import auto_devices, check_precision, cuda_devi
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of
 from benchmark.federated.process_pool import ProcessPool, settings_of
-from benchmark.federated.start import CPU, usable_cores
+from benchmark.federated.processes import CPU, usable_cores
 from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from benchmark.config import nearest
 from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, as_released, load
-from benchmark.data.fedmatch import arrivals, pooled
+from benchmark.data.pooled import arrivals, pooled
 from benchmark.data.split import LabelAssignment, Split, assign_labels, share_unlabelled, split
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import memory_format
-from benchmark.federated.start import CPU
-from benchmark.methods.catalogue import method_name
+from benchmark.federated.processes import CPU
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Limit, Outcome, PartName, Setup, Weights, World
+from benchmark.methods.registry import method_name
 from benchmark.models.build import Model, build, head_of
 from benchmark.streams import numpy_stream
 

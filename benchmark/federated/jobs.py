@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from benchmark.data.fedmatch import gaussian_image
+from benchmark.data.pooled import gaussian_image
 from benchmark.errors import Diverged
 from benchmark.federated.batches import JobBatches, key_names
 from benchmark.federated.environment import Environment, Part
@@ -17,7 +17,7 @@ from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome_of, seed_job, train
 from benchmark.federated.machine import failures_named, faster_products
 from benchmark.federated.trees import first_not_finite, moved
-from benchmark.losses import leave_out_rejected
+from benchmark.losses import skip_low_confidence_images
 from benchmark.methods.calls import finished, marks_of, refuse_change, started
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model, is_own, own_copy
@@ -104,7 +104,7 @@ class JobRunner:
         if model not in self._networks:
             network = self._networks[model] = self._environment.network(model, self._device)
             if self._fast and self.leaves_out:
-                leave_out_rejected(network)
+                skip_low_confidence_images(network)
         return self._networks[model]
 
     def _training(self, job: Job, local: Local, round_number: int, purpose: str) -> tuple[LocalModule, JobBatches]:

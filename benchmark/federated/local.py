@@ -23,7 +23,7 @@ from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.trees import moved
 from benchmark.methods.calls import check_size, finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Step, Weights
-from benchmark.optim.sgd import SGD
+from benchmark.optimizer import Optimizer
 from benchmark.streams import seed_global, stream_seed, torch_stream
 
 BETA_2 = 0.999  # of Adam
@@ -43,7 +43,7 @@ class LocalModule(pl.LightningModule):
         job: Job,
         local: Local,
         network: nn.Module,
-        sgd: SGD,
+        sgd: Optimizer,
         rate_at: Callable[[int], float],
         *,
         precision: Precision = "fp32",

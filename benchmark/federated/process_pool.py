@@ -23,7 +23,7 @@ from benchmark.federated.devices import card_name, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
 from benchmark.federated.machine import keep_freed_memory
-from benchmark.federated.start import CPU, hear, starting
+from benchmark.federated.processes import CPU, hear, starting
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights

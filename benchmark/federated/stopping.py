@@ -14,7 +14,7 @@ from types import FrameType
 import pytorch_lightning as pl
 
 from benchmark.errors import Stopped
-from benchmark.federated.start import handled
+from benchmark.federated.processes import handled
 
 
 class Preempted(BaseException):

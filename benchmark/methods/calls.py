@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
-from benchmark.methods.catalogue import method_name
+from benchmark.methods.registry import method_name
 
 # Names in a record that the suite measures or computes itself: a method's own metrics have other names.
 RESERVED_STARTS = ("test/", "validation/", "pseudo/", "diversity/", "comm/", "time/", "rounds_to/", "exchange/")

@@ -28,7 +28,7 @@ from benchmark.config import Count, NotNegative, Positive, Share, Whole, added
 from benchmark.losses import (
     consistency_loss,
     divergence_loss,
-    loss_of_kept,
+    loss_on_confident,
     mixup,
     one_hot,
     pseudo_labels,
@@ -149,7 +149,7 @@ class FixMatch(Central):
         weak_ND = predict_weak(step.student, views_of(step)["weak"], "train")
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.threshold)
         supervised = labelled_loss(step.student, step.batch["labelled"])
-        consistency = loss_of_kept(step.student, views_of(step)["strong"], labels_N, kept_N)
+        consistency = loss_on_confident(step.student, views_of(step)["strong"], labels_N, kept_N)
         return total(step, supervised, consistency, self.unlabelled_weight, labels_N=labels_N, kept_N=kept_N)
 
 

@@ -23,7 +23,7 @@ import torch
 
 from benchmark.config import Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
-from benchmark.losses import loss_of_kept, pseudo_labels
+from benchmark.losses import loss_on_confident, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import labelled_loss, mean_of, predict_weak, trained_at_server
 from benchmark.methods.static_norm import with_static_statistics
@@ -112,7 +112,7 @@ class DataSharingUpdate(fl.LocalUpdate):
             views = step.batch["unlabelled"].views
             weak_ND = predict_weak(student, views["weak"], "train")
             labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
-            consistency = loss_of_kept(student, views["strong"], labels_N, kept_N)
+            consistency = loss_on_confident(student, views["strong"], labels_N, kept_N)
             loss = loss + self.method.unlabelled_weight * consistency
             aux |= {"client/consistency_loss": consistency, "labels_N": labels_N, "kept_N": kept_N}
         return loss, {**aux, "client/loss": loss}

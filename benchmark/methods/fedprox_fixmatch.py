@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from benchmark.config import Count, NotNegative, Share, Whole
-from benchmark.losses import loss_of_kept, proximal_term, pseudo_labels
+from benchmark.losses import loss_on_confident, proximal_term, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods import shared
 
@@ -66,7 +66,7 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
     def _consistency(self, step: fl.Step) -> fl.Loss:
         """L_u of Eq. 5 on one batch, and what is reported of it."""
         labels_N, _, kept_N = pseudo_labels(self._weak_logits(step), self.method.threshold)
-        loss = loss_of_kept(step.student, step.batch["unlabelled"].views["strong"], labels_N, kept_N)
+        loss = loss_on_confident(step.student, step.batch["unlabelled"].views["strong"], labels_N, kept_N)
         return loss, {"client/consistency_loss": loss, "labels_N": labels_N, "kept_N": kept_N}
 
     def _weak_logits(self, step: fl.Step) -> Tensor:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from benchmark.config import Checked, Count, Share, ShareBelow1, Whole, added
 from benchmark.errors import ConfigError
-from benchmark.losses import consistency_loss, loss_of_kept, pseudo_labels
+from benchmark.losses import consistency_loss, loss_on_confident, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods import shared
 
@@ -130,7 +130,7 @@ class ConsistencyUpdate(shared.StudentUpdate):
             return consistency_loss(strong_ND, labels_N, kept_N), labels_N, kept_N
         weak_ND = shared.predict_weak(network, views["weak"], objective.pseudo_label_mode)
         labels_N, _, kept_N = pseudo_labels(weak_ND, objective.threshold)
-        return loss_of_kept(network, views["strong"], labels_N, kept_N), labels_N, kept_N
+        return loss_on_confident(network, views["strong"], labels_N, kept_N), labels_N, kept_N
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ class SelfTrainingUpdate(ConsistencyUpdate):
     def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         weak_ND = shared.predict_weak(network, views["weak"], "eval")
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.objective.threshold)
-        return loss_of_kept(network, views["weak"], labels_N, kept_N), labels_N, kept_N
+        return loss_on_confident(network, views["weak"], labels_N, kept_N), labels_N, kept_N
 
 
 @dataclass(frozen=True, kw_only=True)

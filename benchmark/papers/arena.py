@@ -17,8 +17,8 @@ from benchmark.data.datasets import known
 from benchmark.data.partition import Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
-from benchmark.methods.catalogue import method_class, read_method
-from benchmark.optim.sgd import SGD
+from benchmark.methods.registry import method_class, read_method
+from benchmark.optimizer import Optimizer
 from benchmark.papers.fedswitch import prior_of
 from benchmark.papers.item import Cell, Choice, Item
 from benchmark.papers.scale import changed, read_data, values_of, with_fields
@@ -39,7 +39,7 @@ class Entry:
     name: str
     word: str = ""  # its name in a grid of factors; empty: it has none
     method: Any = field(metadata={"read": read_method})
-    optimizer: SGD
+    optimizer: Optimizer
     second: str | None = None  # the field tried with the learning rate; None: six learning rates
     values: tuple[float, float] = (0.8, 0.95)
     beta_from: Literal["images", "prior"] | None = None  # a key of `BETAS`
@@ -68,7 +68,7 @@ def entry_of(name: str) -> Entry:
     return Entry(
         name=name.rpartition(":")[2],
         method=method,
-        optimizer=from_plain(SGD, FILE["optimizers"]["fixmatch"]),
+        optimizer=from_plain(Optimizer, FILE["optimizers"]["fixmatch"]),
         second="threshold" if "threshold" in {f.name for f in fields(method)} else None,
         setting=settings[0],
         note=at_client if settings[0] == "one_more_client" else "",
@@ -82,7 +82,7 @@ def read_base(fields: Mapping[str, Any], path: str) -> Experiment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment:
+class ArenaSetting:
     """What all methods of an item share, and how large its tuning is."""
 
     base: Experiment = field(metadata={"read": read_base})  # what the method and its optimizer are put into
@@ -147,11 +147,11 @@ BETAS: Mapping[str, Callable[[float, Experiment], float]] = {
 }
 
 
-def environment_of(name: str, profile: str) -> Environment:
+def environment_of(name: str, profile: str) -> ArenaSetting:
     """The environment of that name under a profile of its own."""
     table = FILE["environments"][name][profile]
     table = {**table, "base": {**table["base"], "profile": profile}}
-    environment = from_plain(Environment, table, f"arena.toml: {name}.{profile}")
+    environment = from_plain(ArenaSetting, table, f"arena.toml: {name}.{profile}")
     data, of = environment.base.data, environment.base.federation
     labels = f"{data.N_s:,} labels"
     if environment.at_clients:
@@ -198,7 +198,7 @@ def _cell(entry: Entry, column: str, value: str | float, experiment: Experiment)
     )
 
 
-def choice(entry: Entry, environment: Environment) -> Choice:
+def choice(entry: Entry, environment: ArenaSetting) -> Choice:
     """The entry's cell to come, with its trials."""
     finals = environment.settings(entry)
     return Choice(

@@ -14,10 +14,10 @@ from typing import Any
 
 from benchmark.config import merge, nearest, quoted
 from benchmark.errors import ConfigError
-from benchmark.experiment import Data, Experiment, Federation, follow, from_json, to_json
+from benchmark.experiment import Data, Experiment, Federation, fill_dependent_defaults, from_json, to_json
 from benchmark.methods.calls import COLUMNS, RESERVED_STARTS
-from benchmark.methods.catalogue import METHODS, check_known, method_name
 from benchmark.methods.fedswitch import FedSwitch
+from benchmark.methods.registry import METHODS, check_known, method_name
 from benchmark.papers.item import ACCURACY, COUNTED, PILOTS, ROUNDS_TO, Cell, Claim, Item
 from benchmark.papers.published import check_keys, claims_of, drawing_of
 from benchmark.papers.scale import AUGMENTATIONS
@@ -231,7 +231,7 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
     if not trusted:  # no class of the user's own is imported
         check_known(plain["method"]["kind"])
         check_known(plain["model"]["network"], "network")
-    follow(plain, given)
+    fill_dependent_defaults(plain, given)
     experiment = from_json(plain)
     if trusted:  # a record's text is shown as it is
         check_reaches_clients(experiment, start)

@@ -19,7 +19,7 @@ from benchmark.data.augment import Augmentation
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment, from_json, to_json
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Cosine
+from benchmark.optimizer import Cosine, Optimizer
 
 PROFILES = ("demo", "laptop", "gpu", "paper")  # from the smallest to the published one
 REDUCED = ("demo", "laptop")  # those with a stand-in
@@ -57,7 +57,7 @@ class Scale:
     C: int | None = None
     T: int | None = None  # local steps; they replace the paper's epochs
     rounds: int | None = None
-    optimizer: SGD | None = None
+    optimizer: Optimizer | None = None
     evaluation: Evaluation | None = None
     notes: tuple[str, ...] = ()  # for the foot of the table
     own: Mapping[str, Any] = field(default_factory=dict)  # numbers that the paper's `scale` computes with

@@ -15,7 +15,7 @@ from benchmark.methods.flfl import FL2
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Cosine
+from benchmark.optimizer import Cosine, Optimizer
 from benchmark.papers import ssfl
 from benchmark.papers.bounds import ALONE, bound, steps_on_labels
 from benchmark.papers.item import Cell
@@ -101,11 +101,15 @@ def scale(setting: Setting, profile: str) -> Scale:
             fields = {"unlabelled_ratio": 1, "ema": 0.95}
             if method == "MixMatch":  # the print's 100 is reached after 16,384 steps, and here at once: 26 on digits,
                 fields["unlabelled_weight"] = 10.0  # seed 50; with 10 89
-            model, T, sgd = Model(network=network, norm="bn"), scaled_down.T or N_s, SGD(schedule=Cosine(c=0.4375))
+            model, T, sgd = (
+                Model(network=network, norm="bn"),
+                scaled_down.T or N_s,
+                Optimizer(schedule=Cosine(c=0.4375)),
+            )
             return replace(scaled_down, T=T, model=model, method=fields, optimizer=sgd)
         case "FedMatch" | "FedRGD":  # as in SSFL's own stand-ins
             model, T = Model(network=network, norm="gn", norm_groups=4), scaled_down.T or 16
-            optimizer = SGD(lr=0.02, schedule=Cosine(c=0.4375)) if setting.method == "FedRGD" else None
+            optimizer = Optimizer(lr=0.02, schedule=Cosine(c=0.4375)) if setting.method == "FedRGD" else None
             return replace(scaled_down, model=model, T=T, optimizer=optimizer)
         case "HeteroFL":
             return scaled_down

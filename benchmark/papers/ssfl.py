@@ -16,7 +16,7 @@ from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.central import FixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import FedAvg, Grouping
-from benchmark.optim.sgd import Cosine
+from benchmark.optimizer import Cosine
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale, experiment_of, stand_ins
 from benchmark.papers.table import AS_PRINTED, Factor, Paper, Rule, Variant, items

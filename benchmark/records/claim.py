@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmark.errors import DataError, RunningElsewhere
 from benchmark.files import TEMPORARY, cannot_write, read_json, write_atomically
-from benchmark.records.processes import is_gone, this_process
+from benchmark.records.cpu_clock import is_gone, this_process
 
 NAME = "claim"
 BEAT = 10.0  # seconds between heartbeats

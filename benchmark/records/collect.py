@@ -12,7 +12,7 @@ from benchmark.errors import DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
 from benchmark.plain import expanded
 from benchmark.records.copies import read_copy, reference_folders
-from benchmark.records.identity import apart_in_words, differences, seed_folder
+from benchmark.records.identity import apart_in_words, changed_inputs, seed_folder
 from benchmark.records.record import Records, RunRecord, read_run
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def read_records(
             record = _read(path, troubles)
             if record is None or (record.is_copy and record.result.get("numerics") != NUMERICS):
                 continue
-            if with_runs and (other := differences(record.experiment, record.manifest, finished=bool(record.result))):
+            if with_runs and (
+                other := changed_inputs(record.experiment, record.manifest, finished=bool(record.result))
+            ):
                 others.append((record, other))
                 continue
             known = seeds.get(record.seed)

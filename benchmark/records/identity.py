@@ -32,8 +32,8 @@ from benchmark.config import from_plain
 from benchmark.data import content
 from benchmark.data.content import content_hash, has_known_files
 from benchmark.data.datasets import DATASETS, load
-from benchmark.data.fedmatch import pooled_hash
 from benchmark.data.folder import public_name
+from benchmark.data.pooled import pooled_hash
 from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import Experiment
@@ -128,7 +128,7 @@ def short_hash(experiment: Mapping[str, Any]) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
-def differences(experiment: Mapping[str, Any], manifest: Mapping[str, Any], *, finished: bool) -> list[str]:
+def changed_inputs(experiment: Mapping[str, Any], manifest: Mapping[str, Any], *, finished: bool) -> list[str]:
     """What is here otherwise than a record was computed from, in words.
 
     A finished record on files of a known set that the suite lists counts wherever any others that it lists are. An
@@ -192,7 +192,7 @@ def seed_folder(cell_folder: Path, experiment: Mapping[str, Any]) -> Path:
     equal = []
     for folder in (plain, *sorted(cell_folder.glob(f"{plain.name}@*"))):
         manifest = manifest_of(folder)
-        if manifest is not None and not differences(experiment, manifest, finished=_finished(folder)):
+        if manifest is not None and not changed_inputs(experiment, manifest, finished=_finished(folder)):
             equal.append(folder)
     if equal:
         return min(equal, key=lambda folder: not _finished(folder))
@@ -204,7 +204,7 @@ def why_apart(folder: Path, experiment: Mapping[str, Any]) -> str | None:
     plain = folder.with_name(f"seed={experiment['seed']}")
     if folder == plain:
         return None
-    return apart_in_words(differences(experiment, manifest_of(plain) or {}, finished=_finished(plain)), folder)
+    return apart_in_words(changed_inputs(experiment, manifest_of(plain) or {}, finished=_finished(plain)), folder)
 
 
 def apart_in_words(lines: Sequence[str], folder: Path) -> str:

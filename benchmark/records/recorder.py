@@ -24,8 +24,8 @@ from benchmark.methods.protocol import Weights
 from benchmark.numerics import CURRENT, numerics_of
 from benchmark.records import state
 from benchmark.records.claim import Claim
+from benchmark.records.cpu_clock import CpuClock
 from benchmark.records.identity import INITIAL_WEIGHTS, read_manifest
-from benchmark.records.processes import CpuClock
 from benchmark.records.record import PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest, run_name
 from benchmark.records.result import result_of
 from benchmark.records.state import RunState

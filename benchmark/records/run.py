@@ -16,9 +16,10 @@ from benchmark.federated.engines import EngineOptions, build_engine
 from benchmark.federated.environment import prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule, fit
-from benchmark.federated.start import load_ahead
+from benchmark.federated.processes import load_ahead
 from benchmark.records import state
 from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
+from benchmark.records.cpu_clock import CpuClock
 from benchmark.records.identity import (
     INITIAL_WEIGHTS,
     all_sources,
@@ -29,7 +30,6 @@ from benchmark.records.identity import (
     seed_folder,
     why_apart,
 )
-from benchmark.records.processes import CpuClock
 from benchmark.records.provenance import manifest
 from benchmark.records.record import measurements, read_result, run_name
 from benchmark.records.recorder import UNFINISHED_FILES, Recorder, remove

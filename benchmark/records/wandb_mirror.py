@@ -24,7 +24,7 @@ from benchmark.errors import ConfigError, FsslError, one_line
 from benchmark.experiment import Experiment, published, to_json
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.stopping import Preempted
-from benchmark.methods.catalogue import method_name
+from benchmark.methods.registry import method_name
 from benchmark.records.provenance import commit
 from benchmark.records.record import RunRecord, metrics_in, read_run
 

@@ -1,6 +1,6 @@
 """What the command line says of claims: troubles that `fssl verify` reports, and seeds that open claims need.
 
-records/verify.py checks the records themselves.
+sharing/verify.py checks the records themselves.
 """
 
 from collections import Counter

@@ -17,8 +17,8 @@ from typing import Any
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
 from benchmark.files import read_json, write_atomically
-from benchmark.papers.catalogue import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.item import CONFIRMING, Claim, Family, Item
+from benchmark.papers.items import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.records.copies import read_copy, reference_folders
 from benchmark.records.identity import read_manifest

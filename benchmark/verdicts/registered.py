@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from benchmark.errors import DataError
-from benchmark.papers.catalogue import ITEMS
 from benchmark.papers.item import CONFIRMING, Family
+from benchmark.papers.items import ITEMS
 from benchmark.papers.scale import PROFILES
 from benchmark.records.copies import COMMITTED, read_copy
 from benchmark.records.history import LEEWAY, started_at

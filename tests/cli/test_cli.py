@@ -14,9 +14,9 @@ from benchmark.cli.main import VERBS, WITHDRAWN, parser
 from benchmark.cli.run import _nothing_kept, resolve
 from benchmark.data.datasets import DATASETS
 from benchmark.errors import Stopped
-from benchmark.methods.catalogue import METHODS
+from benchmark.methods.registry import METHODS
 from benchmark.models.build import NETWORKS
-from benchmark.papers.catalogue import ITEMS, items
+from benchmark.papers.items import ITEMS, items
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.verdicts.families import begun_under
@@ -25,8 +25,8 @@ from reports.pages import progress
 from reports.reported import Reported
 from sweeps.factors import experiment_of
 from sweeps.plan import plan, restricted
-from sweeps.processes import attempt
 from sweeps.sweep_file import written
+from sweeps.workers import attempt
 from tests.conftest import ROOT
 from tests.sweeps.agents import FSSL, small_sweep
 from tests.sweeps.test_tune import TOY_FILE

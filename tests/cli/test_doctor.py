@@ -12,7 +12,7 @@ import torch
 
 from benchmark.cli import doctor
 from benchmark.errors import FsslError
-from benchmark.federated.start import usable_cores
+from benchmark.federated.processes import usable_cores
 from tests.conftest import ROOT
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmark.cli import report, reproduce
-from benchmark.papers import catalogue
+from benchmark.papers import items as paper_items
 from tests.cli.test_report import small_item
 
 FILE = """
@@ -29,7 +29,7 @@ def toy_item(profile):
 def trained(tmp_path, monkeypatch):
     """The seeds of the runs that a command would train, in place of their training; no pages are built."""
     runs: list[int] = []
-    for module in (catalogue, report):
+    for module in (paper_items, report):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/toy": toy_item})
         monkeypatch.setattr(module, "VARIANTS", {}, raising=False)
     monkeypatch.setattr(reproduce, "train", lambda wanted, *_: runs.extend(run.seed for run in wanted))

@@ -12,10 +12,10 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.cli.verify import further_troubles
 from benchmark.records import history
-from benchmark.records.bundle import write
 from benchmark.records.copies import copied, copy_digest, copy_of
 from benchmark.records.record import RunRecord
-from benchmark.records.verify import SPREAD, Retrained, check_records, compared, troubles_of
+from benchmark.sharing.bundle import write
+from benchmark.sharing.verify import SPREAD, Retrained, check_records, compared, troubles_of
 from tests.cli.test_verify import put
 from tests.conftest import ROOT
 

@@ -19,7 +19,7 @@ from benchmark.cli.main import main
 from benchmark.cli.own_runs import with_own
 from benchmark.errors import CannotWrite
 from benchmark.experiment import to_json
-from benchmark.papers import catalogue
+from benchmark.papers import items as paper_items
 from benchmark.papers.item import Cell, Claim, Item, Printed
 from benchmark.records import collect
 from benchmark.records.collect import read_once, read_records
@@ -45,7 +45,7 @@ def small_item(profile: str) -> Item:
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    for module in (catalogue, report):
+    for module in (paper_items, report):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": small_item})
         monkeypatch.setattr(module, "VARIANTS", {}, raising=False)
     return ["--results", str(tmp_path)]
@@ -116,7 +116,7 @@ def test_committed_trials_choose_the_committed_cells(tmp_path):
     """A clone has no runs: what tuned cells were chosen by is in the copies, as the cells are. Where trials are not
     committed nothing is chosen."""
     (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
-    planned = plan(catalogue.items(["arena/mnist"], "laptop"), tmp_path)
+    planned = plan(paper_items.items(["arena/mnist"], "laptop"), tmp_path)
     (item,) = planned.items
     chosen = {cell.cell_key for cell in item.cells if cell.setting["hyperparameters"] == "tuned"}
     assert len(chosen) >= 7 and not chosen & {run.cell_key for run in planned.missing}
@@ -128,7 +128,7 @@ def test_a_quoted_cell_that_somebody_trained_is_committed(places, monkeypatch, t
         return replace(small_item(profile), cells=(replace(first, role="quoted"), second), claims=())
 
     monkeypatch.setattr(report, "ITEMS", {"ssfl/tab2": quoted})
-    monkeypatch.setattr(catalogue, "ITEMS", {"ssfl/tab2": quoted})
+    monkeypatch.setattr(paper_items, "ITEMS", {"ssfl/tab2": quoted})
     cell = quoted("laptop").cells[0]
     run(cell.experiment, tmp_path)
     report._commit_reference(Namespace(items=[], profile=["laptop"], results=tmp_path))
@@ -144,7 +144,7 @@ def test_a_data_set_that_is_not_there_leaves_the_others_to_be_trained(places, fs
         absent = replace(other.experiment, data=replace(other.experiment.data, name="folder:/no/such/folder"))
         return replace(item, cells=(digits, replace(other, experiment=absent)), claims=())
 
-    monkeypatch.setattr(catalogue, "ITEMS", {"ssfl/tab2": two_data_sets})
+    monkeypatch.setattr(paper_items, "ITEMS", {"ssfl/tab2": two_data_sets})
     monkeypatch.setattr(reproduce, "build_pages", lambda *_: None)
     for trained in ("2 runs to train", ""):
         code, out, err = fssl(*WORDS, "--json", *places)

@@ -15,11 +15,11 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.experiment import from_json, to_json
-from benchmark.papers.catalogue import items
-from benchmark.records.bundle import packed, read, write
+from benchmark.papers.items import items
 from benchmark.records.collect import read_records
 from benchmark.records.copies import copy_digest
 from benchmark.records.run import run
+from benchmark.sharing.bundle import packed, read, write
 from tests.cli.test_verify import put as set_value
 from tests.conftest import tiny_experiment
 from tests.reports.test_site import words

@@ -14,12 +14,12 @@ import torch
 from benchmark.cli.main import main
 from benchmark.experiment import to_json
 from benchmark.files import read_json, write_json
-from benchmark.papers.catalogue import items
+from benchmark.papers.items import items
 from benchmark.records.collect import all_records
 from benchmark.records.copies import copy_digest, write_reference
 from benchmark.records.record import RunRecord, run_digest, run_folder
 from benchmark.records.run import run
-from benchmark.records.verify import check_records, data_faults
+from benchmark.sharing.verify import check_records, data_faults
 from benchmark.verdicts.checks import troubles_of_claims
 from tests.conftest import ROOT, record_of, tiny_experiment
 

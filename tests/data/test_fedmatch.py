@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, truncnorm
 
 from benchmark.data.datasets import DataSet
-from benchmark.data.fedmatch import arrivals, gaussian_image, pooled
+from benchmark.data.pooled import arrivals, gaussian_image, pooled
 from benchmark.errors import ConfigError
 
 # N images, C channels, H x W pixels

@@ -19,7 +19,7 @@ from benchmark.cli import report
 from benchmark.data import folder as folder_module
 from benchmark.data.datasets import DataSet, load
 from benchmark.errors import ConfigError, DataError
-from benchmark.papers.catalogue import items
+from benchmark.papers.items import items
 from benchmark.records import copies
 from sweeps.factors import experiment_of
 from tests.data.places import save_images

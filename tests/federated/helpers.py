@@ -12,7 +12,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.start import starting
+from benchmark.federated.processes import starting
 from benchmark.methods.protocol import Weights
 
 FastHere = partial(ReferenceEngine, fast=True)  # what a worker does, in this process

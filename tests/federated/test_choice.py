@@ -12,7 +12,7 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.process_pool import ProcessPool
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from benchmark.records.verify import retrain
+from benchmark.sharing.verify import retrain
 from tests.conftest import record_of
 
 POOL_OF_ONE = EngineOptions(engine="pool", workers=1)

@@ -15,7 +15,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.losses import leave_out_rejected, loss_of_kept
+from benchmark.losses import loss_on_confident, skip_low_confidence_images
 from benchmark.methods.protocol import Tree
 from benchmark.models.build import Model, build
 from tests.conftest import tiny_experiment
@@ -148,9 +148,9 @@ def test_what_is_left_out_passes_no_network(model, allowed):
     """Half of six images are kept: three pass, or six where a batch norm looks at all of them."""
     network, seen = build(model, (1, 8, 8), 10, 0), []
     network.register_forward_hook(lambda module, images, logits: seen.append(len(logits)))
-    assert leave_out_rejected(network) is allowed
+    assert skip_low_confidence_images(network) is allowed
     kept_N = torch.tensor([True, False, True, False, False, True])
-    loss_of_kept(network, torch.rand(6, 1, 8, 8), torch.zeros(6, dtype=torch.int64), kept_N)
+    loss_on_confident(network, torch.rand(6, 1, 8, 8), torch.zeros(6, dtype=torch.int64), kept_N)
     assert seen == [3 if allowed else 6]
 
 

@@ -17,7 +17,7 @@ from benchmark.federated.trees import moved
 from benchmark.losses import supervised_loss
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Constant
+from benchmark.optimizer import Constant, Optimizer
 from benchmark.streams import numpy_stream, torch_stream
 from tests.federated.helpers import agree, difference
 from tests.methods.watch import tiny_with, watched
@@ -82,7 +82,10 @@ def test_sgd_with_nesterov_momentum_and_weight_decay_by_hand(environment, jobs):
 def test_adam_by_hand_goes_on_where_the_last_job_ended(environment, jobs, fused):
     """g' = g + wd w; m = b m + (1 - b) g', v likewise of squares; w -= lr m / (1 - b^s) / (sqrt(v / (1 - .999^s)) +
     1e-8) in step s, which counts over two jobs."""
-    job, adam = jobs[0], SGD(rule="adam", lr=0.01, momentum=0.8, nesterov=False, weight_decay=0.1, schedule=Constant())
+    job, adam = (
+        jobs[0],
+        Optimizer(rule="adam", lr=0.01, momentum=0.8, nesterov=False, weight_decay=0.1, schedule=Constant()),
+    )
     local = job.update.start(job.receives, None, None)
     module, by_hand = (
         ServerModule(job, local, environment.network(), adam, lambda step: 1.0, fused=fused and k == 0) for k in (0, 1)

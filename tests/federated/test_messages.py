@@ -5,7 +5,7 @@ from multiprocessing import Pipe
 import torch
 
 from benchmark.federated.process_pool import packed, received, send
-from benchmark.federated.start import starting
+from benchmark.federated.processes import starting
 from tests.federated.helpers import agree
 
 TENSORS = {

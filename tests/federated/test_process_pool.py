@@ -21,7 +21,7 @@ from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
-from benchmark.federated.start import starting
+from benchmark.federated.processes import starting
 from benchmark.losses import supervised_loss
 from benchmark.methods.protocol import Job, Key, Limit, Local, Stream, Tree
 from benchmark.methods.shared import StudentUpdate

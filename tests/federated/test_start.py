@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.federated import start
+from benchmark.federated import processes
 from tests.conftest import ROOT, alive
 
 STARTED = """
 import pathlib, time
-from benchmark.federated import start
+from benchmark.federated import processes
 
 start.LOADED = ["textwrap"]
 if __name__ == "__main__":
@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
 INTERRUPTED = """
 import os, signal, threading, time
-from benchmark.federated import start
+from benchmark.federated import processes
 
 start.LOADED = ["textwrap"]
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
@@ -97,11 +97,11 @@ def test_a_container_s_share_of_the_cores_is_read(tmp_path, group, files, cores)
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
         (tmp_path / name).with_name("cpu.cfs_period_us").write_text("100000\n")
-    assert start._quota(tmp_path, tmp_path / "group") == cores
+    assert processes._quota(tmp_path, tmp_path / "group") == cores
 
 
 @pytest.mark.parametrize(("quota", "cores"), [(0.5, 1), (1.5, 2), (math.inf, None), (1e6, None)])
 def test_there_are_no_more_workers_than_cores_and_share(monkeypatch, quota, cores):
     allowed = len(os.sched_getaffinity(0))
-    monkeypatch.setattr(start, "_quota", lambda: quota)
-    assert start.usable_cores() == min(allowed, cores or allowed)
+    monkeypatch.setattr(processes, "_quota", lambda: quota)
+    assert processes.usable_cores() == min(allowed, cores or allowed)

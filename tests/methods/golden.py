@@ -13,9 +13,9 @@ from benchmark.config import values_before
 from benchmark.data.partition import ClassSkew, Dirichlet, Shards
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.catalogue import METHODS
 from benchmark.methods.fedirm import FedIRM
 from benchmark.methods.fedmatch import Lambdas
+from benchmark.methods.registry import METHODS
 from benchmark.methods.ssfl import Grouping, SelfTraining, Supervised
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of

@@ -15,11 +15,11 @@ from benchmark.federated.batches import JobBatches
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
 from benchmark.methods.protocol import SERVER, Job, Key, Limit, LocalUpdate, Selected, Stream, Weights
-from benchmark.optim.sgd import SGD, Constant
+from benchmark.optimizer import Constant, Optimizer
 from tests.federated.helpers import difference
 from tests.methods.watch import tiny_with, watched
 
-SGD_OF_TWO_RATES = SGD(lr=0.02, server_lr=0.05, schedule=Constant(), weight_decay=0.0, nesterov=False)
+SGD_OF_TWO_RATES = Optimizer(lr=0.02, server_lr=0.05, schedule=Constant(), weight_decay=0.0, nesterov=False)
 LR = 0.02
 
 
@@ -31,7 +31,7 @@ def experiment_of(method: Any, setting: Any = "some_clients", **changes: Any) ->
 def partly_labelled(method: Any, norm: Any = "gn", *, T: int = 8, images: int = 120, **factors: Any) -> Experiment:
     """4 clients of 2 or 4 labelled and 22 or 32 other images. Batch norm tells a joint forward from several."""
     e = tiny_with(method, "share", T=T, **factors)
-    sgd = SGD(lr=LR, schedule=Constant(), weight_decay=0.0, nesterov=False)
+    sgd = Optimizer(lr=LR, schedule=Constant(), weight_decay=0.0, nesterov=False)
     return replace(e, data=replace(e.data, images=images), model=replace(e.model, norm=norm), optimizer=sgd)
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 from torch import nn
 
-from benchmark.data.fedmatch import gaussian_image
+from benchmark.data.pooled import gaussian_image
 from benchmark.federated.environment import prepare
 from benchmark.federated.local import load
 from benchmark.federated.trees import tree_bytes
 from benchmark.methods.fedmatch import ClientUpdate, FedMatch, Lambdas, applied, changes, summed
 from benchmark.methods.protocol import Batch, Step
-from benchmark.optim.sgd import SGD
+from benchmark.optimizer import Optimizer
 from tests.federated.helpers import difference, module_of
 from tests.methods.watch import Watch, tiny_with
 
@@ -24,7 +24,7 @@ METHOD = FedMatch(batch_size=8, labelled_batch_size=4, server_batch_size=8, thre
 
 
 def experiment(setting, **factors):
-    return replace(tiny_with(METHOD, setting, **factors), optimizer=SGD(lr=0.005))
+    return replace(tiny_with(METHOD, setting, **factors), optimizer=Optimizer(lr=0.005))
 
 
 # Helpers.

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from benchmark.experiment import from_json, to_json
-from benchmark.methods.catalogue import method_name
+from benchmark.methods.registry import method_name
 from tests.federated.helpers import module_of
 from tests.methods.golden import FOLDER, TRACES, trace
 from tests.methods.watch import Watch

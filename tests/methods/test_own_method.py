@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from benchmark.errors import ConfigError
-from benchmark.methods.catalogue import method_class, read_method
 from benchmark.methods.protocol import Local, Method, State, Step
+from benchmark.methods.registry import method_class, read_method
 from benchmark.methods.ssfl import SSFL, ConsistencyUpdate
 from benchmark.records.run import run
 from tests.conftest import ROOT, tiny_experiment
@@ -136,7 +136,7 @@ def test_a_field_that_no_record_can_hold_is_refused_when_the_class_is_read(monke
         ("semifll", "did you mean 'semifl'"),
         ("grouping", "type --method ssfl --method.averaging grouping"),
         (f"{__name__}:Plain", "is not a dataclass"),
-        ("benchmark.optim.sgd:SGD", "write init, def round"),
+        ("benchmark.optimizer:SGD", "write init, def round"),
         (f"{__name__}:Bare", r"write def round\(self, state, world\), needs = frozenset.* in the class"),
     ],
 )

@@ -11,8 +11,8 @@ from benchmark.errors import ConfigError
 from benchmark.federated.environment import prepare
 from benchmark.federated.local import load
 from benchmark.federated.machine import failures_named
-from benchmark.losses import leave_out_rejected
-from benchmark.methods.catalogue import METHODS
+from benchmark.losses import skip_low_confidence_images
+from benchmark.methods.registry import METHODS
 from benchmark.methods.ssfl import CRL, FedAvg, Grouping, SelfTraining, Supervised
 from tests.methods.golden import TRACES
 from tests.methods.watch import tiny_with, watched
@@ -61,7 +61,7 @@ def test_a_batch_norm_that_gets_one_image_is_refused_with_the_holder():
 
 def test_weights_that_only_fit_by_broadcasting_are_refused():
     network = OwnNet((1, 8, 8), 10, None)
-    assert not leave_out_rejected(network)  # what a network of one's own calls in `forward` is not known
+    assert not skip_low_confidence_images(network)  # what a network of one's own calls in `forward` is not known
     with pytest.raises(ConfigError, match=r"its fc.bias is \[1\] of torch.float32, the network's \[10\]"):
         load(network, {**network.state_dict(), "fc.bias": torch.zeros(1)})
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from benchmark.errors import ConfigError
-from benchmark.optim.sgd import SGD, Cosine
+from benchmark.optimizer import Cosine, Optimizer
 from benchmark.papers.ssfl import CIFAR10, STEPS_PER_EPOCH, experiment
 
 
@@ -45,8 +45,8 @@ def test_cifar10_as_released_falls_once_by_epoch_228():
 
 def test_wrong_combinations_are_refused():
     with pytest.raises(ConfigError, match="nesterov: true needs momentum"):
-        SGD(momentum=0.0)
+        Optimizer(momentum=0.0)
     with pytest.raises(ConfigError, match="nesterov: true, but rule 'adam' has none; choose false"):
-        SGD(rule="adam")
+        Optimizer(rule="adam")
     with pytest.raises(ConfigError, match="steps: 5 is not beyond warmup_steps"):
         Cosine(warmup_steps=5, steps=5)

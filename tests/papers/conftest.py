@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
+from benchmark.papers.items import items
 from tests.conftest import ROOT
 
 

@@ -28,10 +28,10 @@ def hash_of(claim: Any, keys: dict[str, str]) -> str:
 
 def hashes(profile: str) -> set[str]:
     """Compute the hashes of all items; an item that has no such profile has none."""
-    from benchmark.papers import catalogue
+    from benchmark.papers import items as paper_items
 
     found = set()
-    for build in (*catalogue.ITEMS.values(), *getattr(catalogue, "VARIANTS", {}).values()):
+    for build in (*paper_items.ITEMS.values(), *getattr(paper_items, "VARIANTS", {}).values()):
         try:
             item = build(profile)
         except Exception:  # whatever the commit raises for a profile that the item does not have

@@ -7,13 +7,13 @@ import pytest
 from benchmark.cli.main import main
 from benchmark.cli.sweep import file_of_item
 from benchmark.papers.arena import AT_CLIENTS, ENTRIES, TRIAL_SEED
-from benchmark.papers.catalogue import items
 from benchmark.papers.item import Item
+from benchmark.papers.items import items
 from benchmark.records.record import run_folder
 from reports.exports import item_result
 from sweeps.launcher import launch
 from sweeps.plan import Seeds, plan, restricted
-from sweeps.processes import LocalWorkers
+from sweeps.workers import LocalWorkers
 from tests.conftest import record_of
 from tests.papers.conftest import item_of
 from tests.reports.fakes import make_record

@@ -9,8 +9,9 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.trees import first_not_finite
-from benchmark.papers import catalogue, switches
-from benchmark.papers.catalogue import cell_named
+from benchmark.papers import items as paper_items
+from benchmark.papers import switches
+from benchmark.papers.items import cell_named
 from benchmark.papers.scale import with_fields
 from benchmark.papers.switches import switches_of
 from tests.conftest import ROOT
@@ -34,7 +35,7 @@ def test_every_switch_is_at_its_entry_of_the_handwritten_page(paper):
 
 def test_a_misspelt_switch_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(switches, "PUBLISHED", tmp_path)
-    catalogue.item_of.cache_clear()
+    paper_items.item_of.cache_clear()
     file = (ROOT / "results" / "published" / "ssfl" / "departures.toml").read_text()
     (tmp_path / "ssfl").mkdir()
     (tmp_path / "ssfl" / "departures.toml").write_text(file.replace("entry = 10", "entri = 10", 1))

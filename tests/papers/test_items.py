@@ -14,8 +14,8 @@ import pytest
 
 from benchmark.experiment import Experiment, from_json, from_record
 from benchmark.methods.rscfed import RSCFed
-from benchmark.papers.catalogue import ITEMS, OURS, VARIANTS, items, profiles
 from benchmark.papers.item import Cell
+from benchmark.papers.items import ITEMS, OURS, VARIANTS, items, profiles
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import PROFILES
 from benchmark.papers.table import FACTORS

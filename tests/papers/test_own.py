@@ -10,7 +10,7 @@ from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, from_json, to_json
 from benchmark.papers import own
-from benchmark.papers.catalogue import ITEMS, cell_named, items
+from benchmark.papers.items import ITEMS, cell_named, items
 from benchmark.papers.own import DEFAULT
 from benchmark.papers.published import read_published
 from benchmark.records import copies

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.papers.catalogue import items
 from benchmark.papers.item import Claim, Item
+from benchmark.papers.items import items
 from benchmark.records.copies import read_copy
 from benchmark.verdicts.families import families_in
 from benchmark.verdicts.judge import judge

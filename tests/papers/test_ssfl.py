@@ -6,8 +6,8 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
-from benchmark.optim.sgd import SGD, Cosine
-from benchmark.papers.catalogue import items
+from benchmark.optimizer import Cosine, Optimizer
+from benchmark.papers.items import items
 from benchmark.papers.published import read_published
 from benchmark.papers.ssfl import CIFAR10, ITEMS, PAPER, experiment
 from reports.provenance import flat
@@ -53,7 +53,7 @@ def test_cells_have_the_settings_of_their_rows(name):
 BASE = replace(CIFAR10, method="Grouping", S=2)
 
 
-def cosine(sgd: SGD) -> Cosine:
+def cosine(sgd: Optimizer) -> Cosine:
     assert isinstance(sgd.schedule, Cosine)
     return sgd.schedule
 

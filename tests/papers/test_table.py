@@ -9,10 +9,10 @@ import pytest
 from benchmark.config import from_plain
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment, Federation
-from benchmark.optim.sgd import SGD, Cosine
+from benchmark.optimizer import Cosine, Optimizer
 from benchmark.papers import published
-from benchmark.papers.catalogue import ITEMS, WITH_SWITCHES, items
 from benchmark.papers.item import Printed
+from benchmark.papers.items import ITEMS, WITH_SWITCHES, items
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import AUGMENTATIONS, PROFILES, Scale, alike, profile_of, tenth
 from benchmark.papers.table import Paper, item
@@ -168,7 +168,7 @@ def test_a_missing_file_is_named(toy):
 
 
 def test_a_tenth_of_the_rounds_takes_a_tenth_of_the_schedule():
-    sgd = SGD(schedule=Cosine(c=2.3, warmup_steps=50, steps=1000))
+    sgd = Optimizer(schedule=Cosine(c=2.3, warmup_steps=50, steps=1000))
     evaluation = Evaluation(every=64, gradient_diversity_every=100)
     full = Experiment(federation=Federation(T=8, rounds=1000), optimizer=sgd, evaluation=evaluation)
     short = tenth(full)

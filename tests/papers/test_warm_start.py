@@ -8,7 +8,7 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
-from benchmark.papers.catalogue import ITEMS, cell_named, item_of, items, profiles
+from benchmark.papers.items import ITEMS, cell_named, item_of, items, profiles
 from benchmark.papers.own import DEFAULT
 from benchmark.papers.warm_start import ends_in_warm_start
 from reports.exports import item_result

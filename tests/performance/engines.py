@@ -17,7 +17,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Precision
 from benchmark.federated.devices import devices_named
 from benchmark.federated.machine import keep_freed_memory
-from benchmark.federated.start import CPU, usable_cores
+from benchmark.federated.processes import CPU, usable_cores
 from tests.performance import local_steps
 from tests.performance.turns import Contender, compare, options_of
 

@@ -17,7 +17,7 @@ from benchmark.experiment import Data, Federation, Precision
 from benchmark.federated.devices import card_name, check_precision
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.start import CPU
+from benchmark.federated.processes import CPU
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.semifl import SemiFL
 from benchmark.models.build import Model

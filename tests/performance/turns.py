@@ -28,7 +28,7 @@ import torch
 from benchmark.errors import FsslError
 from benchmark.federated.environment import weights_of
 from benchmark.files import write_atomically
-from benchmark.records.processes import _children, tree_seconds
+from benchmark.records.cpu_clock import _children, tree_seconds
 from benchmark.records.provenance import PACKAGES, commit, hardware
 from tests.conftest import ROOT
 from tests.performance.peers.work import Setup, Weights, by_hand, network_for

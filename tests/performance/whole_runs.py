@@ -27,7 +27,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated import batches, engines, evaluate, jobs, module
 from benchmark.federated.batches import LocalBatch
 from benchmark.federated.local import LocalModule
-from benchmark.papers.catalogue import items
+from benchmark.papers.items import items
 from benchmark.records import recorder
 from benchmark.records import run as runs
 from tests.performance.works import sgd_of

@@ -16,7 +16,7 @@ from benchmark.experiment import Data, Evaluation, Experiment, Federation
 from benchmark.federated.environment import Environment, prepare
 from benchmark.methods.ssfl import CRL, SSFL
 from benchmark.models.build import Model
-from benchmark.optim.sgd import SGD, Constant
+from benchmark.optimizer import Constant, Optimizer
 
 NEVER = 10**6  # rounds between tests
 ALL_CONFIDENT = 0.0  # tau
@@ -41,7 +41,7 @@ class Work:
 def work_of(what: str, images: int, **settings: Any) -> Work:
     common = Experiment(
         partition=Iid(),
-        optimizer=SGD(lr=0.03, weight_decay=5e-4, schedule=Constant()),
+        optimizer=Optimizer(lr=0.03, weight_decay=5e-4, schedule=Constant()),
         evaluation=Evaluation(every=NEVER),
         profile="bench",
         method=SSFL(objective=CRL(threshold=ALL_CONFIDENT), batch_size=64, server_batch_size=64),
@@ -73,7 +73,7 @@ WORKS: Mapping[str, Work] = {
 }
 
 
-def sgd_of(s: SGD, network: nn.Module) -> torch.optim.Optimizer:
+def sgd_of(s: Optimizer, network: nn.Module) -> torch.optim.Optimizer:
     """In one kernel."""
     return torch.optim.SGD(
         network.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay, nesterov=s.nesterov, fused=True

@@ -15,7 +15,7 @@ from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import Any
 
-from benchmark.federated import evaluate, jobs, local, process_pool, start
+from benchmark.federated import evaluate, jobs, local, process_pool, processes
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.stopping import received
 from benchmark.records import recorder, state
@@ -41,7 +41,7 @@ def forked_workers() -> None:
         register_after_fork(ours, Connection.close)
         return ours, theirs
 
-    start._method = lambda: "fork"
+    processes._method = lambda: "fork"
     process_pool.Pipe = pipe
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import EngineOptions
-from benchmark.federated.start import starting
+from benchmark.federated.processes import starting
 from benchmark.records.claim import PATIENCE
 from benchmark.records.run import run
 from tests.conftest import status_of, wait_until

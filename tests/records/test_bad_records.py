@@ -33,17 +33,17 @@ from benchmark.cli.run import resolve
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment, Federation, from_json, from_record, to_json
 from benchmark.files import read_json
-from benchmark.papers import catalogue
+from benchmark.papers import items as paper_items
 from benchmark.papers.item import Cell, Item
 from benchmark.records.copies import copied, copy_digest, pack, read_copy
 from benchmark.records.record import PROGRESS, RESULT, ROUNDS, read_run, run_digest, run_folder, run_name
 from benchmark.records.run import run
 from benchmark.records.state import NAME as STATE
 from benchmark.records.state import load
-from benchmark.records.verify import record_faults
+from benchmark.sharing.verify import record_faults
 from benchmark.verdicts.families import families_at
 from benchmark.verdicts.rule import rule
-from sweeps.processes import attempt
+from sweeps.workers import attempt
 from tests.conftest import record_of, tiny_experiment
 from tests.records.conftest import stopped_after
 from tests.reports.fakes import pair
@@ -87,7 +87,7 @@ def in_this_process(size: int, results: Path, *options: Any) -> Here:
 @pytest.fixture(autouse=True)
 def only_item(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     families_at.cache_clear()
-    for module in (catalogue, report):
+    for module in (paper_items, report):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/odd": item})
         monkeypatch.setattr(module, "VARIANTS", {})
     monkeypatch.setattr(launch, "LocalWorkers", in_this_process)

@@ -16,7 +16,7 @@ import pytest
 
 from benchmark.errors import RunningElsewhere
 from benchmark.records.claim import NAME, ClaimLost, claimed, is_held, why_dead
-from benchmark.records.processes import this_process
+from benchmark.records.cpu_clock import this_process
 from tests.conftest import ROOT, wait_until
 
 # Claims the folder argv[1], says so, and when a line comes in whether the claim is still its own.

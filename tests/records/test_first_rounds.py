@@ -20,19 +20,19 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 
-from benchmark.data.datasets import at_hand
+from benchmark.data.datasets import is_available
 from benchmark.errors import Stopped
 from benchmark.experiment import from_record
 from benchmark.federated.engines import EngineOptions
 from benchmark.federated.module import FederatedModule
-from benchmark.methods.catalogue import METHODS
+from benchmark.methods.registry import METHODS
 from benchmark.numerics import CURRENT
 from benchmark.records.collect import all_records
 from benchmark.records.copies import COMMITTED, _short
 from benchmark.records.provenance import ROOT, equal_bits_expected
 from benchmark.records.record import RunRecord, metrics_in, read_run, run_folder
 from benchmark.records.run import run
-from benchmark.records.verify import why_not_here
+from benchmark.sharing.verify import why_not_here
 
 ROUNDS = 30  # and some with clients, if the warm start has more
 ROUNDS_WITH_CLIENTS = 5
@@ -124,7 +124,7 @@ def this_machine(engine: EngineOptions) -> dict[str, Any]:
 
 def why_not_checked(record: RunRecord) -> str | None:
     """Why its bits need not come out again here; None if they have to."""
-    if not at_hand(record.experiment["data"]["name"]):
+    if not is_available(record.experiment["data"]["name"]):
         return f"{record.experiment['data']['name']} is not here"
     if reason := why_not_here(record):
         return reason

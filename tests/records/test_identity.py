@@ -27,13 +27,13 @@ from benchmark.models.build import Model
 from benchmark.records import identity
 from benchmark.records.collect import read_records
 from benchmark.records.copies import read_copy, write_reference
-from benchmark.records.identity import differences, source_hash
+from benchmark.records.identity import changed_inputs, source_hash
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from benchmark.records.verify import data_faults, retrain
+from benchmark.sharing.verify import data_faults, retrain
 from sweeps.launcher import launch
 from sweeps.plan import plan_of_runs
-from sweeps.processes import LocalWorkers
+from sweeps.workers import LocalWorkers
 from tests.conftest import ROOT, record_of, tiny_experiment
 from tests.data.places import REAL, of_any_size, own_cache  # noqa: F401 - fixtures
 from tests.records.conftest import stopped_after
@@ -454,5 +454,5 @@ def test_committed_copies_count_on_packed_files_and_without_data(tmp_path, monke
         monkeypatch.setenv("FSSL_DATA", str(root))
         content.look_again()
         assert [
-            record.cell_key for record in records if differences(record.experiment, record.manifest, finished=True)
+            record.cell_key for record in records if changed_inputs(record.experiment, record.manifest, finished=True)
         ] == []

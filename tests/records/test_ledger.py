@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.errors import ConfigError
-from benchmark.papers.catalogue import items
+from benchmark.papers.items import items
 from benchmark.records.ledger import LEDGER, left_out, left_out_in_words
 from tests.conftest import ROOT
 

@@ -14,8 +14,8 @@ from benchmark.records.collect import all_records
 from benchmark.records.copies import COMMITTED
 from benchmark.records.provenance import ROOT
 from benchmark.records.record import RunRecord
-from benchmark.records.verify import _differences, retrain, why_not_here
 from benchmark.records.versions import numerics_caveat, older_numerics
+from benchmark.sharing.verify import _differences, retrain, why_not_here
 
 BEFORE, SINCE = "b4a98f7c736a85c3d88e8454a237aa79a15a4e89", "ba816e81b3b8d87015bceb957b8f3b8b208bc0cd"
 POOL = {"name": "pool", "threads": 1, "workers": 1}

@@ -21,7 +21,7 @@ from benchmark.errors import DataError
 from benchmark.experiment import Evaluation, from_json
 from benchmark.methods.ts_server_ema import TSServerEMA
 from benchmark.models.build import build
-from benchmark.papers.catalogue import items
+from benchmark.papers.items import items
 from benchmark.records import provenance
 from benchmark.records.collect import all_records, read_records
 from benchmark.records.copies import pack, read_copy, unpack, write_reference

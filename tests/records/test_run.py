@@ -25,12 +25,12 @@ import pytorch_lightning as pl
 from benchmark.errors import CannotWrite, RunningElsewhere, Stopped
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.federated.engines import EngineOptions
-from benchmark.federated.start import load_ahead, usable_cores
+from benchmark.federated.processes import load_ahead, usable_cores
 from benchmark.federated.stopping import Preempted, StopOnSignal, check, received
 from benchmark.files import replacing, write_atomically
-from benchmark.papers.catalogue import items
+from benchmark.papers.items import items
 from benchmark.records.claim import claimed
-from benchmark.records.processes import CpuClock, tree_seconds
+from benchmark.records.cpu_clock import CpuClock, tree_seconds
 from benchmark.records.record import measurements, run_folder
 from benchmark.records.recorder import Recorder
 from benchmark.records.run import run

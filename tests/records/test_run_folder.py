@@ -16,11 +16,11 @@ import pytest
 
 from benchmark.experiment import Federation
 from benchmark.federated.engines import EngineOptions
-from benchmark.methods.catalogue import METHODS, method_name
+from benchmark.methods.registry import METHODS, method_name
 from benchmark.records import recorder
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from benchmark.records.verify import record_faults
+from benchmark.sharing.verify import record_faults
 from tests.conftest import record_of, tiny_experiment
 from tests.methods.golden import TRACES
 from tests.records.conftest import When

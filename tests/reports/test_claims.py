@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmark.papers.catalogue import ITEMS, items
 from benchmark.papers.item import Elsewhere, Item
+from benchmark.papers.items import ITEMS, items
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.judge import Estimate, Judged

@@ -9,8 +9,8 @@ import pytest
 from benchmark.cli.main import ROOT
 from benchmark.cli.report import on_disk
 from benchmark.errors import ConfigError
-from benchmark.papers.catalogue import ITEMS, VARIANTS
 from benchmark.papers.item import Item
+from benchmark.papers.items import ITEMS, VARIANTS
 from benchmark.records.collect import read_once, read_records
 from benchmark.verdicts.judge import Estimate, Judged
 from reports import findings

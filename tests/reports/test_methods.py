@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from benchmark.methods.catalogue import METHODS
+from benchmark.methods.registry import METHODS
 from benchmark.methods.semifl import SemiFL
 from benchmark.records.record import run_folder
 from benchmark.records.run import run

@@ -11,8 +11,8 @@ import pytest
 
 from benchmark.cli.main import ROOT
 from benchmark.methods.central import Central
-from benchmark.papers.catalogue import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.item import Item
+from benchmark.papers.items import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.scale import PROFILES
 from reports.exports import item_result
 from reports.paper_table import item_tables

@@ -33,8 +33,8 @@ from benchmark.errors import FsslError
 from benchmark.experiment import Experiment, Federation
 from benchmark.records.claim import PATIENCE, read
 from benchmark.records.record import is_recorded, read_run, run_folder
-from benchmark.records.verify import record_faults
-from sweeps import processes
+from benchmark.sharing.verify import record_faults
+from sweeps import workers
 from sweeps.launcher import launch
 from tests.conftest import tiny_experiment
 from tests.records import faults
@@ -55,7 +55,7 @@ def experiments(number: int) -> list[Experiment]:
 
 def slow_work(pipe: Connection, *arguments: Any) -> None:
     faults.sleep_before_rounds(ASLEEP)
-    processes._work(pipe, *arguments)
+    workers._work(pipe, *arguments)
 
 
 def slow_work_saved_each_round(pipe: Connection, *arguments: Any) -> None:
@@ -76,9 +76,9 @@ def _launch(runs: list[Experiment], results: Path, log: Path, work: Callable[...
     with open(log, "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    vars(processes)["_work"] = work
+    vars(workers)["_work"] = work
     try:
-        launch(processes.LocalWorkers(1, results), runs, results)
+        launch(workers.LocalWorkers(1, results), runs, results)
     except FsslError as error:
         print(f"fssl: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -163,7 +163,7 @@ def figures_of(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     results, whole, logs = (folder / name for name in ("results", "whole", "logs"))
     for place in (results, logs):
         place.mkdir()
-    peaceful = launcher(runs, whole, folder / "peaceful.log", processes._work)
+    peaceful = launcher(runs, whole, folder / "peaceful.log", workers._work)
     with faults.small_disk(results, DISK_MB) as mounted:
         options.full_disks = options.full_disks if mounted else 0
         came, wrong = chaos(results, logs, runs, options)

@@ -12,8 +12,8 @@ from benchmark.methods.central import FixMatch
 from benchmark.methods.fed_consist import FedConsist
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.ssfl import CRL, Grouping
-from benchmark.papers.catalogue import items
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.items import items
 from benchmark.records.copies import write_reference
 from benchmark.records.record import run_folder
 from benchmark.records.run import run

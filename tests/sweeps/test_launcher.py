@@ -16,7 +16,7 @@ import pytest
 from benchmark.errors import DiskFull, FsslError, Stopped
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import EngineOptions
-from benchmark.federated.start import starting
+from benchmark.federated.processes import starting
 from benchmark.files import cannot_write
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
@@ -26,8 +26,8 @@ from benchmark.records.run import run
 from sweeps import launcher
 from sweeps.launcher import Launch, RunFailed, launch
 from sweeps.plan import plan_of_runs
-from sweeps.processes import LocalWorkers
 from sweeps.status import status_of
+from sweeps.workers import LocalWorkers
 from tests.conftest import alive, record_of, tiny_experiment, wait_until
 from tests.sweeps.agents import FSSL, signalled, small_sweep
 from tests.sweeps.gates import Gated

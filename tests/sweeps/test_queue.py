@@ -15,7 +15,7 @@ import pytest
 from benchmark.cli import queue as cli_queue
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
-from benchmark.papers.catalogue import items
+from benchmark.papers.items import items
 from benchmark.records.copies import read_copy
 from benchmark.records.record import run_folder
 from sweeps import queue

@@ -16,11 +16,11 @@ import os, signal, sys
 from pathlib import Path
 
 from benchmark.errors import FsslError
-from benchmark.federated import start
+from benchmark.federated import processes
 from benchmark.federated.engines import EngineOptions
 from benchmark.records.run import run
 from sweeps.launcher import launch
-from sweeps.processes import LocalWorkers
+from sweeps.workers import LocalWorkers
 from sweeps.studies import read_study
 from sweeps.tune import Worker, tune
 from tests.conftest import ROOT, tiny_experiment

@@ -11,7 +11,7 @@ from benchmark.cli.sweep import COMMITTED, file_of_item
 from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.papers.arena import ENTRIES
-from benchmark.papers.catalogue import ITEMS, cell_named, items
+from benchmark.papers.items import ITEMS, cell_named, items
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.factors import METHODS, experiment_of

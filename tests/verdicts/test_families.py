@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.papers.catalogue import items
 from benchmark.papers.item import Family, Item
+from benchmark.papers.items import items
 from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under, closed, families_of, family_items, family_of, hash_of, owner
 from sweeps.plan import Seeds, plan, wanted

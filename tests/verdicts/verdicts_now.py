@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.cli.report import COMMITTED, on_disk
-from benchmark.papers.catalogue import ITEMS, VARIANTS
+from benchmark.papers.items import ITEMS, VARIANTS
 from benchmark.records.collect import read_once, read_records
 from benchmark.verdicts.judge import judge
 from benchmark.verdicts.results import counted

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import Experiment
-from benchmark.federated.start import CPU, hear, starting
+from benchmark.federated.processes import CPU, hear, starting
 from sweeps.launcher import RunDied, RunFailed, named
 
 SECONDS_TO_SAVE = 45.0  # from the request to stop until a process is killed: all of them end within a minute

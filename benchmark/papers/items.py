@@ -8,9 +8,9 @@ from benchmark.config import nearest
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers import arena, fedswitch, rscfed, sage, semifl, ssfl
+from benchmark.papers.claim_dates import registered
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.papers.own import read_own
-from benchmark.papers.registry import registered
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.papers.switches import departures
 from benchmark.papers.table import AS_PRINTED, Rule, Variant

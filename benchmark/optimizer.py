@@ -1,4 +1,4 @@
-"""SGD with Nesterov momentum or Adam, and the papers' learning-rate schedules.
+"""Define the optimizer of local steps, and the papers' learning-rate schedules.
 
 Schedules are functions of the local step, whose number counts over the whole run: step s of round t is (t - 1) T + s.
 """
@@ -76,11 +76,16 @@ class Steps(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGD(Checked):
-    """One optimizer for server and clients; `server_lr` where they differ."""
+class Optimizer(Checked):
+    """Describe the optimizer of server and clients: SGD, or Adam (`rule`).
+
+    Records name its kind "sgd" whatever the rule, because cell keys contain that word.
+    """
+
+    kind: ClassVar[str] = "sgd"
 
     lr: Positive = 0.03  # gamma
-    server_lr: Positive | None = None  # None: gamma
+    server_lr: Positive | None = None  # of the server, if it differs; None: gamma
     momentum: ShareBelow1 = 0.9  # share of the last step's direction
     nesterov: bool = True  # released code: train_LocalSGD.py:251; the paper does not say
     weight_decay: NotNegative = 1e-4  # L2, a step's share of the weights

@@ -13,14 +13,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmark.data.datasets import DATASETS, DataSet, at_hand, load
+from benchmark.data.datasets import DATASETS, DataSet, is_available, load
 from benchmark.data.folder import public_name
 from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
 from benchmark.experiment import NUMERICS, from_record
 from benchmark.numerics import CURRENT, numerics_in_words
 from benchmark.records import claim, state
-from benchmark.records.identity import differences, own_names
+from benchmark.records.identity import changed_inputs, own_names
 from benchmark.records.provenance import equal_bits_expected
 from benchmark.records.record import RunRecord, metrics_in, read_run, run_folder
 from benchmark.records.result import settings_of, sums_of
@@ -166,7 +166,7 @@ def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
         try:
             experiment = from_record(record.experiment)
             name = experiment.data.name
-            if not at_hand(name):
+            if not is_available(name):
                 absent.add(name)
                 continue
             key = (experiment.data, experiment.partition, experiment.federation.K, record.seed)
@@ -262,9 +262,9 @@ def compared(record: RunRecord, again: RunRecord) -> Retrained:
     """Compare a record with that of the same run which was trained again, as `retrain` says."""
     if equal_bits_expected(record.manifest, again.manifest):
         exact = not record.committed
-        differences = _differences(record, again, 0.0 if exact else ROUNDING)
+        changed_inputs = _differences(record, again, 0.0 if exact else ROUNDING)
         old_version = numerics_in_words(record.numerics)
-        return Retrained(exact=exact, without_diversity=old_version, trouble=next(differences, None))
+        return Retrained(exact=exact, without_diversity=old_version, trouble=next(changed_inputs, None))
     trouble = next(_other_data_or_length(record, again), None)
     name = "validation/accuracy" if record.experiment["evaluation"].get("validation") else "test/accuracy"
     old, new = record.last(name), again.last(name)
@@ -315,7 +315,7 @@ def why_not_here(record: RunRecord) -> str | None:
         EngineOptions().as_recorded(record.manifest)
     except ConfigError as error:  # an engine that is withdrawn, or a device that is not here
         return str(error)
-    return next(iter(differences(record.experiment, record.manifest, finished=True)), None)
+    return next(iter(changed_inputs(record.experiment, record.manifest, finished=True)), None)
 
 
 def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[str]:

@@ -29,7 +29,7 @@ from benchmark.records.copies import copied, copy_of
 from benchmark.records.identity import files_of, hash_of, module_of, own_names
 from benchmark.records.record import RunRecord
 from benchmark.records.schema import Wanted, check
-from benchmark.records.verify import check_records
+from benchmark.sharing.verify import check_records
 
 SUBMITTED = "submitted"  # folder of the results: accepted bundles, and beside each what was trained again
 LARGEST, UNPACKED, MOST = 100_000_000, 1 << 28, 5_000  # bytes of a bundle, of its records as text; members

@@ -1,1 +1,0 @@
-"""SGD and learning-rate schedules, as values of an experiment."""

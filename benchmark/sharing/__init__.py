@@ -1,0 +1,1 @@
+"""Check records, and send them to others."""
