@@ -22,7 +22,9 @@ from benchmark.optimizer import Constant
 from benchmark.records.collect import read_records
 from benchmark.records.provenance import hardware
 from benchmark.records.record import RunRecord
-from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, CountingEngine
+from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, RoundCounter
+from sweeps.speed import speed_for
+from sweeps.stand_in import stand_in
 from sweeps.status import RunStatus
 
 MILD = 1e-3  # a learning rate with which nothing diverges
@@ -131,22 +133,23 @@ def _count(run: Experiment, device: str) -> RunCost:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        engine = CountingEngine(run, device)
-        warm = engine.play(1) if warm_rounds else Cost()
-        later = _typical(engine, warm_rounds + 1, rounds - 1) if warm_rounds < rounds - 1 else None
+        environment = stand_in(run)
+        counter = RoundCounter(environment, speed_for(environment, device).seconds_of)
+        warm = counter.play(1) if warm_rounds else Cost()
+        later = _typical(counter, warm_rounds + 1, rounds - 1) if warm_rounds < rounds - 1 else None
         # Reports of the few rounds that are played decide nothing.
-        last = later if later and BY_REPORTS in later.notes else engine.play(rounds)
+        last = later if later and BY_REPORTS in later.notes else counter.play(rounds)
     finally:
         torch.set_num_threads(threads)
     before_last = min(warm_rounds, rounds - 1)
     return RunCost(rounds=rounds, warm_rounds=before_last, warm=warm, later=later or last, last=last)
 
 
-def _typical(engine: CountingEngine, first: int, last: int) -> Cost:
+def _typical(counter: RoundCounter, first: int, last: int) -> Cost:
     """The cost of one of these rounds: the mean over a sample where they differ."""
     sample: list[Cost] = []
     for number in sorted({first + (last - first) * index // (SAMPLED - 1) for index in range(SAMPLED)}):
-        sample.append(engine.play(number))
+        sample.append(counter.play(number))
         if BY_REPORTS in sample[0].notes or (len(sample) == ALIKE and _equal(sample)):
             break
     mean = sum(sample, Cost()) * (1 / len(sample))

@@ -1,51 +1,41 @@
-"""Counts what a round costs, by playing it without data.
+"""Counts what a round costs: the method's own `round` is played with weights that have shapes and no numbers.
 
-The method's own `round` gives out its jobs. Each job is started, and `steps_of` counts its local steps. The first job
-of a kind is trained for one real step of at most 32 images; its outcome stands for all jobs of the kind. Between jobs
-weights are thin: one number in place of each tensor. Averages then cost nothing, and methods that compute with weights
-still find numbers. A stand-in replaces the data set: of its size, with equally large classes and clients, and the same
-picture for all images.
+Each job is started, and `steps_of` counts its local steps. One local step of each kind of job is taken, on torch's meta
+device; its FLOPs and its outcome stand for all jobs of the kind. A stand-in replaces the data set.
 
-Legend: N images, D classes.
+Legend: N images of a batch, C channels, H W pixels.
 """
 
-import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from benchmark.data.datasets import DATASETS, DataSet, load
-from benchmark.data.partition import Iid
-from benchmark.data.split import Split, split
-from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.federated.batches import sources_of, steps_of
-from benchmark.federated.devices import prepare_torch
-from benchmark.federated.environment import Environment, Part, prepare, weights_of
-from benchmark.federated.evaluate import chunk_of, logits_of
-from benchmark.federated.jobs import JobReader, JobRunner, keeper_of
-from benchmark.federated.processes import CPU
+from benchmark.federated.batches import LocalBatch, sources_of, steps_of
+from benchmark.federated.environment import Environment, Part, weights_of
+from benchmark.federated.evaluate import CHUNK
+from benchmark.federated.jobs import keeper_of
+from benchmark.federated.ledger import PseudoLabelQuality
+from benchmark.federated.local import module_class, outcome_of, train
 from benchmark.federated.trees import moved, tree_bytes
-from benchmark.methods.calls import finished, first_state, play_round, started
-from benchmark.methods.protocol import SERVER, Job, Limit, Local, Method, Outcome, PartName, Reader, Tree, Weights
-from benchmark.models.build import FlopCounter, Model, build, forward_flops
-from benchmark.streams import numpy_stream, torch_stream
+from benchmark.methods.calls import finished, first_state, play_round, started, voters_of
+from benchmark.methods.protocol import SERVER, Batch, Job, Local, Outcome, Tree, Weights
+from benchmark.models.build import Model, build
+from benchmark.models.classifier import ImageShape
+from benchmark.streams import numpy_stream
+from sweeps.meta import META, WithoutNumbers, numbered
+from sweeps.stand_in import SureReader
 
-IMAGES = 32  # of each stream in a timed step, at most
-HEAVY = 1e10  # FLOPs of a step on so many images; one with more takes as long as evaluation does for as many FLOPs
-PASS_FLOPS = 1e10  # of the evaluation that is timed
-TIMED_SECONDS, TIMED_STEPS = 0.04, 16  # a step is timed for about so long, and so many times at most
 ROUND_SECONDS = 0.003  # of a round: the Trainer, the record and the observers, as measured
-SURE = 50.0  # a logit among zeros: probability 1 in float32
 
 AT_MOST = "all pseudo-labels are taken as confident: where steps, bytes or time depend on them, this is the most"
 BY_REPORTS = "what the server sends depends on what clients report: bytes down are those of the first round"
-AT_LEAST = "some methods send only what has changed: their bytes are those of small changes, the least"
+WHOLE_CHANGES = "some methods send only what has changed: their bytes are those of whole weights, the most"
 ESTIMATED = "the rounds differ: counted on a sample of them, so the totals are estimates"
 
 
@@ -78,333 +68,164 @@ class Cost:
 NUMBERS = [f.name for f in fields(Cost) if f.name != "notes"]
 
 
-def stand_in(experiment: Experiment) -> Environment:
-    """The run's environment over a set of the data set's size: equally large classes and clients, one image for all.
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a device has to do."""
 
-    A user's own folder of images is loaded for its size. Raises ConfigError where method and setting do not fit.
-    """
-    settings = experiment.data
-    even = replace(experiment, partition=Iid(), data=replace(settings, pooled_test=0))
-    data = _stand_in_set(settings.name, settings.pooled_test)
-    return prepare(even, data=data, split=lambda labels_N, **rule: _split_of(len(labels_N), **rule))
+    flops: float = 0
+    operations: float = 0  # that it is given one after another
+    views: Mapping[str, float] = field(default_factory=dict)  # images to make, by the name of their view
 
 
-@cache
-def _stand_in_set(name: str, pooled_test: int) -> DataSet:
-    known = DATASETS.get(name) or load(name)
-    shape, num_classes = known.image_shape, known.num_classes
-    if isinstance(known, DataSet):
-        N_train, N_test, N_extra = len(known.train_labels_N), len(known.test_labels_N), 0
-    else:
-        N_train, N_test, N_extra = known.train, known.test, known.extra
-    if pooled_test:  # no image is moved for it
-        if pooled_test >= N_train + N_test:
-            raise ConfigError(f"pooled_test: {pooled_test} of the {N_train + N_test:,} images of {name}; choose fewer")
-        N_train, N_test = N_train + N_test - pooled_test, pooled_test
-    image_CHW = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    return DataSet(
-        name=name,
-        train_images_NCHW=image_CHW.expand(N_train, *shape),
-        train_labels_N=torch.arange(N_train) % num_classes,
-        test_images_NCHW=image_CHW.expand(N_test, *shape),
-        test_labels_N=torch.arange(N_test) % num_classes,
-        unlabelled_images_NCHW=image_CHW.expand(N_extra, *shape) if N_extra else None,
-        classes=tuple(map(str, range(num_classes))),
-        mean=(0.5,) * shape[0],
-        std=(0.5,) * shape[0],
-        content_hash="stand-in",
-    )
-
-
-@cache
-def _split_of(N: int, *, num_classes: int, **rule: Any) -> Split:
-    """How a stand-in of N images is divided; many runs share it."""
-    return split(np.arange(N) % num_classes, num_classes, **rule)
-
-
-# --- the engine ---------------------------------------------------------------------------------------------------
-
-
-# By kind of job, network, shape of the data, augmentation and device, since many cells share them: what a job of this
-# kind leaves, and what a local step costs, with the bytes that the whole job sends.
-_steps: dict[Hashable, tuple[Outcome, Cost]] = {}
-
-
-class CountingEngine:
+class RoundCounter:
     """Counts the rounds of a new run. Private state is kept from round to round."""
 
-    def __init__(self, experiment: Experiment, device: str = CPU, *, timed: bool = True) -> None:
-        """Raises ConfigError where the run itself would. `timed`: steps and passes are timed, too."""
-        self._device = torch.device(device)
-        self._timed = timed
-        prepare_torch(self._device, experiment.precision)
-        self._environment = stand_in(experiment)
-        setup = replace(self._environment.setup(), initial_weights=self._initial_weights)
-        self._state = first_state(experiment.method, setup)
+    def __init__(self, environment: Environment, seconds_of: Callable[[Work], float] = lambda work: 0.0) -> None:
+        """Count in a `stand_in` of the run's environment. `seconds_of` estimates how long a device works."""
+        self._seconds_of = seconds_of
+        self._environment = environment
+        self._networks: dict[Model | None, nn.Module] = {}
+        self._kinds: dict[Hashable, tuple[Outcome, Cost]] = {}  # of jobs: what one leaves, and what its step costs
+        self._numbers = WithoutNumbers()
+        setup = replace(environment.setup(), initial_weights=self._initial_weights)
+        with self._numbers:
+            self._state = first_state(environment.experiment.method, setup)
         self._kept: dict[str, Tree] = dict(self._state.clients)
-        self._plain = _Runner(self._environment, device=device)
-        self._fast = _Runner(self._environment, device=device, fast=True)  # as launchers train
         self._cost = Cost()
-
-    def _initial_weights(self, model: Model | None = None) -> Weights:
-        initial = network_of(self._environment, model)[0]
-        return thin(initial, initial)
 
     def play(self, number: int) -> Cost:
-        """What this round costs, with its share of the measurements; rounds are played in ascending order."""
-        method, evaluation = self._environment.experiment.method, self._environment.experiment.evaluation
+        """Count what this round costs, with its share of the measurements; rounds are played in ascending order."""
+        environment, method = self._environment, self._environment.experiment.method
         self._cost = Cost()
         world = replace(
-            self._environment.world(number, lambda jobs: self._fit(jobs, number)),
-            generator=lambda *names: numpy_stream(0, "round", number, *names),  # the same for every seed
+            environment.world(number, lambda jobs: self._fit(jobs, number)),
+            initial_weights=self._initial_weights,
+            generator=partial(numpy_stream, 0, "round", number),  # the same for every seed
         )
-        self._state, _ = play_round(method, replace(self._state, clients=self._kept), world)
-        voters = method.voters(self._state) if hasattr(method, "voters") else []
-        tested = self._environment.split.validation_N if evaluation.validation else self._environment.data.test_labels_N
-        seconds = max(1, len(voters)) * len(tested) * self._pass_seconds() / evaluation.every
+        with self._numbers:
+            self._state, _ = play_round(method, replace(self._state, clients=self._kept), world)
+            networks = max(1, len(voters_of(method, self._state)))
+        evaluation = environment.experiment.evaluation
+        tested = environment.split.validation_N if evaluation.validation else environment.data.test_labels_N
+        passes = self._passes({"plain": networks * len(tested)})
         notes = (BY_REPORTS,) if getattr(method, "sends_by_reports", False) else ()
-        return self._cost + Cost(seconds=seconds + ROUND_SECONDS, notes=notes)
+        return self._cost + Cost(seconds=passes.seconds / evaluation.every + ROUND_SECONDS, notes=notes)
+
+    def _initial_weights(self, model: Model | None = None) -> Weights:
+        return weights_of(self._network(model))
+
+    def _network(self, model: Model | None) -> nn.Module:
+        if model not in self._networks:
+            data, of_run = self._environment.data, self._environment.experiment.model
+            network = build(model or of_run, data.image_shape, data.num_classes, seed=0)
+            self._networks[model] = network.to(META)
+        return self._networks[model]
 
     def _fit(self, jobs: Sequence[Job], number: int) -> Iterator[Outcome]:
         for job in jobs:
-            initial = network_of(self._environment, job.network)[0]
-            private = self._kept.get(keeper_of(job))
-            job = replace(job, receives=whole(job.receives, initial))
-            outcome, cost = self._counted(job, number, private and whole(private, initial))
-            at_client = job.key.client >= 0
-            self._cost += (
-                replace(cost, bytes_down=tree_bytes(job.receives, self._environment.tied))
-                if at_client
-                else replace(cost, bytes_up=0)
-            )
+            outcome, cost = self._counted(job, number)
+            if job.key.client >= 0:
+                self._cost += replace(cost, bytes_down=self._bytes(job.receives))
+            else:  # what stays at the server crosses no network
+                self._cost += replace(cost, bytes_up=0)
             if outcome.private is not None:
                 self._kept[keeper_of(job)] = outcome.private
             yield outcome
 
-    def _counted(self, job: Job, number: int, private: Tree | None) -> tuple[Outcome, Cost]:
-        """What the job leaves, and its cost without the bytes that it receives."""
-        reader = SureReader(self._environment, job, number)
-        local = started(job.update, job.receives, private, reader)
-        read = reader.images_read
-        cost = Cost(
-            flops=read and read * network_of(self._environment, job.network)[1],
-            seconds=read and read * self._pass_seconds(job.network),
-            notes=(AT_MOST,) if reader.predicted else (),
-        )
+    def _bytes(self, tree: Tree) -> int:
+        return tree_bytes(tree, self._environment.tied)
+
+    def _counted(self, job: Job, number: int) -> tuple[Outcome, Cost]:
+        """Return what the job leaves, and its cost without the bytes that it receives."""
+        environment = self._environment
+        reader = SureReader(environment, job, number)
+        local = started(job.update, job.receives, self._kept.get(keeper_of(job)), reader)
+        cost = self._passes(reader.images_read, job.network) + Cost(notes=(AT_MOST,) if reader.predicted else ())
         if local is None:  # this client sits out
             return Outcome(key=job.key, sends={}), cost
         if not local.trainable:  # the job only reads
             sends = finished(job.update, local)
-            return Outcome(key=job.key, sends=sends, private=local.private), cost + Cost(
-                bytes_up=tree_bytes(sends, self._environment.tied)
-            )
-        run, data = self._environment.experiment, self._environment.data
-        of_run = (alike(run.optimizer), run.model, run.precision, run.data.augmentation)
-        kind = (kind_of(job, local), *of_run, data.image_shape, data.num_classes, self._device, self._timed)
-        if kind not in _steps:
-            _steps[kind] = self._step(job, private, number)
-        outcome, step = _steps[kind]
-        steps = steps_of(job, sources_of(job, self._environment, number, local.selected))
-        cost += replace(step * steps, bytes_up=step.bytes_up)
-        if exact := run.evaluation.gradient_diversity_every:
-            batch = max(stream.batch_size for stream in job.data.values())
-            cost += Cost(seconds=step.seconds * self._environment.sizes.get(job.key.client, 0) / batch / exact)
+            outcome = Outcome(key=job.key, sends=sends, private=local.private)
+            return outcome, cost + Cost(bytes_up=self._bytes(sends))
+        sources = sources_of(job, environment, number, local.selected)
+        batches = {name: min(stream.batch_size, len(sources[name])) for name, stream in job.data.items()}
+        weight_sets = (tuple(local.trainable), tuple(local.frozen))
+        kind = (repr(job.update), job.network, job.key.client == SERVER, *batches.items(), *weight_sets)
+        if kind not in self._kinds:
+            self._kinds[kind] = self._step(job, local, sources, batches)
+        outcome, step = self._kinds[kind]
+        cost += replace(step * steps_of(job, sources), bytes_up=step.bytes_up)
+        if every := environment.experiment.evaluation.gradient_diversity_every:
+            passes = environment.sizes.get(job.key.client, 0) / max(batches.values())
+            cost += Cost(seconds=step.seconds * passes / every)
         return replace(outcome, key=job.key), cost
 
-    def _step(self, job: Job, private: Tree | None, number: int) -> tuple[Outcome, Cost]:
-        """What a job leaves whose local step has confident pseudo-labels, and the cost of a whole step.
+    def _step(
+        self, job: Job, local: Local, sources: Mapping[str, Part], batches: Mapping[str, int]
+    ) -> tuple[Outcome, Cost]:
+        """Return what the job leaves after a step of each phase, and the cost of one of these steps.
 
-        FLOPs are counted on one image, since they are proportional; on two, where a batch norm refuses one.
+        `batches`: images of each stream in a step.
         """
-        smallest = min(stream.batch_size for stream in job.data.values())
-        sends_changes = getattr(job.update, "sends_changes", False)  # then bytes depend on the gradients
-
-        def counted(images: int) -> tuple[Outcome, float]:
-            few = part_of(job, images / smallest)
-            # Of the plain step: torch has no formula for some kernels of the fast one.
-            with FlopCounter(gradients=sends_changes) as counter:
-                return self._plain.run(few, number, private), counter.flops / images_a_step(few)
-
-        try:
-            outcome, of_image = counted(1)
-        except Exception:  # whatever a network raises that cannot take one image
-            outcome, of_image = counted(2)
-        initial = network_of(self._environment, job.network)[0]
-        sends, kept = (moved(tree, torch.device(CPU)) for tree in (outcome.sends, outcome.private))
-        flops = of_image * images_a_step(job) / len(job.update.phases)
+        network, run = self._network(job.network), self._environment.experiment
+        streams, views = {}, Counter[str]()
+        for name, size in batches.items():
+            streams[name] = empty_batch(self._environment, job.data[name].views, sources[name], size)
+            views.update(dict.fromkeys(job.data[name].views, size))
+        flops, operations = self._numbers.flops, self._numbers.operations
+        outcome = outcome_of_step(job, local, network, run, streams)
+        work = Work(flops=self._numbers.flops - flops, operations=self._numbers.operations - operations, views=views)
+        phases = len(job.update.phases)
         cost = Cost(
             local_steps=1,
-            flops=flops,
-            bytes_up=tree_bytes(sends, self._environment.tied),
-            seconds=self._step_seconds(job, private, number, flops) if self._timed else 0.0,
-            notes=(AT_LEAST,) if sends_changes else (),
+            flops=work.flops / phases,
+            bytes_up=self._bytes(outcome.sends),
+            seconds=self._seconds_of(work) / phases,
+            notes=(WHOLE_CHANGES,) if getattr(job.update, "sends_changes", False) else (),
         )
-        return replace(outcome, sends=thin(sends, initial), private=kept and thin(kept, initial)), cost
+        sends, private = (numbered(tree, network.state_dict()) for tree in (outcome.sends, outcome.private))
+        return replace(outcome, sends=sends, private=private), cost
 
-    def _pass_seconds(self, model: Model | None = None) -> float:
-        return pass_seconds(self._environment, self._device, model) if self._timed else 0.0
-
-    def _step_seconds(self, job: Job, private: Tree | None, number: int, flops: float) -> float:
-        few = part_of(job, IMAGES / max(stream.batch_size for stream in job.data.values()))
-        share = images_a_step(job) / images_a_step(few) / len(job.update.phases)
-        on_cpu, precision = self._device.type == CPU, self._environment.experiment.precision
-        if on_cpu and precision == "fp32" and flops / share > HEAVY:
-            forward = network_of(self._environment, job.network)[1]
-            return flops * pass_seconds(self._environment, self._device, job.network) / forward
-        first = self._seconds(few, private, number)  # makes its network and takes its memory
-        steps = max(1, min(TIMED_STEPS, round(TIMED_SECONDS / first))) if on_cpu else TIMED_STEPS
-        return self._seconds(replace(few, limit=Limit(steps=steps)), private, number) / steps * share
-
-    def _seconds(self, job: Job, private: Tree | None, number: int) -> float:
-        began = clock(self._device)
-        self._fast.run(job, number, private)
-        return clock(self._device) - began
+    def _passes(self, images: Mapping[str, int], model: Model | None = None) -> Cost:
+        """Count passes of images, by their view, through a network in evaluation mode."""
+        if not images:
+            return Cost()
+        data = self._environment.data
+        one = pass_of(model or self._environment.experiment.model, data.image_shape, data.num_classes)
+        N = sum(images.values())
+        work = Work(flops=N * one.flops, operations=-(-N // CHUNK) * one.operations, views=images)
+        return Cost(flops=work.flops, seconds=self._seconds_of(work))
 
 
-def part_of(job: Job, share: float) -> Job:
-    """One step of the job, with so much of each stream's batch, and at least one image."""
-    batches = {name: max(1, round(min(1, share) * stream.batch_size)) for name, stream in job.data.items()}
-    data = {name: replace(stream, batch_size=batches[name]) for name, stream in job.data.items()}
-    return replace(job, data=data, limit=Limit(steps=1))
+def empty_batch(environment: Environment, views: Sequence[str], source: Part, size: int) -> Batch:
+    """Return a batch on the meta device, with labels where the source has some."""
+    images_NCHW = torch.empty(size, *environment.data.image_shape, device=META)
+    numbers_N = torch.empty(size, dtype=torch.int64, device=META)
+    return Batch(
+        views=dict.fromkeys(views, images_NCHW),
+        labels_N=None if source.labels_N is None else numbers_N,
+        pseudo_labels_N=None if source.pseudo_labels_N is None else numbers_N,
+        positions_N=numbers_N,
+    )
 
 
-def images_a_step(job: Job) -> int:
-    return sum(stream.batch_size * len(stream.views) for stream in job.data.values())
-
-
-def kind_of(job: Job, local: Local) -> Hashable:
-    """Equal for jobs of which a local step is equal work, and which leave equal trees."""
-    streams = tuple(sorted(job.data.items()))
-    weight_sets = (tuple(local.trainable), tuple(local.frozen))
-    return alike(job.update), job.network, job.key.client == SERVER, streams, *weight_sets
-
-
-def alike(value: Any) -> Hashable:
-    """What of a setting decides a step's work: whether a number is 0, and how many of something."""
-    if is_dataclass(value):
-        parts = (alike(getattr(value, f.name)) for f in fields(value))
-        return (*parts,) if isinstance(value, Method) else (type(value), *parts)  # methods share updates
-    if isinstance(value, Mapping):
-        return tuple((name, alike(part)) for name, part in value.items())
-    if isinstance(value, int | float):
-        return value == 0
-    return value.shape if isinstance(value, Tensor) else len(value) if isinstance(value, tuple) else repr(value)
-
-
-def thin(tree: Mapping[str, Any], initial: Weights) -> Tree:
-    """The tree with one number in place of each weight of the network; what has another shape stays as it is."""
-    result = dict(tree)
-    for name, value in tree.items():
-        if name in initial:  # whole, or a mapping of its changes (FedMatch)
-            known = initial[name]
-            whole_one = isinstance(value, Mapping) or value.shape == known.shape
-            result[name] = known.reshape(-1)[:1].reshape((1,) * known.dim()) if whole_one else value
-        elif isinstance(value, Mapping):
-            result[name] = thin(value, initial)
-    return result
-
-
-def whole(tree: Mapping[str, Any], initial: Weights) -> Tree:
-    """The tree with the network's initial weights in place of thin ones."""
-    result = dict(tree)
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            result[name] = whole(value, initial)
-        elif name in initial and value.numel() == 1:
-            result[name] = initial[name].to(value.dtype)
-    return result
-
-
-# --- one local step -----------------------------------------------------------------------------------------------
-
-
-_networks: dict[Hashable, dict[Model | None, nn.Module]] = {}  # shared by runners, since to build one takes long
-
-
-class _Runner(JobRunner):
-    """Finds all pseudo-labels confident, which takes longest, and passes every image through the network."""
-
-    leaves_out = False
-
-    def __init__(self, environment: Environment, *, device: str, fast: bool = False) -> None:
-        super().__init__(environment, device=device, fast=fast)
-        run, data = environment.experiment, environment.data
-        same = (run.model, run.precision, data.image_shape, data.num_classes, device, fast)
-        self._networks = _networks.setdefault(same, self._networks)
-
-    def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
-        return SureReader(self._environment, job, round_number)
-
-
-def clock(device: torch.device) -> float:
-    """CPU seconds of this process; of a CUDA device the time, once it has done all that it was given."""
-    if device.type == CPU:
-        return time.process_time()
-    torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-class SureReader(JobReader):
-    """A reader without images: every prediction is certain, the classes in turn; images are only counted."""
-
-    def __init__(self, environment: Environment, job: Job, number: int) -> None:
-        draw = torch_stream(0, "cost", number, job.key.client, job.key.draw)
-        super().__init__(environment, nn.Identity(), job.key.client, number, draw)
-        self.images_read, self.predicted = 0, False
-
-    def _read(self, part: PartName) -> int:
-        N = len(self._environment.part(self._holder, part, self._round))
-        self.images_read += N
-        return N
-
-    def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
-        self.predicted = True
-        N, D = self._read(part), self._environment.data.num_classes
-        return SURE * nn.functional.one_hot(torch.arange(N) % D, D).float()
-
-    def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
-        N = self._read(part)
-        of_norms = ("running_mean", "running_var")
-        statistics = {name: value.double() for name, value in weights.items() if name.endswith(of_norms)}
-        return (statistics, N if pooled else -(-N // batch_size)) if N else ({}, 0)
-
-    def on_noise(self, weights: Weights) -> Tensor:
-        self.images_read += 1
-        return torch.zeros(self._environment.data.num_classes)
-
-
-# --- the network --------------------------------------------------------------------------------------------------
-
-
-def network_of(environment: Environment, model: Model | None = None) -> tuple[Weights, int]:
-    """The initial weights of the experiment's network, or a sub-network, and the FLOPs of one image's forward pass."""
-    data = environment.data
-    return _network_of(model or environment.experiment.model, data.image_shape, data.num_classes)
+def outcome_of_step(
+    job: Job, local: Local, network: nn.Module, run: Experiment, streams: Mapping[str, Batch]
+) -> Outcome:
+    """Return what the job leaves after one local step of each of its phases, all on the meta device."""
+    local = replace(local, **{name: moved(getattr(local, name), META) for name in ("trainable", "frozen", "momentum")})
+    module = module_class(job)(job, local, network, run.optimizer, lambda step: 1.0)
+    module.fused = False  # torch has no such kernel for the meta device
+    phases = range(len(job.update.phases))
+    momentum = train(module, [LocalBatch(streams=streams, truth_N=None, phase=phase) for phase in phases])
+    module.pseudo = PseudoLabelQuality()  # that of no pseudo-labels: these have no numbers
+    return outcome_of(job, module, momentum)
 
 
 @cache
-def _network_of(model: Model, image_shape: tuple[int, int, int], num_classes: int) -> tuple[Weights, int]:
-    network = build(model, image_shape, num_classes, seed=0)
-    return weights_of(network), forward_flops(network, image_shape)
-
-
-_pass_seconds: dict[Hashable, float] = {}
-
-
-def pass_seconds(environment: Environment, device: torch.device, model: Model | None = None) -> float:
-    """Seconds of one image's pass in evaluation mode, with its view, in chunks as they are evaluated."""
-    data = environment.data
-    key = (model or environment.experiment.model, data.image_shape, data.num_classes, device)
-    if key not in _pass_seconds:
-        chunk = min(chunk_of(data.image_shape, device), len(data.test_labels_N))
-        affordable = round(PASS_FLOPS / network_of(environment, model)[1]) if device.type == CPU else chunk
-        N = max(1, min(chunk, affordable))
-        images_NCHW, positions_N = data.test_images_NCHW[:N].to(device), torch.arange(N, device=device)
-        part = Part(images_NCHW=images_NCHW, positions_N=positions_N, labels_N=None, truth_N=None)
-        network = environment.network(model, device)
-        if chunk == N:
-            logits_of(network, environment, part)  # takes its memory: of a heavy network a small share of a pass
-        began = clock(device)
-        logits_of(network, environment, part)
-        _pass_seconds[key] = (clock(device) - began) / N
-    return _pass_seconds[key]
+def pass_of(model: Model, image_shape: ImageShape, num_classes: int) -> Work:
+    """Count the forward pass of one image in evaluation mode."""
+    network = build(model, image_shape, num_classes, seed=0).to(META).eval()
+    with WithoutNumbers() as counter, torch.no_grad():
+        network(torch.empty(1, *image_shape, device=META))
+    return Work(flops=counter.flops, operations=counter.operations, views={"plain": 1})

@@ -17,7 +17,8 @@ from benchmark.optimizer import Constant
 from benchmark.records.identity import own_names
 from benchmark.records.record import RunRecord
 from sweeps.cost import MILD, SAMPLED
-from sweeps.counting import AT_LEAST, AT_MOST, BY_REPORTS, Cost, CountingEngine
+from sweeps.counting import AT_MOST, BY_REPORTS, WHOLE_CHANGES, Cost, RoundCounter
+from sweeps.stand_in import stand_in
 
 COUNTS: Mapping[str, str] = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
 SAT_OUT = "comm/sat_out"
@@ -102,9 +103,9 @@ def _expected_of(run: Experiment, further: frozenset[int]) -> Expected:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        engine = CountingEngine(run, timed=False)
-        warm = engine.play(1) if warm_rounds else Cost()
-        sample = [engine.play(number) for number in sorted({first, rounds, *further}) if first <= number <= rounds]
+        counter = RoundCounter(stand_in(run))
+        warm = counter.play(1) if warm_rounds else Cost()
+        sample = [counter.play(number) for number in sorted({first, rounds, *further}) if first <= number <= rounds]
     finally:
         torch.set_num_threads(threads)
     notes = {note for cost in (warm, *sample) for note in cost.notes}
@@ -119,7 +120,7 @@ def _expected_of(run: Experiment, further: frozenset[int]) -> Expected:
         differ |= {what: OFF for what in COUNTS if what != "local_steps" or often}
         same -= set(COUNTS)
     unknown = set[str]()
-    if AT_LEAST in notes:  # what is sent depends on the gradients
+    if WHOLE_CHANGES in notes:  # what is sent depends on the gradients
         unknown = {"bytes_up", "bytes_down"}
     if BY_REPORTS in notes:
         same -= {"bytes_down"}

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, imported, nearest
 from benchmark.errors import ConfigError, one_line
@@ -177,41 +176,22 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-class FlopCounter(TorchDispatchMode):
-    """Counts `flops` of convolutions and matrix products by torch's own formulas, on a CPU.
-
-    `gradients`: without them those of convolutions, two thirds of a step's work, are counted and not computed: zeros.
-    Torch's counter takes ten times as long, since it asks of every other operation whether it is made of these.
-    """
-
-    def __init__(self, *, gradients: bool = True) -> None:
-        from torch.utils.flop_counter import flop_registry  # a fifth of a second to import, which few need
-
-        super().__init__()
-        self.flops, self._formulas, self._gradients = 0, flop_registry, gradients
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False: torch would load its compiler, and ask it at every operation."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.ops.aten.convolution_backward.default and not self._gradients:
-            shapes = (args[1].shape, args[2].shape, args[3])  # of the images, the kernel and the bias
-            result = tuple(args[0].new_zeros(s) if wanted else None for s, wanted in zip(shapes, args[-1], strict=True))
-        else:
-            result = func(*args, **kwargs)
-        if formula := self._formulas.get(func._overloadpacket):
-            self.flops += formula(*args, **kwargs, out_val=result)
-        return result
-
-
 def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
-    """Floating-point operations of one image's forward pass. A multiplication and its addition count as two;
-    convolutions and linear layers are counted. A copy of the module runs in evaluation mode; `module` is not
-    changed."""
+    """Count the floating-point operations of one image's forward pass in evaluation mode.
+
+    A multiplication and its addition count as two; convolutions and linear layers are counted. `module` is not changed.
+    """
+    flops = 0
+
+    def add(layer: nn.Module, inputs: Any, output: Tensor) -> None:
+        nonlocal flops
+        products = layer.get_parameter("weight")[0].numel()  # for each number of the output
+        flops += 2 * products * output.numel()
+
     own = copy.deepcopy(module).cpu().eval()
-    with FlopCounter() as counter, torch.no_grad():
+    for layer in own.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(add)
+    with torch.no_grad():
         own(torch.zeros(1, *image_shape))
-    return counter.flops
+    return flops

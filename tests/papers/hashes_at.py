@@ -18,9 +18,10 @@ def contrasts_of(claim: Any) -> tuple[dict[str, float], ...]:
 
 def hash_of(claim: Any, keys: dict[str, str]) -> str:
     """Compute the claim's hash; `keys` has the key of each cell by its label."""
-    terms = [
-        tuple(sorted((keys.get(label, label), float(w)) for label, w in cells.items())) for cells in contrasts_of(claim)
-    ]
+    terms = []
+    for cells in contrasts_of(claim):
+        weights = [(keys.get(label, label), float(weight)) for label, weight in cells.items()]
+        terms.append(tuple(sorted(weights)))
     is_main = getattr(claim, "main", False)
     fixed = (claim.quote, claim.source, claim.form, claim.endpoint, claim.metric, float(claim.least), is_main)
     return hashlib.sha256(json.dumps((terms, *fixed)).encode()).hexdigest()[:16]
@@ -28,7 +29,10 @@ def hash_of(claim: Any, keys: dict[str, str]) -> str:
 
 def hashes(profile: str) -> set[str]:
     """Compute the hashes of all items; an item that has no such profile has none."""
-    from benchmark.papers import items as paper_items
+    try:
+        from benchmark.papers import items as paper_items
+    except ImportError:  # an older commit
+        from benchmark.papers import catalogue as paper_items  # type: ignore
 
     found = set()
     for build in (*paper_items.ITEMS.values(), *getattr(paper_items, "VARIANTS", {}).values()):

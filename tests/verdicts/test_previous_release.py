@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmark.papers.catalogue import items
+from benchmark.papers.items import items
 from benchmark.records.copies import read_copy
 from benchmark.verdicts.rule import RULE_VERSION
 from tests.conftest import ROOT

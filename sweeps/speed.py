@@ -1,0 +1,137 @@
+"""Times a device, so that counted work becomes seconds.
+
+Two sizes of a plain training step say how long an operation takes and how long a FLOP; each view is timed apart. A step
+of any job then takes as long as its operations, FLOPs and views together.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from benchmark.data.augment import VIEWS, Augmentation, make_views
+from benchmark.experiment import Precision
+from benchmark.federated.batches import SPAN, LocalBatch
+from benchmark.federated.devices import memory_format, prepare_torch
+from benchmark.federated.environment import Environment, weights_of
+from benchmark.federated.local import ServerModule, train
+from benchmark.federated.machine import faster_products
+from benchmark.federated.processes import CPU
+from benchmark.methods.protocol import SERVER, Batch, Job, Key, Limit, Local
+from benchmark.methods.shared import ServerUpdate
+from benchmark.models.build import Model, build
+from benchmark.models.classifier import ImageShape
+from benchmark.optimizer import Optimizer
+from sweeps.counting import Work
+from sweeps.meta import META, WithoutNumbers
+
+FEW, MANY = 2, 32  # images of the timed steps, the smallest that every norm can be trained on and a usual one
+AFFORDABLE = 1e10  # FLOPs of a timed step on a CPU: of a heavy network it has fewer images
+TIMED_SECONDS, TIMED_TIMES = 0.04, 16  # what is timed is done for about so long, and so many times at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """How many seconds a device takes for an operation, for a FLOP, and for an image of each view."""
+
+    operation: float
+    flop: float
+    views: Mapping[str, float]
+
+    def seconds_of(self, work: Work) -> float:
+        in_views = sum(images * self.views[view] for view, images in work.views.items())
+        return work.operations * self.operation + work.flops * self.flop + in_views
+
+
+def speed_for(environment: Environment, device: str) -> Speed:
+    """Time the device with a run's network and views; what runs share is timed once."""
+    run, data = environment.experiment, environment.data
+    operation, flop = _of_steps(run.model, data.image_shape, data.num_classes, run.precision, device)
+    return Speed(operation=operation, flop=flop, views=_of_views(run.data.augmentation, data.image_shape, device))
+
+
+@cache
+def _of_steps(
+    model: Model, image_shape: ImageShape, num_classes: int, precision: Precision, name: str
+) -> tuple[float, float]:
+    """Return the seconds of an operation and of a FLOP, by steps of few images and of many."""
+    device = torch.device(name)
+    prepare_torch(device, precision)
+    counted, timed = (_module(model, image_shape, num_classes, precision, place) for place in (META, device))
+
+    def work_of(images: int) -> Work:
+        with WithoutNumbers() as numbers:
+            train(counted, [_batch(images, image_shape, META)])
+        return Work(flops=numbers.flops, operations=numbers.operations)
+
+    def seconds_of(images: int) -> float:
+        batch = _batch(images, image_shape, device)
+        with faster_products():
+            return seconds_once(lambda times: train(timed, [batch] * times), device)
+
+    few = work_of(FEW)
+    on_cpu = round(AFFORDABLE / few.flops * FEW) if device.type == CPU else MANY
+    images = max(2 * FEW, min(MANY, on_cpu))
+    seconds_of_few, seconds_of_many = seconds_of(FEW), seconds_of(images)
+    flop = max(0.0, (seconds_of_many - seconds_of_few) / (work_of(images).flops - few.flops))
+    return max(0.0, seconds_of_few - flop * few.flops) / few.operations, flop
+
+
+def _module(
+    model: Model, image_shape: ImageShape, num_classes: int, precision: Precision, device: torch.device
+) -> ServerModule:
+    """Return what trains the network on labels, as launchers train it."""
+    network = build(model, image_shape, num_classes, seed=0).to(device)
+    network = network.to(memory_format=memory_format(device, precision))
+    local = Local(trainable={"student": weights_of(network)})
+    job = Job(key=Key(client=SERVER), update=ServerUpdate(), receives={}, data={}, limit=Limit(steps=1))
+    module = ServerModule(job, local, network, Optimizer(lr=1e-3), lambda step: 1.0, precision=precision, fused=True)
+    module.fused = device != META
+    return module
+
+
+def _batch(images: int, image_shape: ImageShape, device: torch.device) -> LocalBatch:
+    images_NCHW = torch.zeros(images, *image_shape, device=device)
+    labels_N = torch.zeros(images, dtype=torch.int64, device=device)
+    batch = Batch(views={"weak": images_NCHW}, labels_N=labels_N)
+    return LocalBatch(streams={"labelled": batch}, truth_N=None)
+
+
+@cache
+def _of_views(augmentation: Augmentation, image_shape: ImageShape, name: str) -> Mapping[str, float]:
+    """Return the seconds of an image of each view."""
+    device = torch.device(name)
+    images_NCHW = torch.zeros(SPAN, *image_shape, dtype=torch.uint8, device=device)
+    mean, std, draw = (0.5,) * image_shape[0], (0.5,) * image_shape[0], torch.Generator()
+
+    def make(view: str) -> Callable[[int], None]:
+        def make_often(times: int) -> None:
+            for _ in range(times):
+                make_views(images_NCHW, (view,), augmentation, mean, std, draw)
+
+        return make_often
+
+    return {view: seconds_once(make(view), device) / SPAN for view in VIEWS}
+
+
+def seconds_once(work: Callable[[int], object], device: torch.device) -> float:
+    """Return the seconds of the work once, from doing it often enough."""
+    first = _seconds(work, 1, device)  # it also takes its memory
+    often = min(TIMED_TIMES, round(TIMED_SECONDS / max(first, 1e-9))) if device.type == CPU else TIMED_TIMES
+    return _seconds(work, max(1, often), device) / max(1, often)
+
+
+def _seconds(work: Callable[[int], object], times: int, device: torch.device) -> float:
+    began = clock(device)
+    work(times)
+    return clock(device) - began
+
+
+def clock(device: torch.device) -> float:
+    """Return CPU seconds of this process; for a CUDA device the time, once it has done all that it was given."""
+    if device.type == CPU:
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
