@@ -136,7 +136,7 @@ def test_a_field_that_no_record_can_hold_is_refused_when_the_class_is_read(monke
         ("semifll", "did you mean 'semifl'"),
         ("grouping", "type --method ssfl --method.averaging grouping"),
         (f"{__name__}:Plain", "is not a dataclass"),
-        ("benchmark.optimizer:SGD", "write init, def round"),
+        ("benchmark.optimizer:Optimizer", "write init, def round"),
         (f"{__name__}:Bare", r"write def round\(self, state, world\), needs = frozenset.* in the class"),
     ],
 )
