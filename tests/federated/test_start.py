@@ -16,9 +16,9 @@ STARTED = """
 import pathlib, time
 from benchmark.federated import processes
 
-start.LOADED = ["textwrap"]
+processes.LOADED = ["textwrap"]
 if __name__ == "__main__":
-    with start.starting(fresh=FRESH) as context:
+    with processes.starting(fresh=FRESH) as context:
         process = context.Process(target=time.sleep, args=(60,), daemon=True)
         process.start()
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
@@ -31,11 +31,11 @@ INTERRUPTED = """
 import os, signal, threading, time
 from benchmark.federated import processes
 
-start.LOADED = ["textwrap"]
+processes.LOADED = ["textwrap"]
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 try:
-    with start.starting():
+    with processes.starting():
         os.kill(os.getpid(), signal.NAME)
         time.sleep(0.2)
         print("started")
