@@ -20,7 +20,6 @@ from benchmark.sharing.verify import check_records, retrain_each, troubles_of, w
 from benchmark.verdicts.checks import decided_cells, troubles_of_claims
 from benchmark.verdicts.registered import troubles_of_registration
 from reports.records_page import number_of_no_table
-from sweeps.expected import count_faults
 from sweeps.plan import plan
 
 
@@ -123,6 +122,8 @@ def further_troubles(records: Sequence[RunRecord], *, trusted: bool = True) -> t
 
     `trusted`: the code that records name may be used.
     """
+    from sweeps.expected import count_faults
+
     faults, not_compared = history_faults(records)
     of_claims = [*troubles_of_claims(records), *troubles_of_registration(records)]
     return [*faults, *of_claims, *count_faults(records, trusted=trusted)], not_compared

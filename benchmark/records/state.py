@@ -62,7 +62,7 @@ def save(folder: Path, run_state: RunState, run: str, check: Callable[[], object
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, Tensor, torch.nn.Parameter)
+PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def check_types(state: State) -> None:
@@ -75,7 +75,7 @@ def check_types(state: State) -> None:
 
 
 def _check_type(value: Any, where: str) -> None:
-    if type(value) in PLAIN:
+    if type(value) in PLAIN or isinstance(value, Tensor):
         return
     if isinstance(value, Mapping):  # `save` makes dicts of those that are not within lists
         for name, inner in value.items():

@@ -190,12 +190,14 @@ def test_run_prints_its_result_as_json(fssl, tmp_path):
 
 
 def test_a_run_whose_last_round_kept_no_pseudo_label_says_what_may_keep_some(capsys, tmp_path):
-    """Not where some were kept, nor for a method that has none."""
-    experiment = resolve(None, [*TINY, "--method.threshold=0.9"])
+    """Not where some were kept, nor for a method that has none, nor before the warm start has ended."""
+    experiment = resolve(None, [*TINY, "--method.threshold=0.9", "--method.warm_start_rounds=1"])
     said = _nothing_kept(experiment, {"pseudo/kept": 0.0})
     assert "kept no pseudo-label at threshold 0.9;" in said and "a lower --method.threshold " in said
     assert _nothing_kept(experiment, {"pseudo/kept": 0.1}) == ""
     assert _nothing_kept(resolve(None, [*TINY, "--method", "server_only"]), {}) == ""
+    in_warm_start = resolve(None, [*TINY, "--method.threshold=0.9", "--method.warm_start_rounds=2"])
+    assert _nothing_kept(in_warm_start, {"pseudo/kept": 0.0}) == ""
 
 
 def test_a_printed_configuration_runs_again(fssl, tmp_path):

@@ -16,6 +16,7 @@ from benchmark.records.copies import copied, copy_digest, copy_of
 from benchmark.records.record import RunRecord
 from benchmark.sharing.bundle import write
 from benchmark.sharing.verify import SPREAD, Retrained, check_records, compared, troubles_of
+from benchmark.verdicts.rule import RULE_VERSION, rule
 from tests.cli.test_verify import put
 from tests.conftest import ROOT
 
@@ -138,7 +139,12 @@ REFUSED: Mapping[str, Callable[[Copies], Any]] = {
     "the same, at its end alone": raised(0.00555, 0.1),
     "the same, in five seeds": raised(0.02503, 1.0, seeds=5),
     "a rule that does not exist": of_all("manifest", "rule", to={"version": 99, "constants": "8c4ef2ae8a88238a"}),
+    "a rule that no manifest had": of_all("manifest", "rule", to={"version": 3, "constants": "8c4ef2ae8a88238a"}),
     "other constants of a rule": of_one("manifest", "rule", to={"version": 6, "constants": "0" * 16}),
+    "other constants of a rule, in all runs": of_all("manifest", "rule", to={"version": 5, "constants": "0" * 16}),
+    "an earlier rule with the present constants": of_all(
+        "manifest", "rule", to={**rule(), "version": RULE_VERSION - 1}
+    ),
     "half of the claims": halved,
     "no claims": without_claims,
     "a seed left out": without(107),

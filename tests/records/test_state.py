@@ -18,6 +18,7 @@ import torch
 from benchmark import files
 from benchmark.errors import ConfigError, DataError, DiskFull
 from benchmark.methods.protocol import State
+from benchmark.methods.ssfl import SSFL
 from benchmark.records import recorder
 from benchmark.records.claim import claimed
 from benchmark.records.run import run
@@ -189,15 +190,17 @@ def test_plain_values_of_every_kind_are_saved_and_read(tmp_path):
     assert agree(vars(load(tmp_path, RUN).state), vars(only(state, {}).state))  # type: ignore[union-attr]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Remembers(SSFL):
+    """A method with a set of numpy's numbers in its state."""
+
+    def round(self, state, world):
+        state, metrics = super().round(state, world)
+        return replace(state, server={**state.server, "seen": {np.int64(world.round)}}), metrics
+
+
 def test_a_method_with_such_a_state_ends_in_its_first_round(tmp_path, tiny):
     """And not when it is stopped, hours later, with a state that nothing reads."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Remembers(type(tiny.method)):  # type: ignore[misc]
-        def round(self, state, world):
-            state, metrics = super().round(state, world)
-            return replace(state, server={**state.server, "seen": {np.int64(world.round)}}), metrics
-
     method = Remembers(**{f.name: getattr(tiny.method, f.name) for f in fields(tiny.method)})
     with pytest.raises(ConfigError, match="seen"):
         run(replace(tiny, method=method), tmp_path)

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmark.verdicts import rule
+from benchmark.verdicts.registered import EARLIER_CONSTANTS
 from benchmark.verdicts.rule import RULE_VERSION, constants
 
 CONSTANTS = {
@@ -13,6 +14,7 @@ CONSTANTS = {
 
 def test_another_constant_is_another_version():
     assert rule.rule() == {"version": RULE_VERSION, "constants": CONSTANTS[RULE_VERSION]}
+    assert {**EARLIER_CONSTANTS, RULE_VERSION: rule.rule()["constants"]} == CONSTANTS
 
 
 def test_each_constant_is_in_the_hash_and_the_version_is_not(monkeypatch: pytest.MonkeyPatch):
