@@ -33,7 +33,7 @@ class Expected:
     warm: Mapping[str, float]  # of each round of the warm start
     later: Mapping[str, float]  # of each round after it; their mean where these differ
     exact: frozenset[str]  # what is the same in every round
-    at_most: frozenset[str]  # what is smaller in rounds with fewer confident pseudo-labels
+    at_most: frozenset[str]  # what is smaller in rounds with fewer confident pseudo-labels, or with fewer changes
     estimated: Mapping[str, float]  # and the factor by which the sum of a run may differ
 
     def of_round(self, number: int) -> Mapping[str, float]:
@@ -119,21 +119,22 @@ def _expected_of(run: Experiment, further: frozenset[int]) -> Expected:
         often = C * rounds >= 3 * K and min(of_all["local_steps"]) >= 2 * C  # else chance decides, or empty clients
         differ |= {what: OFF for what in COUNTS if what != "local_steps" or often}
         same -= set(COUNTS)
-    unknown = set[str]()
-    if WHOLE_CHANGES in notes:  # what is sent depends on the gradients
-        unknown = {"bytes_up", "bytes_down"}
     if BY_REPORTS in notes:
         same -= {"bytes_down"}
         differ["bytes_down"] = OFF_BY_REPORTS
-    at_most = {"local_steps", "bytes_up"} & same if AT_MOST in notes else set[str]()
+    at_most = set[str]()
+    if AT_MOST in notes:
+        at_most |= {"local_steps", "bytes_up"} & same
+    if WHOLE_CHANGES in notes:
+        at_most |= {"bytes_up", "bytes_down"} & same
+        differ = {what: factor for what, factor in differ.items() if what == "local_steps"}
     of_warm_round = {what: float(getattr(warm, what)) for what in COUNTS}
     of_later_round = {what: sum(numbers) / len(numbers) for what, numbers in of_all.items()}
-    estimated = {what: factor for what, factor in differ.items() if what not in unknown}
     return Expected(
         warm_rounds=warm_rounds,
         warm=of_warm_round,
         later=of_later_round,
-        exact=frozenset(same - unknown - at_most),
-        at_most=frozenset(at_most - unknown),
-        estimated=estimated,
+        exact=frozenset(same - at_most),
+        at_most=frozenset(at_most),
+        estimated=differ,
     )

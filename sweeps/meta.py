@@ -3,8 +3,8 @@
 So local steps and averages of any network are counted in milliseconds, and without data.
 """
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,15 +15,6 @@ from torch.utils._pytree import tree_map_only
 
 META = torch.device("meta")
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a meta tensor is made of."""
-
-    size: torch.Size
-    stride: tuple[int, ...]
-    dtype: torch.dtype
 
 
 # The results of operations and their FLOPs, by the operation and the shapes that it is given: torch takes .4 ms to
@@ -53,58 +44,97 @@ class WithoutNumbers(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not any(tensor.is_meta for tensor in _tensors(args)):
+        if not _on_meta(args):
             return function(*args, **kwargs)
-        match function:
-            case aten._local_scalar_dense.default:  # float(tensor), and whatever a condition asks
-                return 1.0 if args[0].is_floating_point() else 1
-            case aten.equal.default:
-                return True
-            case aten.sum.default if args[0].dtype == torch.bool:
-                return torch.tensor(args[0].numel())
-            case aten._to_copy.default if kwargs.get("device") not in (None, META):
-                return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        if function in _READS:
+            answer = _READS[function](*args, **kwargs)
+            if answer is not None:
+                return answer
         self.operations += 1
-        if function._schema.is_mutable:  # there are no numbers that could change
+        if _changes_in_place(function):
             return args[0] if function._schema.returns else None
-        key = (function, _shapes(args), _shapes(tuple(kwargs.items())))
+        key = (function, _shapes(args), _shapes(kwargs.items()))
         if key not in _results:
             _results[key] = self._result(function, args, kwargs)
-        result, flops = _results[key]
+        shapes, flops = _results[key]
         self.flops += flops
-        return _tensors_of(result)
+        return _of_shapes(shapes)
 
     def _result(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
+        """Return the shapes that the operation gives, and its FLOPs."""
         args, kwargs = tree_map_only(Tensor, _without_numbers, (args, kwargs))
         with unknown_shapes.patch(meta_nonzero_assume_all_nonzero=True):
             result = function(*args, **kwargs)
         formula = self._formulas.get(function._overloadpacket)
-        return _shapes(result, exact=True), formula(*args, **kwargs, out_val=result) if formula else 0
+        flops = formula(*args, **kwargs, out_val=result) if formula else 0
+        return tree_map_only(Tensor, _Shape, result), flops
 
 
-def _tensors(arguments: Any) -> Iterator[Tensor]:
-    """Yield the tensors of an operation's arguments, which may be in lists."""
+def _number(tensor: Tensor) -> float | int:
+    """Answer `float(tensor)`, and whatever a condition asks."""
+    return 1.0 if tensor.is_floating_point() else 1
+
+
+def _true(*tensors: Tensor) -> bool:
+    return True
+
+
+def _how_many(tensor: Tensor, **kwargs: Any) -> Tensor | None:
+    """Count the conditions of a tensor, since all are true; None for other sums."""
+    return torch.tensor(tensor.numel()) if tensor.dtype == torch.bool else None
+
+
+def _ones(tensor: Tensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor | None:
+    """Copy to another device; None for a change of the type alone."""
+    return None if device in (None, META) else torch.ones(tensor.shape, dtype=dtype or tensor.dtype)
+
+
+_READS: Mapping[Any, Callable[..., Any]] = {
+    aten._local_scalar_dense.default: _number,
+    aten.equal.default: _true,
+    aten.sum.default: _how_many,
+    aten._to_copy.default: _ones,
+}
+
+
+@cache
+def _changes_in_place(function: Any) -> bool:
+    return bool(function._schema.is_mutable)
+
+
+def _on_meta(arguments: Any) -> bool:
+    """Say whether one of an operation's arguments, which may be in lists, is a meta tensor."""
     for value in arguments:
+        if value.is_meta if isinstance(value, Tensor) else isinstance(value, list | tuple) and _on_meta(value):
+            return True
+    return False
+
+
+class _Shape:
+    """What an empty meta tensor is made of."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.size, self.stride, self.dtype = tensor.size(), tensor.stride(), tensor.dtype
+
+
+def _shapes(values: Any) -> tuple[Hashable, ...]:
+    """Return the values with shapes in place of tensors, and with one number in place of all, which change none."""
+    found: list[Hashable] = []
+    for value in values:
         if isinstance(value, Tensor):
-            yield value
+            found += (value.size(), value.stride(), value.dtype)
         elif isinstance(value, list | tuple):
-            yield from _tensors(value)
+            found.append(_shapes(value))
+        else:
+            found.append(float if isinstance(value, float) else value)
+    return tuple(found)
 
 
-def _shapes(value: Any, *, exact: bool = False) -> Any:
-    """Return the value with shapes in place of tensors. Unless `exact`, one number stands for all of its type."""
-    if isinstance(value, Tensor):
-        return Shape(value.shape, value.stride(), value.dtype)
-    if isinstance(value, list | tuple):
-        return tuple(_shapes(part, exact=exact) for part in value)
-    return float if isinstance(value, float) and not exact else value
-
-
-def _tensors_of(shapes: Any) -> Any:
+def _of_shapes(shapes: Any) -> Any:
     """Return meta tensors of these shapes."""
-    if isinstance(shapes, Shape):
+    if isinstance(shapes, _Shape):
         return torch.empty_strided(shapes.size, shapes.stride, dtype=shapes.dtype, device=META)
-    return tuple(map(_tensors_of, shapes)) if isinstance(shapes, tuple) else shapes
+    return type(shapes)(map(_of_shapes, shapes)) if isinstance(shapes, list | tuple) else shapes
 
 
 def _without_numbers(tensor: Tensor) -> Tensor:
