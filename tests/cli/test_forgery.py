@@ -142,7 +142,9 @@ REFUSED: Mapping[str, Callable[[Copies], Any]] = {
     "a rule that no manifest had": of_all("manifest", "rule", to={"version": 3, "constants": "8c4ef2ae8a88238a"}),
     "other constants of a rule": of_one("manifest", "rule", to={"version": 6, "constants": "0" * 16}),
     "other constants of a rule, in all runs": of_all("manifest", "rule", to={"version": 5, "constants": "0" * 16}),
-    "an earlier rule with the present constants": of_all("manifest", "rule", to={**rule(), "version": RULE_VERSION - 1}),
+    "an earlier rule with the present constants": of_all(
+        "manifest", "rule", to={**rule(), "version": RULE_VERSION - 1}
+    ),
     "half of the claims": halved,
     "no claims": without_claims,
     "a seed left out": without(107),
