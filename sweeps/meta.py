@@ -63,7 +63,7 @@ class WithoutNumbers(TorchDispatchMode):
     def _result(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
         """Return the shapes that the operation gives, and its FLOPs."""
         args, kwargs = tree_map_only(Tensor, _without_numbers, (args, kwargs))
-        with unknown_shapes.patch(meta_nonzero_assume_all_nonzero=True):
+        with unknown_shapes.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
             result = function(*args, **kwargs)
         formula = self._formulas.get(function._overloadpacket)
         flops = formula(*args, **kwargs, out_val=result) if formula else 0

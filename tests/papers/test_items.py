@@ -27,10 +27,10 @@ from tests.papers.conftest import item_of
 # demo, laptop, gpu, paper; "-": the runs are those of a smaller profile. Of `-printed`, `-plain`: the variants.
 DIGESTS = {
     "ssfl": "3208e0f4b72e bfb55af121d2 70109980728b 38ee2fc226e0",
-    "semifl": "00769924d0bf c1654ed4107c 79abe620b83a 0bed19a6fa0b",
-    "rscfed": "bb1107eead23 f52b3f317f0a 4445420b31ed 6fb665904f17",
+    "semifl": "8a4d6983031a 9147554e78f1 80d2e78a69be 7c205ddb44aa",
+    "rscfed": "054f1a90814a d75eedda9b9f 971f768a8a8c 0375123d6d14",
     "fedswitch": "9165482433bc efae6052e15b 070a2a721c8f 92039fa2ad6e",
-    "sage": "2881a94ac635 469b90ac47a6 847326113ff7 91cdb17541ff",
+    "sage": "3de88d80d9b8 48e311bf348b 6dd1769267e8 d7b2b04879ad",
     "arena": "f54d618fe189 e39f7b04082c 38046a9d984d -",
     "ssfl-printed": "- - f95861457b9c 524a4596cb4a",
     "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",

@@ -41,6 +41,7 @@ from benchmark.records.run import run
 from benchmark.records.state import NAME as STATE
 from benchmark.records.state import load
 from benchmark.sharing.verify import record_faults
+from benchmark.verdicts import families, registered
 from benchmark.verdicts.families import families_at
 from benchmark.verdicts.rule import rule
 from sweeps.workers import attempt
@@ -86,13 +87,17 @@ def in_this_process(size: int, results: Path, *options: Any) -> Here:
 
 @pytest.fixture(autouse=True)
 def only_item(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    families_at.cache_clear()
-    for module in (paper_items, report):
+    caches = (families_at, registered._registered, registered._committed)
+    for cached in caches:
+        cached.cache_clear()
+    for module in (paper_items, report, families, registered):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/odd": item})
+    for module in (paper_items, report, families):
         monkeypatch.setattr(module, "VARIANTS", {})
     monkeypatch.setattr(launch, "LocalWorkers", in_this_process)
     yield
-    families_at.cache_clear()
+    for cached in caches:
+        cached.cache_clear()
 
 
 @pytest.fixture(scope="module")
