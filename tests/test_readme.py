@@ -14,25 +14,20 @@ from benchmark.cli.scope import chosen_items, seeds_of
 from sweeps.deciding import open_claims
 from sweeps.plan import plan
 from tests.conftest import ROOT
+from tests.readme import README, own_method, own_table, shell_lines, short_table
 from tests.sweeps.agents import signalled, small_sweep
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "AGENTS.md", "sweeps/README.md", "reports/README.md")),
     *sorted((ROOT / "benchmark").glob("*/README.md")),
 ]
-README = (ROOT / "README.md").read_text()
-
-
-def blocks(text: str) -> str:
-    """What stands in code blocks, backslash-continued lines joined."""
-    return "\n".join(re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
 
 
 def commands() -> list[str]:
     """Every `fssl ...` line of a code block, without a shell's prompt, variables in front, pipes and comments."""
     found = []
     for page in PAGES:
-        for line in blocks(page.read_text()).splitlines() if page.exists() else []:
+        for line in shell_lines(page.read_text()) if page.exists() else []:
             line = re.sub(r"^\s*(\$ |until |ExecStart=\S+/(?=fssl))?([A-Z_]+=\S+ )*", "", line)
             if line.startswith("fssl ") and "..." not in line:
                 found.append(re.split(r" [|>&] ?| #|;", line)[0].strip())
@@ -69,26 +64,23 @@ def test_seeds_that_a_page_shows_can_decide_a_claim_that_is_open(command: str) -
 
 
 @pytest.fixture
-def own_method(tmp_path, monkeypatch) -> str:
+def method_of_readme(tmp_path, monkeypatch) -> str:
     """The README's method in a file outside the package, in whose folder the test runs; its name."""
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def round(" in block]
+    code, name = own_method()
     (tmp_path / "my_method.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "my_method", None)  # another test's
     del sys.modules["my_method"]
-    *_, name = re.findall(r"^class (\w+)(?:\(Method\))?:", code, re.MULTILINE)
     return f"my_method:{name}"
 
 
-def test_the_item_in_the_readme_is_trained(own_method, tmp_path, monkeypatch, printed) -> None:
+def test_the_item_in_the_readme_is_trained(method_of_readme, tmp_path, monkeypatch, printed) -> None:
     """With the README's method, for one round; the papers' pages are left out."""
     for name in ("ITEMS", "VARIANTS"):
         monkeypatch.setattr(report, name, {})
-    (text,) = [block for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "rows" in block]
-    short = '"federation.rounds" = 1, "federation.T" = 1'
-    (tmp_path / "mine.toml").write_text(text.replace('"federation.rounds" = 50', short))
-    assert len(text.splitlines()) <= 15 and short in (tmp_path / "mine.toml").read_text()
+    (tmp_path / "mine.toml").write_text(short_table())
+    assert len(own_table().splitlines()) <= 15
     done = printed("reproduce", "./mine.toml", "--json", "--profile", "demo", "--pilots", "1", "--results", ".")
     assert [row["n"] for row in json.loads(done)["cells"]] == [1] * 4
 
