@@ -17,7 +17,7 @@ from sweeps.workers import LocalWorkers
 from tests.conftest import record_of
 from tests.papers.conftest import item_of
 from tests.reports.fakes import make_record
-from tests.test_readme import own_method  # noqa: F401 - a fixture
+from tests.test_readme import method_of_readme  # noqa: F401 - a fixture
 
 AT_SERVER = [entry for entry in ENTRIES if entry.setting != AT_CLIENTS]
 
@@ -66,10 +66,10 @@ def shortened(item: Item) -> Item:
     return replace(item, cells=tuple(cells), choices=(choice,), seeds=1)
 
 
-def test_a_method_outside_the_package_is_compared_in_worker_processes(own_method, tmp_path, monkeypatch):  # noqa: F811
+def test_a_method_outside_the_package_is_compared_in_worker_processes(method_of_readme, tmp_path, monkeypatch):  # noqa: F811
     """Trials of its own hyperparameters and a seed first; then a seed of the setting chosen."""
     monkeypatch.syspath_prepend(tmp_path)  # where the method's file is
-    item = shortened(items(["arena/digits"], "demo", [own_method])[0])
+    item = shortened(items(["arena/digits"], "demo", [method_of_readme])[0])
     first = plan([item], tmp_path)
     assert len(first.missing) == 2 + 1 and len(first.waiting) == 1
     launch(LocalWorkers(2, tmp_path), first.missing, tmp_path)
@@ -88,8 +88,8 @@ def test_a_method_outside_the_package_is_compared_in_worker_processes(own_method
     assert cells == {"ServerLast/untuned": 1, "ServerLast/tuned": 1}
 
 
-def test_other_items_take_no_more_methods(own_method, capsys):  # noqa: F811
-    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", "--also", own_method]) == 65
+def test_other_items_take_no_more_methods(method_of_readme, capsys):  # noqa: F811
+    assert main(["reproduce", "ssfl/tab2", "--profile", "demo", "--also", method_of_readme]) == 65
     assert "arena/digits" in capsys.readouterr().err
 
 

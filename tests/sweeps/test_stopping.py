@@ -11,12 +11,11 @@ from tests.conftest import ROOT, alive
 
 # The signal comes once a process is there, and before whoever started it has noted it.
 SCRIPT = """
-import multiprocessing.process as processes
+import multiprocessing.process
 import os, signal, sys
 from pathlib import Path
 
 from benchmark.errors import FsslError
-from benchmark.federated import processes
 from benchmark.federated.engines import EngineOptions
 from benchmark.records.run import run
 from sweeps.launcher import launch
@@ -25,7 +24,7 @@ from sweeps.studies import read_study
 from sweeps.tune import Worker, tune
 from tests.conftest import ROOT, tiny_experiment
 
-begin = processes.BaseProcess.start
+begin = multiprocessing.process.BaseProcess.start
 
 
 def signalled(process):
@@ -48,7 +47,7 @@ def train(results):
 
 
 if __name__ == "__main__":
-    processes.BaseProcess.start = signalled
+    multiprocessing.process.BaseProcess.start = signalled
     try:
         WHAT(Path(sys.argv[1]))
     except FsslError as error:
