@@ -143,7 +143,7 @@ def pages(folder: Path) -> dict[str, str]:
     examples = [decided(), published(), of_method(), departures(), small()]
     claims = tuple((item, claim) for item, _ in examples for claim in item.claims)
     with (
-        patch.dict(PAPERS, PAPER, clear=True),  # type: ignore[arg-type]
+        patch.dict(PAPERS, PAPER, clear=True),
         patch.object(findings, "declared_claims", lambda: claims),
         patch.object(findings, "MAIN", written / "findings.toml"),
         patch.object(site, "HERE", written),
