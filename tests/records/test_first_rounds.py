@@ -141,7 +141,7 @@ def differences(recorded: Sequence[Mapping[str, Any]], again: Sequence[Mapping[s
     for number, (before, now) in enumerate(zip(recorded, again, strict=True), 1):
         metrics, kept = metrics_in(now), metrics_in(before)
         for name in sorted(kept):
-            if name not in metrics or _short(metrics[name]) != _short(kept[name]):
+            if name not in metrics or _short(float(metrics[name])) != _short(float(kept[name])):
                 yield f"round {number}: {name} is {metrics.get(name)}, it was {kept[name]}"
 
 
