@@ -9,10 +9,12 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def stream_seed(seed: int, *names: str | int) -> int:
@@ -57,6 +59,33 @@ def seed_globals(seed: int, *names: str | int) -> None:
     random.seed(named)
     np.random.seed(named % 2**32)
     seed_global(named)
+
+
+class DrawingFrom(TorchDispatchMode):
+    """Take this thread's draws of torch from `generator` while it is entered, instead of the global one.
+
+    The numbers are those of the global generator if it had the same state. Draws with a generator of their own keep
+    it. The global generator is neither read nor changed, so that other threads may draw from it at the same time.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        func = _with_generator(func)
+        takes_one = any(argument.name == "generator" for argument in func._schema.arguments)
+        if takes_one and kwargs.get("generator") is None:
+            kwargs["generator"] = self.generator
+        return func(*args, **kwargs)
+
+
+def _with_generator(func: Any) -> Any:
+    """Find the overload of an operation that takes a generator, such as `rand.generator` of `rand.default`."""
+    packet, name = func.overloadpacket, func._overloadname
+    names = {"default": "generator", "low": "low_generator"}
+    return getattr(packet, names[name]) if names.get(name) in packet.overloads() else func
 
 
 @contextlib.contextmanager

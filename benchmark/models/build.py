@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import threading
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, im
 from benchmark.errors import ConfigError, one_line
 from benchmark.models.classifier import Classifier, ImageShape
 from benchmark.models.norms import NORMS, require_groups_divide
-from benchmark.streams import apart, stream_seed
+from benchmark.streams import DrawingFrom, apart, stream_seed
 
 # README.md of this folder says what a network is made by. Ours may have a width (a share of the hidden units), too.
 NETWORKS: Mapping[str, type[Classifier]] = {
     name: imported(f"benchmark.models.{place}", "network")
     for name, place in tomllib.loads(Path(__file__).with_name("networks.toml").read_text()).items()
 }
+
+_OWN_NETWORKS = threading.Lock()  # held while a user's network is built
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +100,9 @@ def takes(network: type[nn.Module], argument: str) -> bool:
 def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) -> nn.Module:
     """The network on the CPU, in training mode, with initial weights. They are PyTorch's default ones where its file
     names no other, from the stream "initial weights" of `seed`, the experiment's own seed: the same on every call,
-    whatever was drawn before. No global generator is changed, and the default device is not used. Raises ConfigError
-    where images are too small, there are fewer than two classes, or a user's network fails."""
+    whatever was drawn before, and whatever other threads draw meanwhile. No global generator is changed, and the
+    default device is not used. Raises ConfigError if images are too small, there are fewer than two classes, or a
+    user's network fails."""
     network = network_class(model.network)
     side = getattr(network, "smallest_side", 1)
     if min(image_shape[1:]) < side or image_shape[0] < 1:
@@ -111,14 +115,16 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
     if takes(network, "width"):
         options |= {"width": model.width, "channel_multiple": model.norm_groups if model.norm == "gn" else 1}
     norm = NORMS[model.norm](model.norm_groups)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+    make = partial(network, image_shape, num_classes, norm, **options)
+    own_seed = stream_seed(seed, "initial weights")
+    if not is_own(model):
+        with torch.device("cpu"), DrawingFrom(torch.Generator().manual_seed(own_seed)):
+            return make()
+    # A user's constructor may seed the global generators itself, so it has them, and one thread at a time.
+    with _OWN_NETWORKS, torch.random.fork_rng(devices=[]), torch.device("cpu"), apart(seed, "initial weights"):
         # torch.manual_seed would also seed the accelerators' generators, which fork_rng(devices=[]) does not restore.
-        torch.default_generator.manual_seed(stream_seed(seed, "initial weights"))
-        if not is_own(model):
-            return network(image_shape, num_classes, norm, **options)
-        with apart(seed, "initial weights"):
-            make = partial(network, image_shape, num_classes, norm, **options)
-            return _built_own(model, image_shape, num_classes, make)
+        torch.default_generator.manual_seed(own_seed)
+        return _built_own(model, image_shape, num_classes, make)
 
 
 def _built_own(model: Model, image_shape: ImageShape, num_classes: int, make: Callable[[], nn.Module]) -> nn.Module:

@@ -1,8 +1,12 @@
 """Networks: parameters by hand, independent forward passes, reproducible weights."""
 
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import cast
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +17,8 @@ from torchvision.models import resnet18
 from benchmark.errors import ConfigError
 from benchmark.models.build import NETWORKS, ImageShape, Model, build, count_parameters, forward_flops
 from benchmark.models.classifier import Classifier
+from benchmark.models.norms import NORMS
+from benchmark.streams import DrawingFrom, stream_seed
 
 # N images, C channels, H rows, W columns, D classes
 
@@ -246,6 +252,94 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     pairs = zip(first.parameters(), again.parameters(), strict=True)
     assert all(torch.equal(weight, same) for weight, same in pairs)
     assert not torch.equal(first.conv1.weight, other.conv1.weight)  # type: ignore[union-attr, arg-type]
+
+
+def with_the_global_generator(model: Model, side: int, seed: int) -> dict[str, Tensor]:
+    """The initial weights by torch's own defaults: its global generator, seeded from the stream of that name."""
+    options: dict[str, float] = {"dropout": model.dropout} if model.dropout else {}
+    with torch.random.fork_rng():
+        torch.manual_seed(stream_seed(seed, "initial weights"))
+        norm = NORMS[model.norm](model.norm_groups)
+        return NETWORKS[model.network]((3, side, side), 10, norm, **options).state_dict()
+
+
+def equal_trees(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("network", list(NETWORKS))
+def test_initial_weights_are_torch_s_defaults_and_touch_no_global_generator(network: str) -> None:
+    """Bit by bit. A generator that is not the global one gives the same numbers from the same seed."""
+    has_norm = getattr(NETWORKS[network], "norm_channels", ()) != ()
+    for norm in ("gn", "bn", "sbn", "none") if has_norm else ("none",):
+        model = Model(network=network, norm=norm, norm_groups=4)  # type: ignore[arg-type]
+        expected = with_the_global_generator(model, 32, seed=5)
+        before = torch.get_rng_state()
+        with mock.patch.object(torch.random, "fork_rng", side_effect=AssertionError):
+            assert equal_trees(build(model, (3, 32, 32), 10, seed=5).state_dict(), expected)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_threads_that_build_at_the_same_time_get_their_own_weights() -> None:
+    """Four seeds in threads, while the main thread draws from the global generator and seeds it."""
+    model = Model(network="resnet8", norm_groups=4)
+    expected = {seed: with_the_global_generator(model, 32, seed) for seed in range(4)}
+    begin, stop = threading.Barrier(5), threading.Event()
+
+    def built(seed: int) -> list[bool]:
+        begin.wait()
+        return [equal_trees(build(model, (3, 32, 32), 10, seed).state_dict(), expected[seed]) for _ in range(20)]
+
+    def disturb() -> list[float]:
+        begin.wait()
+        drawn = []
+        while not stop.is_set():
+            torch.manual_seed(1)
+            drawn.append(float(torch.rand(1000).sum()))
+        return drawn
+
+    with ThreadPoolExecutor(5) as threads:
+        disturbed = threads.submit(disturb)
+        right = [threads.submit(built, seed) for seed in range(4)]
+        results = [future.result() for future in right]
+        stop.set()
+        drawn = disturbed.result()
+    assert all(map(all, results))
+    assert len(set(drawn)) == 1
+
+
+def test_draws_are_those_of_the_global_generator_in_the_same_state() -> None:
+    """Each way of drawing that an initialisation may take, and a draw with a generator of its own."""
+    own = torch.Generator()
+
+    def draws() -> list[Tensor]:
+        weight = torch.empty(7, 5)
+        return [
+            torch.rand(17),
+            torch.randn(3, 5),
+            torch.randint(9, (4,)),
+            torch.randint(2, 9, (4,)),
+            torch.randperm(11),
+            torch.rand_like(weight),
+            torch.randn_like(weight),
+            torch.normal(0.0, 1.0, (5,)),
+            torch.bernoulli(torch.full((20,), 0.5)),
+            nn.init.orthogonal_(torch.empty(4, 4)),
+            nn.init.trunc_normal_(torch.empty(6)),
+            nn.init.xavier_uniform_(weight),
+            F.dropout(torch.ones(64), 0.5),
+            torch.multinomial(torch.ones(9), 3),
+            torch.rand(3, generator=own.manual_seed(8)),
+        ]
+
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        expected = draws()
+        before = torch.get_rng_state()
+        with DrawingFrom(torch.Generator().manual_seed(6)):
+            found = draws()
+        assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 def test_dropout_zeroes_whole_channels_in_training_only() -> None:
