@@ -154,10 +154,34 @@ def make_views(
 ) -> dict[str, Tensor]:
     """Normalised float32 views (x / 255 - mean) / std of uint8 images, on their device, (N, C, H, W) each.
 
-    "strong" draws its own flip and crop, then the strong policy (cifar.py:425-445). "weak2" is a second draw of the
-    weak view, with the flip and crop of "strong". A CPU generator gives the same views on every device; every call
-    takes the same number of draws from it for a given batch size and augmentation. Raises ConfigError for an unknown
-    view, DataError for images that are too wide to be padded.
+    A CPU generator gives the same views on every device; every call takes the same number of draws from it for a given
+    batch size and augmentation. Raises as `views_of`.
+    """
+    return views_of(images_NCHW, views, augmentation, mean, std, draws_of(len(images_NCHW), augmentation, generator))
+
+
+def draws_of(count: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+    """Draw the numbers of so many images' views, uniform in [0, 1), (N, D) on the CPU.
+
+    They come row by row: one call for several batches gives the rows of a call for each of them.
+    """
+    draws = 2 * Weak.num_draws + augmentation.strong.num_draws
+    return torch.rand(count, draws, generator=generator, device=generator.device).cpu()
+
+
+def views_of(
+    images_NCHW: Tensor,
+    views: Sequence[str],
+    augmentation: Augmentation,
+    mean: Sequence[float],
+    std: Sequence[float],
+    draws_ND: Tensor,
+) -> dict[str, Tensor]:
+    """Compute the views of `make_views` from the images' draws: an image's views depend on its own row only.
+
+    "strong" takes its own flip and crop, then the strong policy (cifar.py:425-445). "weak2" is a second draw of the
+    weak view, with the flip and crop of "strong". Raises ConfigError for an unknown view, DataError for images that are
+    too wide to be padded.
     """
     count, channels, height, width = images_NCHW.shape
     for view in views:
@@ -166,8 +190,6 @@ def make_views(
     if height <= width // 2:
         raise DataError(f"images are {height} lines high; reflected padding needs more than width / 2")
     device = images_NCHW.device
-    draws = 2 * Weak.num_draws + augmentation.strong.num_draws  # D, uniform in [0, 1)
-    draws_ND = torch.rand(count, draws, generator=generator, device=generator.device).cpu()
     here_ND = to_device(draws_ND, device)
     scale_C11, shift_C11 = _normalisation(tuple(mean), tuple(std), device)
     out = {view: torch.empty(images_NCHW.shape, device=device) for view in views}

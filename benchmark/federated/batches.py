@@ -1,17 +1,18 @@
-"""Batches of one job: drawn, augmented many local steps at once, and handed out one step at a time.
+"""Batches of jobs: drawn, augmented for many local steps and several jobs at once, and given one step at a time.
 
 Legend: N images, C channels, H W pixels, P positions of a stream over several steps.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.data.augment import make_views
+from benchmark.data.augment import draws_of, views_of
 from benchmark.data.image_ops import to_device
 from benchmark.errors import ConfigError
 from benchmark.federated.environment import Environment, Part
@@ -20,9 +21,11 @@ from benchmark.federated.trees import moved
 from benchmark.methods.protocol import Batch, Job, Key, Selected
 from benchmark.streams import numpy_stream, torch_stream
 
-# Images augmented in one go: large enough to spread the cost of each tensor operation, small enough to stay in cache.
-# The draws come image by image from the job's stream, so that this number moves no result.
+# How much is augmented at once. On a CPU so many images: large enough to spread the cost of each tensor operation,
+# small enough to stay in cache. On another device so many bytes of views. The draws come image by image from the
+# job's stream, so that these numbers move no result.
 SPAN = 512
+MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,24 +112,14 @@ class JobBatches:
     def __len__(self) -> int:
         return self.steps
 
-    def __iter__(self) -> Iterator[LocalBatch]:
+    def __iter__(self) -> "BatchIterator":
         """Every batch comes once for each phase."""
-        streams = {name: self._stream(name) for name in self._job.data}
-        for _ in range(self.steps // self._phases):
-            check()
-            drawn = {name: next(stream) for name, stream in streams.items()}
-            truth_N = drawn["unlabelled"][1] if "unlabelled" in drawn else None
-            batches = {name: batch for name, (batch, _) in drawn.items()}
-            for phase in range(self._phases):
-                yield LocalBatch(streams=batches, truth_N=truth_N, phase=phase)
+        return BatchIterator({name: self._stream(name) for name in self._job.data}, self.steps, self._phases)
 
-    def _stream(self, name: str) -> Iterator[tuple[Batch, Tensor | None]]:
-        """One stream's batches with the truth of their images, on the images' device.
-
-        Positions are sent there once a job. A view's draws are made span by span.
-        """
-        source, stream, data = self._sources[name], self._job.data[name], self._environment.data
-        seed, device = self._environment.experiment.seed, source.images_NCHW.device
+    def _stream(self, name: str) -> "StreamBatches":
+        """One stream's batches from the first on. Their order is drawn here, their views when they are made."""
+        source, stream = self._sources[name], self._job.data[name]
+        seed = self._environment.experiment.seed
         order = passes(
             len(source),
             stream.batch_size,
@@ -134,32 +127,170 @@ class JobBatches:
             stream.drop_last,
             numpy_stream(seed, *self._names, name, "order"),
         )
-        sizes = [len(batch) for batch in order]
         draw = torch_stream(seed, *self._names, name, "augmentation")
-        in_source_P = torch.from_numpy(np.concatenate(order))
-        at_P = to_device(source.positions_N[in_source_P], device)
-        given_N, chosen_N = source.pseudo_labels_N, self._chosen.get(name)
-        in_subset_P = in_source_P if chosen_N is None else chosen_N[in_source_P]
-        known = [None if given_N is None else to_device(given_N[in_source_P], device)]
-        known += [None if values_N is None else values_N[at_P] for values_N in (source.labels_N, source.truth_N)]
-        pseudo, labels, truth = (
-            repeat(None) if values_P is None else iter(values_P.split(sizes)) for values_P in known
+        return StreamBatches(self._environment, source, self._chosen.get(name), stream.views, order, draw)
+
+
+Given = tuple[Batch, Tensor | None]  # a batch of one stream, and the hidden labels of its images
+
+
+class BatchIterator(Iterator[LocalBatch]):
+    """A job's batches in order. Views that `make_together` has not made yet are made here, some steps at once."""
+
+    def __init__(self, streams: Mapping[str, "StreamBatches"], steps: int, phases: int) -> None:
+        self.streams = streams
+        self._phases = phases
+        self._left = steps // phases
+        self._next: deque[LocalBatch] = deque()  # the same batch, once for each phase
+
+    @property
+    def bytes_of_views(self) -> int:
+        """Of all views that are still to be made."""
+        return sum(sum(stream.sizes) * stream.bytes_of_image for stream in self.streams.values())
+
+    def __next__(self) -> LocalBatch:
+        if not self._next:
+            if not self._left:
+                raise StopIteration
+            check()
+            self._left -= 1
+            given = {name: stream.take() for name, stream in self.streams.items()}
+            truth_N = given["unlabelled"][1] if "unlabelled" in given else None
+            batches = {name: batch for name, (batch, _) in given.items()}
+            for phase in range(self._phases):
+                self._next.append(LocalBatch(streams=batches, truth_N=truth_N, phase=phase))
+        return self._next.popleft()
+
+
+class StreamBatches:
+    """One stream of a job: the positions of all its batches, and its batches with views as far as they are made.
+
+    The draws of the views come from `draw` batch by batch, so that it does not matter how many batches are made at
+    once, nor with which other streams.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        source: Part,
+        chosen_N: Tensor | None,
+        views: Sequence[str],
+        order: Sequence[np.ndarray],
+        draw: torch.Generator,
+    ) -> None:
+        self._environment = environment
+        self.source, self.views, self.draw = source, views, draw
+        self._chosen_N = chosen_N
+        self.sizes = deque(len(batch) for batch in order)  # of the batches that are not made yet
+        self._in_source = deque(order)
+        self._made: deque[Given] = deque()
+        self.device = source.images_NCHW.device
+        self.bytes_of_image = 4 * max(1, len(views)) * math.prod(environment.data.image_shape)
+
+    @property
+    def recipe(self) -> tuple[object, ...]:
+        """Streams of one recipe are augmented by the same operations."""
+        data = self._environment.data
+        tables = (self.source.images_NCHW, self.source.labels_N, self.source.truth_N)
+        how = (self._environment.augmentation, tuple(data.mean), tuple(data.std))
+        return (*map(id, tables), tuple(self.views), *how, self.source.pseudo_labels_N is None)
+
+    def take(self) -> Given:
+        """The next batch."""
+        if not self._made:
+            make([(self, self._span())])
+        return self._made.popleft()
+
+    def _span(self) -> int:
+        """How many batches are made at once if nobody asked for more."""
+        size = max(1, self.sizes[0])
+        return max(1, SPAN // size if self.device.type == "cpu" else MOST_BYTES // (size * self.bytes_of_image))
+
+    def drawn(self, batches: int) -> "Drawn":
+        """Take the positions and the views' draws of so many batches, or of all that are left if these are fewer."""
+        sizes = [self.sizes.popleft() for _ in range(min(batches, len(self.sizes)))]
+        in_source_P = torch.from_numpy(np.concatenate([self._in_source.popleft() for _ in sizes]))
+        given_N = self.source.pseudo_labels_N
+        return Drawn(
+            stream=self,
+            sizes=sizes,
+            at_P=self.source.positions_N[in_source_P],
+            in_subset_P=in_source_P if self._chosen_N is None else self._chosen_N[in_source_P],
+            given_P=None if given_N is None else given_N[in_source_P],
+            draws_PD=draws_of(sum(sizes), self._environment.augmentation, self.draw),
         )
-        positions = iter(to_device(in_subset_P, device).split(sizes))
-        per_span = max(1, SPAN // max(1, sizes[0]))
-        spans = [sizes[first : first + per_span] for first in range(0, len(sizes), per_span)]
-        for span, at_S in zip(spans, at_P.split(list(map(sum, spans))), strict=True):
-            images_NCHW = source.images_NCHW[at_S]
-            views = make_views(images_NCHW, stream.views, self._environment.augmentation, data.mean, data.std, draw)
-            for pieces in zip(*(images.split(span) for images in views.values()), strict=True):
-                batch_views = dict(zip(views, pieces, strict=True))
-                batch = Batch(
-                    views=batch_views,
-                    labels_N=next(labels),
-                    pseudo_labels_N=next(pseudo),
-                    positions_N=next(positions),
-                )
-                yield batch, next(truth)
+
+    def add(self, batches: Iterable[Given]) -> None:
+        """Append batches that were made of what was drawn last."""
+        self._made.extend(batches)
+
+    def views_of(self, images_NCHW: Tensor, draws_ND: Tensor) -> dict[str, Tensor]:
+        """The stream's views of these images."""
+        data = self._environment.data
+        return views_of(images_NCHW, self.views, self._environment.augmentation, data.mean, data.std, draws_ND)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drawn:
+    """What decides some batches of a stream, on the host."""
+
+    stream: StreamBatches
+    sizes: Sequence[int]
+    at_P: Tensor  # in the whole set of images
+    in_subset_P: Tensor
+    given_P: Tensor | None  # pseudo-labels that `start` gave
+    draws_PD: Tensor
+
+
+def make_together(jobs: Sequence[BatchIterator], steps: int | None = None) -> None:
+    """Make the batches of the next `steps` steps of several jobs at once, or of all their steps.
+
+    They are bit by bit what each job makes alone. The caller bounds the memory: see `BatchIterator.bytes_of_views`.
+    """
+    streams = [stream for job in jobs for stream in job.streams.values() if stream.sizes]
+    make([(stream, len(stream.sizes) if steps is None else steps) for stream in streams])
+
+
+def make(asked: Sequence[tuple[StreamBatches, int]]) -> None:
+    """Make the next batches of several streams: those of one recipe are gathered and augmented in one go."""
+    by_recipe: dict[object, list[Drawn]] = defaultdict(list)
+    for stream, batches in asked:
+        by_recipe[stream.recipe].append(stream.drawn(batches))
+    for drawn in by_recipe.values():
+        _made_of(drawn)
+
+
+def _made_of(drawn: Sequence[Drawn]) -> None:
+    """Make what was drawn for streams of one recipe, on the images' device. Positions and draws are sent there once."""
+    stream = drawn[0].stream
+    source, device = stream.source, stream.device
+
+    def there(values: Sequence[Tensor]) -> Tensor:
+        return to_device(torch.cat(list(values)) if len(values) > 1 else values[0], device)
+
+    sizes = [size for part in drawn for size in part.sizes]
+    at_P = there([part.at_P for part in drawn])
+    given = [part.given_P for part in drawn if part.given_P is not None]
+    known_P = [there(given) if given else None]
+    known_P += [None if values_N is None else values_N[at_P] for values_N in (source.labels_N, source.truth_N)]
+    pseudo, labels, truth = ([None] * len(sizes) if values_P is None else values_P.split(sizes) for values_P in known_P)
+    positions = there([part.in_subset_P for part in drawn]).split(sizes)
+    draws_ND = torch.cat([part.draws_PD for part in drawn]) if len(drawn) > 1 else drawn[0].draws_PD
+    views = stream.views_of(source.images_NCHW[at_P], draws_ND)
+    pieces = zip(*(view_NCHW.split(sizes) for view_NCHW in views.values()), strict=True)
+    made: list[Given] = []
+    for index, of_batch in enumerate(pieces):
+        batch = Batch(
+            views=dict(zip(views, of_batch, strict=True)),
+            labels_N=labels[index],
+            pseudo_labels_N=pseudo[index],
+            positions_N=positions[index],
+        )
+        made.append((batch, truth[index]))
+    first = 0
+    for part in drawn:
+        part.stream.add(made[first : first + len(part.sizes)])
+        first += len(part.sizes)
 
 
 def key_names(key: Key) -> tuple[str | int, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from benchmark.federated.trees import tree_bytes
+from benchmark.federated.trees import read_at_once, tree_bytes
 from benchmark.methods.protocol import Job, Outcome
 
 
@@ -52,7 +52,7 @@ class Ledger:
 class PseudoLabelQuality:
     """One job's pseudo-labels: how many, how many kept, how many right, their classes.
 
-    Tensors are read in `metrics` alone: a read within a local step would wait for the device.
+    Tensors are read after the job, and all at once: a read within a local step would wait for the device.
     """
 
     def __init__(self) -> None:
@@ -61,19 +61,26 @@ class PseudoLabelQuality:
     def add(self, labels_N: Tensor, kept_N: Tensor, truth_N: Tensor | None) -> None:
         self._steps.append((labels_N, kept_N, truth_N))
 
-    def metrics(self) -> dict[str, float]:
+    def tensors(self) -> list[Tensor]:
+        """What `metrics` is computed from: labels, whether they were kept and, if they are known, the true labels."""
+        if not self._steps:
+            return []
+        known = [truth_N for _, _, truth_N in self._steps if truth_N is not None]
+        columns = [[labels_N for labels_N, _, _ in self._steps], [kept_N for _, kept_N, _ in self._steps]]
+        columns += [known] if len(known) == len(self._steps) else []
+        return [torch.cat(column) for column in columns]
+
+    def metrics(self, read: Sequence[Tensor] | None = None) -> dict[str, float]:
         """Counts to be summed over jobs, and `pseudo/kl_uniform`, `pseudo/kl_kept`, `pseudo/kl_true` of this job alone.
 
-        `pseudo/class/3`: kept pseudo-labels of class 3.
+        `pseudo/class/3`: kept pseudo-labels of class 3. `read`: `tensors()` on the host, if they are there already.
         """
         if not self._steps:
             return {}
-        labels_N = torch.cat([labels_N for labels_N, _, _ in self._steps])
-        kept_N = torch.cat([kept_N for _, kept_N, _ in self._steps])
-        known = [truth_N for _, _, truth_N in self._steps if truth_N is not None]
+        labels_N, kept_N, *known = read_at_once(self.tensors()) if read is None else read
         values = {"pseudo/seen": float(len(labels_N)), "pseudo/count": float(kept_N.sum())}
-        if len(known) == len(self._steps) and len(labels_N):
-            truth_N = torch.cat(known)
+        if known and len(labels_N):
+            (truth_N,) = known
             num_classes = int(max(labels_N.max(), truth_N.max())) + 1
             values["pseudo/correct"] = float((kept_N & (labels_N == truth_N)).sum())
             values["pseudo/kl_true"] = _entropy_gap(torch.bincount(truth_N, minlength=num_classes))
@@ -81,7 +88,7 @@ class PseudoLabelQuality:
         values["pseudo/kl_uniform"] = _entropy_gap(torch.bincount(labels_N))
         if values["pseudo/count"]:
             values["pseudo/kl_kept"] = _entropy_gap(by_class)
-        return {**values, **{f"pseudo/class/{c}": float(count) for c, count in enumerate(by_class) if count}}
+        return {**values, **{f"pseudo/class/{c}": float(count) for c, count in enumerate(by_class.tolist()) if count}}
 
 
 def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, float]:

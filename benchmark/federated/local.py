@@ -6,7 +6,8 @@ A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the weights
 import copy
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
 from benchmark.federated.environment import weights_of
 from benchmark.federated.ledger import PseudoLabelQuality
-from benchmark.federated.trees import moved
+from benchmark.federated.trees import moved, read_at_once
 from benchmark.methods.calls import check_size, finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Step, Weights
 from benchmark.optimizer import Optimizer
@@ -134,10 +135,10 @@ class LocalModule(pl.LightningModule):
             self.update.after_step(self.step)
 
 
-def added_up(values: Iterable[Tensor]) -> float:
-    """The sum of scalars, one after another in float64. They are read at once."""
+def added_up(values_S: Tensor) -> float:
+    """The sum of the numbers of all steps, one after another in float64."""
     total = 0.0
-    for value in torch.stack([value.double() for value in values]).tolist():
+    for value in values_S.tolist():
         total += value
     return total
 
@@ -277,19 +278,50 @@ def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpos
     seed_global(stream_seed(seed, *names, "dropout"))
 
 
-def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
-    """What the job sends and keeps, and its metrics: sums over local steps, divided by the caller."""
+@dataclass
+class Trained:
+    """What a job's local training leaves. It shares nothing with the module, which may train the next job."""
+
+    local: Local  # with the new weights
+    losses: list[Tensor]  # of each local step and phase
+    reported: dict[str, list[Tensor]]  # by name: what the losses report
+    pseudo: PseudoLabelQuality
+
+    def tensors(self) -> list[Tensor]:
+        """What `outcome_from` reads on the host."""
+        reported = [torch.stack([value.double() for value in values]) for values in self.reported.values()]
+        return [*reported, *self.pseudo.tensors()]
+
+
+def trained_of(module: LocalModule, momentum: dict[str, Weights]) -> Trained:
+    """Copy the weights of a module that has been trained; nothing is read."""
     local = module.local
     local.trainable = {name: weights_of(network) for name, network in module.trainable.items()}
     local.frozen = {name: weights_of(network) for name, network in module.frozen.items()}
     local.momentum, local.notes, local.steps = momentum, module.step.notes, module.step.number
     if local.private is not None or module.step.private:
         local.private = module.step.private
-    local.totals = {name: added_up(values) for name, values in module.reported.items()}
+    return Trained(local=local, losses=module.losses, reported=module.reported, pseudo=module.pseudo)
+
+
+def outcome_from(job: Job, trained: Trained, read: Sequence[Tensor]) -> Outcome:
+    """What the job sends and keeps, and its metrics: sums over local steps, divided by the caller.
+
+    `read`: `trained.tensors()` on the host.
+    """
+    local, reported = trained.local, trained.reported
+    values_of = dict(zip(reported, read, strict=False))
+    local.totals = {name: added_up(values) for name, values in values_of.items()}
     for name, total in local.totals.items():
         check_size(job.update, "loss", name, total)
     sends = finished(job.update, local)
     # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.
-    totals = {name: total * (local.steps / len(module.reported[name])) for name, total in local.totals.items()}
-    metrics = {**totals, **module.pseudo.metrics()}
+    totals = {name: total * (local.steps / len(reported[name])) for name, total in local.totals.items()}
+    metrics = {**totals, **trained.pseudo.metrics(read[len(reported) :])}
     return Outcome(key=job.key, sends=sends, private=local.private, metrics=metrics, steps=local.steps)
+
+
+def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
+    """The outcome of a job that the module has been trained on."""
+    trained = trained_of(module, momentum)
+    return outcome_from(job, trained, read_at_once(trained.tensors()))

@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,19 +62,49 @@ def tree_bytes(tree: Mapping[str, Any], tied: Collection[str] = ()) -> int:
     return total
 
 
-def first_not_finite(tree: Mapping[str, Any]) -> str | None:
+def read_at_once(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copy tensors to the host by one copy per device, for which the host waits once.
+
+    Whole numbers up to 2^53 and floating-point numbers of up to 64 bits are exact.
+    """
+    found = list(tensors)
+    by_device: dict[torch.device, list[int]] = defaultdict(list)
+    for index, tensor in enumerate(found):
+        if tensor.device.type != "cpu":
+            by_device[tensor.device].append(index)
+    for indices in by_device.values():
+        sizes = [found[index].numel() for index in indices]
+        together = torch.cat([found[index].detach().double().flatten() for index in indices]).cpu()
+        for index, values in zip(indices, together.split(sizes), strict=True):
+            found[index] = values.view(found[index].shape).to(found[index].dtype)
+    return found
+
+
+def sums_of(tree: Mapping[str, Any]) -> Tensor:
+    """The sum of each floating-point tensor of the tree, on the device of the first: finite unless an entry is not.
+
+    Or unless a sum overflows. 0.06 ms for 0.5 M weights and 1.7 ms for 11 M on one core; isfinite on every entry takes
+    1.1 and 24 ms.
+    """
+    sums = [value.sum().double() for _, value in _floating(tree)]
+    return torch.stack([total.to(sums[0].device) for total in sums] or [torch.zeros(())])
+
+
+def first_not_finite(tree: Mapping[str, Any], sums: Tensor | None = None) -> str | None:
     """The dotted name of the first leaf with a NaN or an infinity, or None.
 
-    Such as "student.conv1.weight". Whole numbers are always finite.
+    Such as "student.conv1.weight". Whole numbers are always finite. `sums`: those of `sums_of`, if they are known.
     """
-    values = list(leaves(tree))
-    tensors = [(name, value) for name, value in values if isinstance(value, Tensor) and value.is_floating_point()]
-    numbers = [name for name, value in values if isinstance(value, float) and not math.isfinite(value)]
-    # A sum is not finite where an entry is not; only where it is not is there a second look (sums may overflow).
-    # 0.06 ms for 0.5 M weights and 1.7 ms for 11 M on one core; isfinite on every entry takes 1.1 and 24 ms.
-    sums = torch.stack([value.sum().double().to(tensors[0][1].device) for _, value in tensors] or [torch.zeros(())])
-    for index in (~sums.isfinite()).nonzero().flatten().tolist():
+    numbers = [name for name, value in leaves(tree) if isinstance(value, float) and not math.isfinite(value)]
+    (sums,) = read_at_once([sums_of(tree) if sums is None else sums])
+    suspects = (~sums.isfinite()).nonzero().flatten().tolist()
+    tensors = _floating(tree) if suspects else []
+    for index in suspects:  # only where a sum is not finite is there a second look
         name, value = tensors[index]
         if not bool(value.isfinite().all()):
             return name
     return numbers[0] if numbers else None
+
+
+def _floating(tree: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
+    return [(name, value) for name, value in leaves(tree) if isinstance(value, Tensor) and value.is_floating_point()]
