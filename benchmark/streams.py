@@ -61,6 +61,22 @@ def seed_globals(seed: int, *names: str | int) -> None:
     seed_global(named)
 
 
+def global_states() -> tuple[Any, ...]:
+    """The states of the generators that `seed_globals` seeds, for `set_global_states`. No device is waited for."""
+    of_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return random.getstate(), np.random.get_state(), torch.default_generator.get_state(), of_cuda
+
+
+def set_global_states(states: tuple[Any, ...]) -> None:
+    """Go on with the global generators from these states."""
+    of_python, of_numpy, of_torch, of_cuda = states
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
+    torch.default_generator.set_state(of_torch)
+    if of_cuda:
+        torch.cuda.set_rng_state_all(of_cuda)
+
+
 class DrawingFrom(TorchDispatchMode):
     """Take this thread's draws of torch from `generator` while it is entered, instead of the global one.
 

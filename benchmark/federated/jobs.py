@@ -1,28 +1,41 @@
-"""`JobRunner` runs one job at a time in this process; every engine calls it."""
+"""`JobRunner` runs jobs in this process, one at a time or in windows; every engine calls it."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from benchmark.data.pooled import gaussian_image
 from benchmark.errors import Diverged
-from benchmark.federated.batches import JobBatches, key_names
+from benchmark.federated.batches import MOST_BYTES, BatchIterator, JobBatches, LocalBatch, key_names, make_together
 from benchmark.federated.environment import Environment, Part
 from benchmark.federated.evaluate import chunks, logits_of
 from benchmark.federated.ledger import PseudoLabelQuality
-from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome_of, seed_job, train
+from benchmark.federated.local import (
+    LocalModule,
+    Trained,
+    gradient,
+    load,
+    module_class,
+    outcome_from,
+    outcome_of,
+    seed_job,
+    train,
+    trained_of,
+)
 from benchmark.federated.machine import failures_named, faster_products
-from benchmark.federated.trees import first_not_finite, moved
+from benchmark.federated.trees import copied, first_not_finite, moved, read_at_once, sums_of, tree_bytes
 from benchmark.losses import skip_low_confidence_images
-from benchmark.methods.calls import finished, marks_of, refuse_change, started
+from benchmark.methods.calls import Marks, finished, marks_of, refuse_change, started
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Local, Outcome, PartName, Reader, Tree, Weights
 from benchmark.models.build import Model, is_own, own_copy
 from benchmark.models.norms import statistics_over
-from benchmark.streams import seed_global, seed_globals, torch_stream
+from benchmark.streams import global_states, seed_global, seed_globals, set_global_states, torch_stream
 
 REMEDY = "choose a smaller optimizer.lr"
 TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
@@ -33,8 +46,33 @@ def keeper_of(job: Job) -> str:
     return job.keeps if job.keeps is not None else str(job.key.client)
 
 
+@dataclass(kw_only=True, eq=False)
+class Begun:
+    """A job of a window: what it has come to, or the error that ended it."""
+
+    job: Job  # with what it receives on the runner's device
+    round: int
+    given: Mapping[str, Any]  # what the job receives, as it was handed over
+    received: Marks
+    states: tuple[Any, ...]  # of the global generators, where the job stopped
+    local: Local | None = None
+    quality: PseudoLabelQuality | None = None
+    batches: JobBatches | None = None
+    iterator: BatchIterator | None = None
+    trained: Trained | None = None  # not where it skips the round
+    outcome: Outcome | None = None
+    error: Exception | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of its views, and of the weights and state that it trains."""
+        trees = () if self.local is None else (self.local.trainable, self.local.frozen, self.local.private or {})
+        of_views = 0 if self.iterator is None else self.iterator.bytes_of_views
+        return of_views + sum(map(tree_bytes, trees))
+
+
 class JobRunner:
-    """Runs one job at a time in this process, on one device. Its networks and modules are reused from job to job, but
+    """Runs jobs in this process, on one device. Its networks and modules are reused from job to job, but
     for those of a user's own network: each job has a fresh copy, so that nothing but weights passes between jobs.
 
     `fast`: on a CPU, another local step than the plain one, to the same numbers but for their last bits. The
@@ -65,6 +103,134 @@ class JobRunner:
             outcome = replace(outcome, sends=sends, private=private)
         check_finite(outcome, losses, job, round_number)
         return outcome
+
+    def run_in_windows(
+        self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]
+    ) -> Iterator[Outcome]:
+        """The outcomes that `run` gives for one job after another, in job order, with few waits for the device.
+
+        Jobs of a window are started one after another, then their views are made at once, then each is trained alone.
+        The host reads twice per window: what losses report, and whether all is finite. A window has up to `MOST_BYTES`
+        of views and weights, and one job per state key. Private state is read from `kept` when a job starts, and
+        written when its outcome is given. Raises what `run` raises, when the job is due.
+        """
+        waiting = deque(jobs)
+        left_over: Begun | None = None
+        while waiting or left_over is not None:
+            window, left_over = self._window(waiting, left_over, round_number, kept)
+            stages = (self._train_all, self._finish_all, self._check_all)
+            for stage in stages:
+                stage(window)
+            for begun in window:
+                if begun.error is not None:
+                    raise begun.error
+                assert begun.outcome is not None
+                if begun.outcome.private is not None:
+                    kept[keeper_of(begun.job)] = begun.outcome.private
+                yield begun.outcome
+
+    def _window(
+        self, waiting: deque[Job], first: Begun | None, round_number: int, kept: Mapping[str, Tree]
+    ) -> tuple[list[Begun], Begun | None]:
+        """Start jobs of `waiting` after `first` while they fit. The last one may be started and not fit."""
+        window = [] if first is None else [first]
+        while waiting and not (window and window[-1].error):
+            if keeper_of(waiting[0]) in {keeper_of(begun.job) for begun in window}:
+                break
+            begun = self._begin(waiting[0], round_number, copied(kept.get(keeper_of(waiting.popleft()))))
+            if window and sum(other.nbytes for other in window) + begun.nbytes > MOST_BYTES:
+                return window, begun
+            window.append(begun)
+        return window, None
+
+    def _begin(self, job: Job, round_number: int, private: Tree | None) -> Begun:
+        """Start a job. An error is kept in what is returned."""
+        begun = Begun(job=job, round=round_number, given=job.receives, received=marks_of(job.receives), states=())
+
+        def start() -> None:
+            begun.job, local = self._started(job, round_number, private, "train")
+            begun.local = local
+            if local is None:
+                begun.outcome = Outcome(key=job.key, sends={})
+                return
+            begun.quality = self._given(begun.job, local, round_number)
+            if local.trainable:
+                begun.batches = JobBatches(self._environment, begun.job, round_number, "train", local.selected)
+                begun.iterator = iter(begun.batches)
+            else:  # the job only reads, or this client skips the round
+                begun.trained = Trained(local=local, losses=[], reported={}, pseudo=begun.quality)
+
+        self._attempt(begun, start, seeded=False)
+        return begun
+
+    def _attempt(self, begun: Begun, work: Callable[[], None], *, seeded: bool = True) -> None:
+        """Do a part of the job's work with the global generators as the part before left them. Keep its error."""
+        if begun.error is not None:
+            return
+        if seeded:
+            set_global_states(begun.states)
+        try:
+            with failures_named(holder_name(begun.job.key.client), begun.round), self._products():
+                work()
+        except Exception as error:
+            begun.error = error
+        begun.states = global_states()
+
+    def _train_all(self, window: list[Begun]) -> None:
+        """Train the jobs, up to the first that fails: the round ends there."""
+        to_train = [begun for begun in window if begun.iterator is not None]
+        fit_together = sum(begun.nbytes for begun in to_train) <= MOST_BYTES
+
+        def batches_of(begun: Begun) -> Iterator[LocalBatch]:
+            assert begun.iterator is not None
+            if fit_together:
+                make_together([other.iterator for other in to_train if other.iterator is not None])
+            yield from begun.iterator
+
+        for index, begun in enumerate(window):
+            if begun.iterator is not None:
+                self._attempt(begun, partial(self._train, begun, batches_of(begun)))
+                begun.iterator = None
+            if begun.error is not None:
+                del window[index + 1 :]
+
+    def _train(self, begun: Begun, steps: Iterator[LocalBatch]) -> None:
+        assert begun.local is not None and begun.quality is not None
+        module, _ = self._training(begun.job, begun.local, begun.round, "train", begun.batches)
+        module.pseudo = begun.quality
+        begun.trained = trained_of(module, train(module, steps))
+
+    def _finish_all(self, window: list[Begun]) -> None:
+        """Read what the jobs report, and let each say what it sends."""
+        trained = [(begun, begun.trained) for begun in window if begun.trained is not None and begun.error is None]
+        unread = {id(begun): of_job.tensors() for begun, of_job in trained}
+        numbers = iter(read_at_once([tensor for tensors in unread.values() for tensor in tensors]))
+        for begun in window:
+            read = [next(numbers) for _ in unread.get(id(begun), [])]
+            self._attempt(begun, partial(self._finish, begun, read))
+
+    def _finish(self, begun: Begun, read: Sequence[Tensor]) -> None:
+        if begun.trained is not None:
+            outcome = outcome_from(begun.job, begun.trained, read)
+            private, sends = (moved(tree, self._device) for tree in (outcome.private, outcome.sends))
+            begun.outcome = replace(outcome, sends=sends, private=private)
+        refuse_change(begun.job.update, "local work", "what it received", begun.received, begun.given)
+
+    def _check_all(self, window: list[Begun]) -> None:
+        """Read whether all that the jobs leave is finite."""
+        unread: list[list[Tensor]] = []
+        for begun in window:
+            losses = [] if begun.trained is None else begun.trained.losses
+            has_ended = begun.outcome is not None and begun.error is None
+            unread.append(finite_if_these_are(begun.outcome, losses) if has_ended else [])
+        numbers = iter(read_at_once([tensor for tensors in unread for tensor in tensors]))
+        for begun, tensors in zip(window, unread, strict=True):
+            read = [next(numbers) for _ in tensors]
+            try:
+                if begun.outcome is not None and read:
+                    check_finite(begun.outcome, [], begun.job, begun.round, read)
+            except Diverged as error:
+                begun.error = error
 
     def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
         """The job's outcome, and the loss of each of its local steps."""
@@ -107,10 +273,13 @@ class JobRunner:
                 skip_low_confidence_images(network)
         return self._networks[model]
 
-    def _training(self, job: Job, local: Local, round_number: int, purpose: str) -> tuple[LocalModule, JobBatches]:
-        """The module that trains the job, seeded, and its batches."""
+    def _training(
+        self, job: Job, local: Local, round_number: int, purpose: str, batches: JobBatches | None = None
+    ) -> tuple[LocalModule, JobBatches]:
+        """The module that trains the job, seeded, and its batches, which may be there already."""
         experiment = self._environment.experiment
-        batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
+        if batches is None:
+            batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
         T, rounds = experiment.federation.T, experiment.federation.rounds
         schedule, first = experiment.optimizer.schedule, (round_number - 1) * T
         # A step of the schedule is a batch, however many losses are taken on it in turn. Those of local epochs share T.
@@ -189,16 +358,29 @@ class JobReader:
         return logits_D.cpu()
 
 
-def check_finite(outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int) -> None:
-    """Raises Diverged where the outcome, or one of the `losses` (one a step and phase), is not finite."""
+def finite_if_these_are(outcome: Outcome, losses: Sequence[Tensor]) -> list[Tensor]:
+    """What `check_finite` reads: the losses, and sums of what is sent and of what is kept."""
+    losses_S = torch.stack([loss.detach() for loss in losses]) if losses else torch.zeros(0)
+    return [losses_S, sums_of(outcome.sends), sums_of(outcome.private or {})]
+
+
+def check_finite(
+    outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int, read: Sequence[Tensor] | None = None
+) -> None:
+    """Raises Diverged where the outcome, or one of the `losses` (one a step and phase), is not finite.
+
+    `read`: what `finite_if_these_are` gives, if it is on the host already.
+    """
+    read = read_at_once(finite_if_these_are(outcome, losses)) if read is None else read
+    losses_S, of_sends, of_private = read
     trouble = None
-    if losses and not bool((finite_S := torch.stack([loss.detach() for loss in losses]).isfinite()).all()):
+    if not bool((finite_S := losses_S.isfinite()).all()):
         first = int((~finite_S).nonzero()[0])
         step = first // len(job.update.phases) + 1
-        trouble = f"the loss of local step {step} is {float(losses[first])}, which is not finite"
-    elif name := first_not_finite(outcome.sends):
+        trouble = f"the loss of local step {step} is {float(losses_S[first])}, which is not finite"
+    elif name := first_not_finite(outcome.sends, of_sends):
         trouble = f"{name}, which it sends, is not finite"
-    elif name := first_not_finite(outcome.private or {}):
+    elif name := first_not_finite(outcome.private or {}, of_private):
         trouble = f"{name}, which it keeps, is not finite"
     if trouble is not None:
         raise Diverged(f"round {round_number}, {holder_name(job.key.client)}: {trouble}; {REMEDY}")

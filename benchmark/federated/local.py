@@ -310,7 +310,7 @@ def outcome_from(job: Job, trained: Trained, read: Sequence[Tensor]) -> Outcome:
     `read`: `trained.tensors()` on the host.
     """
     local, reported = trained.local, trained.reported
-    values_of = dict(zip(reported, read, strict=False))
+    values_of = dict(zip(reported, read[: len(reported)], strict=True))
     local.totals = {name: added_up(values) for name, values in values_of.items()}
     for name, total in local.totals.items():
         check_size(job.update, "loss", name, total)
