@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.data.augment import make_views
+from benchmark.data.image_ops import to_device
 from benchmark.federated.environment import Environment, Part
 from benchmark.federated.local import load
 from benchmark.federated.stopping import check
@@ -58,7 +59,8 @@ def chunks(
         if not len(at_N):
             return
         check()
-        yield make_views(part.images_NCHW[at_N], (view,), environment.augmentation, data.mean, data.std, draw)[view]
+        images_NCHW = part.images_NCHW[to_device(at_N, part.images_NCHW.device)]
+        yield make_views(images_NCHW, (view,), environment.augmentation, data.mean, data.std, draw)[view]
 
 
 class Evaluator:

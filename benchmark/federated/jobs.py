@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from benchmark.data.image_ops import to_device
 from benchmark.data.pooled import gaussian_image
 from benchmark.errors import Diverged
 from benchmark.federated.batches import MOST_BYTES, BatchIterator, JobBatches, LocalBatch, key_names, make_together
@@ -220,9 +221,11 @@ class JobRunner:
         """Read whether all that the jobs leave is finite."""
         unread: list[list[Tensor]] = []
         for begun in window:
-            losses = [] if begun.trained is None else begun.trained.losses
-            has_ended = begun.outcome is not None and begun.error is None
-            unread.append(finite_if_these_are(begun.outcome, losses) if has_ended else [])
+            if begun.outcome is None or begun.error is not None:
+                unread.append([])
+            else:
+                losses = [] if begun.trained is None else begun.trained.losses
+                unread.append(finite_if_these_are(begun.outcome, losses))
         numbers = iter(read_at_once([tensor for tensors in unread for tensor in tensors]))
         for begun, tensors in zip(window, unread, strict=True):
             read = [next(numbers) for _ in tensors]
@@ -308,7 +311,9 @@ class JobRunner:
         quality = PseudoLabelQuality()
         if local.pseudo is not None:
             part = self._environment.part(job.key.client, "unlabelled", round_number)
-            truth_N = None if part.truth_N is None else part.truth_N[part.positions_N]
+            truth_N = part.truth_N
+            if truth_N is not None:
+                truth_N = truth_N[to_device(part.positions_N, truth_N.device)]
             quality.add(local.pseudo.labels_N.to(self._device), local.pseudo.kept_N.to(self._device), truth_N)
         return quality
 
@@ -338,7 +343,9 @@ class JobReader:
 
     def labels(self, part: PartName) -> torch.Tensor | None:
         images = self._images(part)
-        return None if images.labels_N is None else images.labels_N[images.positions_N].cpu()
+        if images.labels_N is None:
+            return None
+        return images.labels_N[to_device(images.positions_N, images.labels_N.device)].cpu()
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         load(self._network, weights)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmark.data.image_ops import to_device
+
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf with its dotted name, such as "student.conv1.weight"."""
@@ -47,8 +49,13 @@ def with_own_leaves(tree: Any, known: dict[int, Any] | None = None) -> Any:
 
 
 def moved(tree: Any, device: torch.device) -> Any:
-    """The tree with its tensors on the device; those that are there already stay as they are."""
-    return mapped(tree, lambda tensor: tensor.to(device))
+    """The tree with its tensors on the device; those that are there already stay as they are.
+
+    Nobody waits for what is copied from the host to a device.
+    """
+    if device.type == "cpu":
+        return mapped(tree, lambda tensor: tensor.to(device))
+    return mapped(tree, lambda tensor: to_device(tensor, device))
 
 
 def tree_bytes(tree: Mapping[str, Any], tied: Collection[str] = ()) -> int:

@@ -170,8 +170,11 @@ class FedMatch(fl.Method):
 def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[str]:
     """The `count` other clients whose output_D is nearest to this client's. Nearest first; ties by number."""
     others = sorted((name for name in outputs if name != client), key=int)
-    distances = {name: float(torch.dist(outputs[name].double(), outputs[client].double())) for name in others}
-    return sorted(others, key=lambda name: distances[name])[:count]
+    if not others:
+        return []
+    distances = [torch.dist(outputs[name].double(), outputs[client].double()) for name in others]
+    distance_of = dict(zip(others, torch.stack(distances).tolist(), strict=True))  # one read for all of them
+    return sorted(others, key=lambda name: distance_of[name])[:count]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
+
 from benchmark.config import Count, NotNegative, Positive, ShareBetween
 from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
@@ -163,17 +165,20 @@ class RSCFed(MeanTeacherMethod):
 
 def norm_of_all(left: fl.Weights, right: fl.Weights) -> float:
     """||left - right||_2 over all trained parameters as one vector (Eq. 6)."""
-    return math.sqrt(sum(_squares(left, right, name) for name in left if not is_statistic(name)))
+    return math.sqrt(sum(_squares(left, right, [name for name in left if not is_statistic(name)])))
 
 
 def sum_of_norms(left: fl.Weights, right: fl.Weights) -> float:
     """The sum over tensors of their norms, running statistics too. FedAvg.py:24-31; counters have no norm."""
     names = [name for name, value in left.items() if value.is_floating_point()]
-    return sum(math.sqrt(_squares(left, right, name)) for name in names)
+    return sum(map(math.sqrt, _squares(left, right, names)))
 
 
-def _squares(left: fl.Weights, right: fl.Weights, name: str) -> float:
-    return float((left[name].double() - right[name].double()).square().sum())
+def _squares(left: fl.Weights, right: fl.Weights, names: Sequence[str]) -> list[float]:
+    """||left - right||_2^2 of each tensor. They are read at once: each read would wait for a device."""
+    squares = [(left[name].double() - right[name].double()).square().sum() for name in names]
+    numbers: list[float] = torch.stack(squares).tolist() if squares else []
+    return numbers
 
 
 def reweighted(

@@ -47,7 +47,7 @@ def batches_one_by_one(environment: Environment, job: Job, selected: Mapping[str
     """Each batch's views, labels, pseudo-labels and positions: gathered and augmented batch by batch, in order."""
     seed, data, key = environment.experiment.seed, environment.data, job.key
     assert job.limit.steps is not None
-    made = {}
+    made: dict[str, list[Any]] = {}
     for name, stream in job.data.items():
         names = ("train", "round", 1, "client", key.client, "draw", key.draw, name)
         part, chosen = environment.part(key.client, stream.part), selected.get(name)
@@ -79,7 +79,7 @@ def same(batch: LocalBatch, expected: Sequence[Any]) -> bool:
     return all(agree(list(one), list(other)) for one, other in zip(found, wanted, strict=True))
 
 
-KINDS = {
+KINDS: dict[str, tuple[Weak, RandAugment | Gentle, tuple[str, ...]]] = {
     "weak": (Weak(), RandAugment(), ("weak",)),
     "enlarged": (Weak(enlarge=1.25), RandAugment(), ("weak", "weak2")),
     "randaugment": (Weak(), RandAugment(), ("weak", "strong")),
@@ -151,7 +151,7 @@ def test_views_of_many_jobs_take_the_operations_of_one():
             limit=Limit(steps=6))
         for index in range(10)
     ]  # fmt: skip
-    counts = []
+    counts: list[int] = []
     with Accelerator() as accelerator:
         here = OnAccelerator(environment)._work._environment
         for number in (1, 1, 10):  # tables are made once, by the first
@@ -271,7 +271,7 @@ def test_draws_state_and_errors_are_those_of_one_job_after_another(fields, tiny)
 class AllReads(Accelerator):
     """Notes what is waited for in a whole round, not in local training only."""
 
-    training = property(lambda self: True, lambda self, value: None)  # type: ignore[assignment]
+    training = property(lambda self: True, lambda self, value: None)
 
 
 def reads_of_a_round(name: str, clients: int) -> int:

@@ -272,7 +272,7 @@ def test_initial_weights_are_torch_s_defaults_and_touch_no_global_generator(netw
     """Bit by bit. A generator that is not the global one gives the same numbers from the same seed."""
     has_norm = getattr(NETWORKS[network], "norm_channels", ()) != ()
     for norm in ("gn", "bn", "sbn", "none") if has_norm else ("none",):
-        model = Model(network=network, norm=norm, norm_groups=4)  # type: ignore[arg-type]
+        model = Model(network=network, norm=norm, norm_groups=4)
         expected = with_the_global_generator(model, 32, seed=5)
         before = torch.get_rng_state()
         with mock.patch.object(torch.random, "fork_rng", side_effect=AssertionError):
