@@ -322,13 +322,12 @@ def changes(before: fl.Weights, after: fl.Weights, threshold: float) -> fl.Tree:
     """What to send to a holder of `before`: the entries that changed. By tensor name, entries of `after` that differ
     by more than `threshold`. threshold 0 sends all that differ, so that `applied` gives `after` exactly. An entry
     that is not finite is sent."""
+    changed = {name: ~((new - before[name]).abs() <= threshold) for name, new in after.items()}
+    counts = torch.stack([entries.sum() for entries in changed.values()]).tolist() if changed else []
     sent: fl.Tree = {}
-    for name, new in after.items():
-        old = before[name]
-        changed = ~((new - old).abs() <= threshold)
-        count = int(changed.sum())
+    for (name, entries), count in zip(changed.items(), counts, strict=True):
         if count:
-            sent[name] = _smallest(old, new, changed, count)
+            sent[name] = _smallest(before[name], after[name], entries, count)
     return sent
 
 
