@@ -99,7 +99,7 @@ class EngineOptions:
 
 
 class ReferenceEngine:
-    """One job after another on one device.
+    """One job after another on one device, in windows if it is no CPU.
 
     `fast`: what a pool of one process would do, without that process: the same bits, and the same name in the record.
     """

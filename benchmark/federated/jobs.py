@@ -73,8 +73,8 @@ class Begun:
 
 
 class JobRunner:
-    """Runs jobs in this process, on one device. Its networks and modules are reused from job to job, but
-    for those of a user's own network: each job has a fresh copy, so that nothing but weights passes between jobs.
+    """Runs jobs in this process, on one device. Its networks and modules are reused from job to job, but for those of
+    a user's own network: each job has a fresh copy, so that nothing but weights passes between jobs.
 
     `fast`: on a CPU, another local step than the plain one, to the same numbers but for their last bits. The
     optimizer's step is one kernel; matrix products are oneDNN's, where they are float32; images below tau pass no
@@ -119,9 +119,9 @@ class JobRunner:
         left_over: Begun | None = None
         while waiting or left_over is not None:
             window, left_over = self._window(waiting, left_over, round_number, kept)
-            stages = (self._train_all, self._finish_all, self._check_all)
-            for stage in stages:
-                stage(window)
+            self._train_all(window)
+            self._finish_all(window)
+            self._check_all(window)
             for begun in window:
                 if begun.error is not None:
                     raise begun.error
