@@ -96,7 +96,7 @@ class JobBatches:
         selected = selected or {}
         self._sources = sources_of(job, environment, round_number, selected)
         self._chosen = {name: some.positions_N for name, some in selected.items()}
-        self._phases = len(job.update.phases)
+        self.phases = len(job.update.phases)
         empty = [name for name, source in self._sources.items() if not len(source)]
         if empty:
             raise ConfigError(
@@ -112,12 +112,12 @@ class JobBatches:
     def __iter__(self) -> Iterator[LocalBatch]:
         """Every batch comes once for each phase."""
         streams = {name: self._stream(name) for name in self._job.data}
-        for _ in range(self.steps // self._phases):
+        for _ in range(self.steps // self.phases):
             check()
             drawn = {name: next(stream) for name, stream in streams.items()}
             truth_N = drawn["unlabelled"][1] if "unlabelled" in drawn else None
             batches = {name: batch for name, (batch, _) in drawn.items()}
-            for phase in range(self._phases):
+            for phase in range(self.phases):
                 yield LocalBatch(streams=batches, truth_N=truth_N, phase=phase)
 
     def _stream(self, name: str) -> Iterator[tuple[Batch, Tensor | None]]:
@@ -130,7 +130,7 @@ class JobBatches:
         order = passes(
             len(source),
             stream.batch_size,
-            self.steps // self._phases,
+            self.steps // self.phases,
             stream.drop_last,
             numpy_stream(seed, *self._names, name, "order"),
         )

@@ -1,6 +1,6 @@
 """`JobRunner` runs one job at a time in this process; every engine calls it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import ClassVar
@@ -111,14 +111,7 @@ class JobRunner:
         """The module that trains the job, seeded, and its batches."""
         experiment = self._environment.experiment
         batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
-        T, rounds = experiment.federation.T, experiment.federation.rounds
-        schedule, first = experiment.optimizer.schedule, (round_number - 1) * T
-        # A step of the schedule is a batch, however many losses are taken on it in turn. Those of local epochs share T.
-        stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else T / len(batches)
-
-        def rate_at(step: int) -> float:
-            return schedule.factor(first + (0 if schedule.per_round else step * stride), T * rounds)
-
+        rate_at = self._rates(job, round_number, len(batches))
         kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen), local.layers)
         if kind in self._modules and not self._is_own(job):
             self._modules[kind].reuse(job, local, rate_at)
@@ -129,6 +122,19 @@ class JobRunner:
             )
         seed_job(self._modules[kind], experiment.seed, round_number, job, purpose)
         return self._modules[kind], batches
+
+    def _rates(self, job: Job, round_number: int, steps: int) -> Callable[[int], float]:
+        """The learning rate at each of the job's steps, as a share of the base rate."""
+        experiment = self._environment.experiment
+        T, rounds = experiment.federation.T, experiment.federation.rounds
+        schedule, first = experiment.optimizer.schedule, (round_number - 1) * T
+        # A step of the schedule is a batch, however many losses are taken on it in turn. Those of local epochs share T.
+        stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else T / steps
+
+        def rate_at(step: int) -> float:
+            return schedule.factor(first + (0 if schedule.per_round else step * stride), T * rounds)
+
+        return rate_at
 
     def _is_own(self, job: Job) -> bool:
         """Whether the job's network is a user's own, which may keep more than its weights from job to job."""
@@ -184,7 +190,7 @@ class JobReader:
         noise_1CHW = gaussian_image(data.image_shape, data.mean, data.std, self._environment.experiment.seed)
         was_training = self._network.training
         self._network.eval()
-        logits_D = self._network(noise_1CHW.to(next(self._network.parameters()).device))[0]
+        logits_D = self._network(noise_1CHW.to(next(self._network.parameters())))[0]
         self._network.train(was_training)
         return logits_D.cpu()
 

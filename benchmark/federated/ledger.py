@@ -61,6 +61,12 @@ class PseudoLabelQuality:
     def add(self, labels_N: Tensor, kept_N: Tensor, truth_N: Tensor | None) -> None:
         self._steps.append((labels_N, kept_N, truth_N))
 
+    def joined(self, other: "PseudoLabelQuality") -> "PseudoLabelQuality":
+        """Return the quality of these pseudo-labels and, after them, the other ones."""
+        both = PseudoLabelQuality()
+        both._steps = [*self._steps, *other._steps]
+        return both
+
     def metrics(self) -> dict[str, float]:
         """Counts to be summed over jobs, and `pseudo/kl_uniform`, `pseudo/kl_kept`, `pseudo/kl_true` of this job alone.
 

@@ -6,7 +6,7 @@ A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the weights
 import copy
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,7 +68,7 @@ class LocalModule(pl.LightningModule):
     def reuse(self, job: Job, local: Local, rate_at: Callable[[int], float]) -> None:
         """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
         self.update, self.local, self.rate_at = job.update, local, rate_at
-        self.rate = job.learning_rate or ("server" if job.key.client == SERVER else "client")
+        self.base_rate = base_rate(self.sgd, job)
         self.local_device = next(self.trainable.parameters()).device
         self.step = Step(
             trainable=self.trainable,
@@ -108,8 +108,12 @@ class LocalModule(pl.LightningModule):
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """The job's optimizer at its base rate, with the momentum that the job begins with."""
-        lr = (self.sgd.server_lr if self.rate == "server" else None) or self.sgd.lr
-        common: Any = {"lr": lr, "weight_decay": self.sgd.weight_decay, "foreach": not self.fused, "fused": self.fused}
+        common: Any = {
+            "lr": self.base_rate,
+            "weight_decay": self.sgd.weight_decay,
+            "foreach": not self.fused,
+            "fused": self.fused,
+        }
         weights, momentum = self.trainable.parameters(), self.sgd.momentum
         optimizer: torch.optim.Optimizer = (
             torch.optim.Adam(weights, betas=(momentum, BETA_2), **common)
@@ -134,10 +138,16 @@ class LocalModule(pl.LightningModule):
             self.update.after_step(self.step)
 
 
-def added_up(values: Iterable[Tensor]) -> float:
-    """The sum of scalars, one after another in float64. They are read at once."""
+def base_rate(settings: Optimizer, job: Job) -> float:
+    """Return the learning rate of the job's holder, before the schedule."""
+    holder = job.learning_rate or ("server" if job.key.client == SERVER else "client")
+    return (settings.server_lr if holder == "server" else None) or settings.lr
+
+
+def added_up(values: Iterable[float]) -> float:
+    """Return the sum, one value after another: Python's `sum` rounds otherwise."""
     total = 0.0
-    for value in torch.stack([value.double() for value in values]).tolist():
+    for value in values:
         total += value
     return total
 
@@ -278,18 +288,27 @@ def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpos
 
 
 def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
-    """What the job sends and keeps, and its metrics: sums over local steps, divided by the caller."""
+    """Return what the job sends and keeps, and its metrics: sums over local steps, divided by the caller."""
     local = module.local
     local.trainable = {name: weights_of(network) for name, network in module.trainable.items()}
     local.frozen = {name: weights_of(network) for name, network in module.frozen.items()}
     local.momentum, local.notes, local.steps = momentum, module.step.notes, module.step.number
     if local.private is not None or module.step.private:
         local.private = module.step.private
-    local.totals = {name: added_up(values) for name, values in module.reported.items()}
+    # All reported numbers of a name are read from the device at once.
+    reported = {
+        name: torch.stack([value.double() for value in values]).tolist() for name, values in module.reported.items()
+    }
+    return concluded(job, local, reported, module.pseudo)
+
+
+def concluded(job: Job, local: Local, reported: Mapping[str, Sequence[float]], pseudo: PseudoLabelQuality) -> Outcome:
+    """Call `finish` with what is left after training. `reported`: what the loss reported, step by step."""
+    local.totals = {name: added_up(values) for name, values in reported.items()}
     for name, total in local.totals.items():
         check_size(job.update, "loss", name, total)
     sends = finished(job.update, local)
     # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.
-    totals = {name: total * (local.steps / len(module.reported[name])) for name, total in local.totals.items()}
-    metrics = {**totals, **module.pseudo.metrics()}
+    totals = {name: total * (local.steps / len(reported[name])) for name, total in local.totals.items()}
+    metrics = {**totals, **pseudo.metrics()}
     return Outcome(key=job.key, sends=sends, private=local.private, metrics=metrics, steps=local.steps)
