@@ -12,13 +12,13 @@ from benchmark.errors import FsslError
 from benchmark.federated.environment import prepare
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import Cell, Drawing, Item
-from benchmark.verdicts.results import ACCURACY
+from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
+from reports.costs_and_curves import Series, measured, series_of
 from reports.figures import MUTED, Look, Picture, canvas, line_looks, plot, styled, titled
 from reports.formatting import WORDS, axis_title, is_fraction, metric_name
 from reports.paper_table import method_of, setting_text
 from reports.reported import KEPT, Reported
-from reports.results import Series, measured, series_of
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
 MOST_LINES = 16  # in a panel; more say nothing

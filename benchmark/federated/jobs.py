@@ -13,9 +13,9 @@ from benchmark.errors import Diverged
 from benchmark.federated.batches import JobBatches, key_names
 from benchmark.federated.environment import Environment, Part
 from benchmark.federated.evaluate import chunks, logits_of
-from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.local import LocalModule, gradient, load, module_class, outcome_of, seed_job, train
 from benchmark.federated.machine import failures_named, faster_products
+from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.trees import first_not_finite, moved
 from benchmark.losses import skip_low_confidence_images
 from benchmark.methods.calls import finished, marks_of, refuse_change, started

@@ -19,7 +19,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
 from benchmark.federated.environment import weights_of
-from benchmark.federated.ledger import PseudoLabelQuality
+from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.trees import moved
 from benchmark.methods.calls import check_size, finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Step, Weights

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmark.config import from_plain, nearest
-from benchmark.data.datasets import image_shape_of, known
+from benchmark.data.datasets import entry_of, image_shape_of
 from benchmark.data.partition import Partition
 from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
@@ -22,7 +22,7 @@ from benchmark.experiment import Experiment
 from benchmark.methods.central import Central
 from benchmark.models.build import Model, build, count_parameters, forward_flops
 from benchmark.papers.bounds import bounds
-from benchmark.papers.item import ACCURACY, CONFIRMING, Cell, Claim, Item, Printed, Shown
+from benchmark.papers.item import ACCURACY, CONFIRMING, Cell, Claim, Item, ItemEntry, Printed
 from benchmark.papers.published import check_keys, claims_of, drawing_of, read_published
 from benchmark.papers.scale import PROFILES, REDUCED, Scale, changed, check_profile, scaled, tenth
 
@@ -68,7 +68,7 @@ def clients_of(e: Experiment, *, pooled: bool = False) -> IntArray:
 
     `pooled`: test images count where they are not drawn from a pool, too, as in the keys of the arena's cells.
     """
-    data, K, of_set = e.data, e.federation.K, known(e.data.name)
+    data, K, of_set = e.data, e.federation.K, entry_of(e.data.name)
     training = of_set.train + of_set.test - data.pooled_test if data.pooled_test or pooled else of_set.train
     at_clients = K * of_set.num_classes * data.labels_per_client if data.label_setting == "every_client" else 0
     left = min(training, data.images or training) - data.N_s - data.N_validation - at_clients
@@ -157,7 +157,7 @@ def item(paper: Paper, name: str, profile: str) -> Item:
     file = read_published(full_name)
     lines = [{"measured": file.get("measured", False), **line} for line in file["cells"]]
     _check_keys(paper, file, lines)
-    every = [Entry(paper=paper, file=file, line=line, profile=profile) for line in lines]
+    every = [PrintedEntry(paper=paper, file=file, line=line, profile=profile) for line in lines]
     entries = [entry for entry in every if "not_yet" not in entry.line]
     printed: dict[str, Cell] = {}  # entries that are printed twice, or that a stand-in makes equal, are there once
     for entry in entries:
@@ -218,7 +218,7 @@ class Control:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class PrintedEntry:
     """A printed line under one profile."""
 
     paper: Paper
@@ -285,7 +285,7 @@ class Entry:
             note="; ".join(self._notes()),
         )
 
-    def shown(self, data_of_item: str) -> Shown:
+    def shown(self, data_of_item: str) -> ItemEntry:
         """The line as one that nothing is trained for. `data_of_item`: the data set of a line that names none."""
         words: dict[str, Any] = {key: WORDS.get(self.line[key], self.line[key]) for key in ("method", *self.keys)}
         label = str(self.line.get("label", "/".join(str(self.line[key]) for key in self.keys)))
@@ -293,7 +293,9 @@ class Entry:
         label = label.replace("{data}", str(WORDS.get(data, data)))
         printed_at = {"data": WORDS.get(data, data) if data else data_of_item}
         published = _printed(self.file, self.line)
-        return Shown(label=label, setting=words, published=published, printed_at=printed_at, note=self.line["not_yet"])
+        return ItemEntry(
+            label=label, setting=words, published=published, printed_at=printed_at, note=self.line["not_yet"]
+        )
 
     @property
     def printed_data(self) -> str:
@@ -355,7 +357,7 @@ def _printed(file: Mapping[str, Any], line: Line) -> dict[str, Printed]:
     return {metric: Printed(value=v, spread=spread.get(metric), runs=file["seeds"]) for metric, v in values.items()}
 
 
-def _notes(paper: Paper, name: str, file: Mapping[str, Any], entries: Sequence[Entry]) -> Iterator[str]:
+def _notes(paper: Paper, name: str, file: Mapping[str, Any], entries: Sequence[PrintedEntry]) -> Iterator[str]:
     """Notes at the foot of the item, each once."""
     stand_ins = [entry.stand_in for entry in entries if entry.stand_in]
     if stand_ins:

@@ -19,7 +19,7 @@ from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
 from benchmark.experiment import NUMERICS, from_record
 from benchmark.numerics import CURRENT, numerics_in_words
-from benchmark.records import claim, state
+from benchmark.records import run_lock, state
 from benchmark.records.identity import changed_inputs, own_names
 from benchmark.records.provenance import equal_bits_expected
 from benchmark.records.record import RunRecord, metrics_in, read_run, run_folder
@@ -138,8 +138,8 @@ def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
 
 
 def _unfinished_faults(folder: Path, run: str) -> Iterator[str]:
-    if claim.read(folder) == {}:
-        yield f"{claim.NAME}: is damaged; its heartbeat counts"
+    if run_lock.read(folder) == {}:
+        yield f"{run_lock.NAME}: is damaged; its heartbeat counts"
     try:
         state.load(folder, run)
     except (ConfigError, DataError) as error:

@@ -14,8 +14,8 @@ from benchmark.federated.trees import tree_bytes
 from benchmark.methods.protocol import Job, Outcome
 
 
-class Ledger:
-    """Sums of one round, entered job by job. Bytes are those of the trees that were really handed over."""
+class RoundMetrics:
+    """Sums over one round, entered job by job. Bytes are those of the trees that were really handed over."""
 
     def __init__(self, num_classes: int, tied: Collection[str] = ()) -> None:
         """`tied`: names of weights that are sent under another name (`Environment.tied`)."""
