@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmark.federated.batches import JobBatches, LocalBatch
-from benchmark.federated.ledger import PseudoLabelQuality
+from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.stacked.trees import Shape, shape_of
 from benchmark.methods.protocol import Job, Local, Tree
 from benchmark.optimizer import Optimizer

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from benchmark.federated.ledger import PseudoLabelQuality
+from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.stacked.tick import Results
 
 PSEUDO = ("labels_N", "kept_N")
