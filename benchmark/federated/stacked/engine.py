@@ -9,7 +9,6 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import keeper_of
 from benchmark.federated.process_pool import settings_of
 from benchmark.federated.stacked.runner import GroupRunner
-from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
 
@@ -20,7 +19,7 @@ class StackedEngine:
         self.device = torch.device(device)
         self.name = "stacked"
         prepare_torch(self.device, environment.experiment.precision)
-        self.settings = settings_of(self.name, [self.device], torch.get_num_threads())
+        self.settings = settings_of(self.name, [self.device], torch.get_num_threads()) | {"bit_equal": False}
         self.runner = GroupRunner(environment, device=device, most=most)
 
     def close(self) -> None:
@@ -43,8 +42,10 @@ class StackedEngine:
         self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
     ) -> Iterator[dict[str, Weights]]:
         """Yield the gradient of each job's loss at the weights that it begins with."""
-        for job in jobs:
-            yield self.runner.gradient(job, round_number, copied(kept.get(keeper_of(job))))
+        privates = {index: kept.get(keeper_of(job)) for index, job in enumerate(jobs)}
+        gradients = self.runner.gradients_of_all(dict(enumerate(jobs)), round_number, privates)
+        for index in range(len(jobs)):
+            yield gradients.pop(index)
 
 
 def waves(jobs: Sequence[Job]) -> list[list[int]]:

@@ -31,10 +31,10 @@ class Group:
         locals_ = [member.local for member in members]
         trainable = {name: stacked([local.trainable[name] for local in locals_]) for name in locals_[0].trainable}
         frozen = {name: stacked([local.frozen[name] for local in locals_]) for name in locals_[0].frozen}
-        parameters: Places = {}
+        self._parameters: Places = {}
         for name, network in networks.trainable.items():
-            parameters[name] = {tensor: trainable[name][tensor] for tensor, _ in network.named_parameters()}
-        self.optimizer = StackedOptimizer(settings, parameters, [local.momentum for local in locals_])
+            self._parameters[name] = {tensor: trainable[name][tensor] for tensor, _ in network.named_parameters()}
+        self.optimizer = StackedOptimizer(settings, self._parameters, [local.momentum for local in locals_])
         trees = [uses.of(member) for member in members]
         received = [tree[0] for tree in trees]
         shared = {name for name in received[0] if same_tensors([tree[name] for tree in received])}
@@ -52,6 +52,41 @@ class Group:
 
     def step(self, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]], number: int) -> Results:
         """Take one local step of some of the jobs, each on its own batch, which comes once for each loss in turn."""
+        inputs, masks = self._inputs(jobs, batches, number)
+        if len(jobs) == len(self._members):
+            return self._tick.take(self.state, inputs, masks)
+        at_S = self._rows(jobs)
+        some = self.state.of(at_S)
+        results = self._tick.take(some, inputs, masks)
+        self.state.put(at_S, some)
+        return results
+
+    def add_gradients(self, sums: Places, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]]) -> int:
+        """Add the gradients of some of the jobs on one batch, times the batch's size. Return that size."""
+        size = max(len(next(iter(images.views.values()))) for images in batches[0][0].streams.values())
+        inputs, masks = self._inputs(jobs, batches, 0)
+        at_S = self._rows(jobs)
+        some = self.state.of(at_S)
+        for gradients in self._tick.gradients(some, inputs, masks):
+            for name, tensors in gradients.items():
+                for tensor, gradient in tensors.items():
+                    sums[name][tensor].index_add_(0, at_S, gradient, alpha=size)
+        self.state.put(at_S, some)
+        return size
+
+    def zeros(self) -> Places:
+        """Return zeros of the shape of all parameters, to add gradients to."""
+        return {
+            name: {tensor: torch.zeros_like(value) for tensor, value in tensors.items()}
+            for name, tensors in self._parameters.items()
+        }
+
+    def _rows(self, jobs: Sequence[int]) -> Tensor:
+        return to_device(torch.tensor(jobs), self._device)
+
+    def _inputs(
+        self, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]], number: int
+    ) -> tuple[Inputs, Masks]:
         phases = range(len(self._update.phases))
         inputs = Inputs(
             batch=stacked_batches([batch[0] for batch in batches]),
@@ -59,14 +94,7 @@ class Group:
             rates=[self._rate(jobs, number + phase) for phase in phases],
             number=number,
         )
-        masks = Masks([self._members[at].dropout for at in jobs])
-        if len(jobs) == len(self._members):
-            return self._tick.take(self.state, inputs, masks)
-        at_S = to_device(torch.tensor(jobs), self._device)
-        some = self.state.of(at_S)
-        results = self._tick.take(some, inputs, masks)
-        self.state.put(at_S, some)
-        return results
+        return inputs, Masks([self._members[at].dropout for at in jobs])
 
     def _drawn(self, jobs: Sequence[int], batches: Sequence[LocalBatch]) -> Tree:
         """Draw what one loss needs, from each job's own stream."""

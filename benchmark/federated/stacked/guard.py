@@ -39,8 +39,12 @@ class CannotStack(Exception):
 
 
 def doubled(tree: Any) -> Any:
-    """Return the tree in float64."""
-    return mapped(tree, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+    """Return a copy of the tree in float64."""
+
+    def copied(tensor: Tensor) -> Tensor:
+        return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor.clone()
+
+    return mapped(tree, copied)
 
 
 def in_double(member: Member) -> Member:

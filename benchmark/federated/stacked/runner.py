@@ -5,8 +5,9 @@ Legend: M jobs of a group, S of them in one step.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -24,10 +25,12 @@ from benchmark.federated.stacked.layers import with_rules
 from benchmark.federated.stacked.log import Log, Reported
 from benchmark.federated.stacked.tick import Networks
 from benchmark.federated.stacked.trees import Shape, row, with_own_memory
-from benchmark.federated.trees import copied
+from benchmark.federated.trees import copied, mapped
 from benchmark.methods.calls import finished, marks_of, refuse_change
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 from benchmark.streams import stream_seed, torch_stream
+
+Result = TypeVar("Result")
 
 # Of all jobs in one step. With more, kernels take longer than their launches, and nothing is gained.
 FLOPS_PER_TICK = 50e9
@@ -71,14 +74,14 @@ class GroupRunner(JobRunner):
         kinds: dict[Kind, list[Member]] = defaultdict(list)
         for index, job in jobs.items():
             with failures_named(holder_name(job.key.client), round_number):
-                begun = self._begin(index, job, round_number, copied(privates[index]))
+                begun = self._begin(index, job, round_number, copied(privates[index]), "train")
             if isinstance(begun, Member):
                 kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
             else:
                 trained[index] = Trained(outcome=begun)
         for kind, members in kinds.items():
             for group in self._groups(kind, members):
-                trained |= self._together(kind, group)
+                trained |= self._together(kind, group, self._train)
         for index, job in jobs.items():
             if index not in trained:
                 self.seen.alone[type(job.update).__name__] += 1
@@ -89,18 +92,38 @@ class GroupRunner(JobRunner):
             check_finite(trained[index].outcome, losses, job, round_number)
         return {index: trained[index].outcome for index in jobs}
 
-    def _begin(self, index: int, job: Job, round_number: int, private: Tree | None) -> Member | Outcome:
+    def gradients_of_all(
+        self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
+    ) -> dict[int, dict[str, Weights]]:
+        """Return the gradient of each job's loss at the weights that it begins with; empty if it would sit out."""
+        gradients: dict[int, dict[str, Weights]] = {}
+        kinds: dict[Kind, list[Member]] = defaultdict(list)
+        for index, job in jobs.items():
+            begun = self._begin(index, job, round_number, copied(privates[index]), "gradient")
+            if isinstance(begun, Member):
+                kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
+            else:
+                gradients[index] = {}
+        for kind, members in kinds.items():
+            for group in self._groups(kind, members):
+                gradients |= self._together(kind, group, self._gradients)
+        for index, job in jobs.items():
+            if index not in gradients:
+                gradients[index] = self.gradient(job, round_number, copied(privates[index]))
+        return gradients
+
+    def _begin(self, index: int, job: Job, round_number: int, private: Tree | None, purpose: str) -> Member | Outcome:
         """Call the job's `start`. Return its outcome if nothing is to be trained."""
-        job, local = self._started(job, round_number, private, "train")
+        job, local = self._started(job, round_number, private, purpose)
         if local is None:
             return Outcome(key=job.key, sends={})
         given = self._given(job, local, round_number)
         if not local.trainable:
-            sends = finished(job.update, local)
+            sends = finished(job.update, local) if purpose == "train" else {}
             return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics())
         experiment = self._environment.experiment
-        batches = JobBatches(self._environment, job, round_number, "train", local.selected)
-        names = ("train", "round", round_number, *key_names(job.key))
+        batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
+        names = (purpose, "round", round_number, *key_names(job.key))
         return Member(
             index=index,
             job=job,
@@ -196,13 +219,15 @@ class GroupRunner(JobRunner):
             pass_in_bfloat16(network)
         return network.double() if double else network
 
-    def _together(self, kind: Kind, members: list[Member]) -> dict[int, Trained]:
-        """Train a group; in halves if its memory does not suffice. What is not in the result has to train alone."""
+    def _together(
+        self, kind: Kind, members: list[Member], work: Callable[[Sequence[Member], Uses], dict[int, Result]]
+    ) -> dict[int, Result]:
+        """Do the work on a group; in halves if its memory does not suffice. A job without a result has to be alone."""
         findings = self._findings[kind]
         if findings is None or len(members) < 2:
             return {}
         try:
-            return self._train([with_fresh_streams(member) for member in members], findings.uses)
+            return work([with_fresh_streams(member) for member in members], findings.uses)
         except torch.OutOfMemoryError:
             half = self._most = len(members) // 2
         except FsslError:
@@ -210,24 +235,18 @@ class GroupRunner(JobRunner):
         except Exception as error:  # at a later step than the guard's, such as one of another batch size
             self._refuse(kind, error)
             return {}
-        return self._together(kind, members[:half]) | self._together(kind, members[half:])
+        return self._together(kind, members[:half], work) | self._together(kind, members[half:], work)
 
     def _train(self, members: Sequence[Member], uses: Uses) -> dict[int, Trained]:
         settings = self._environment.experiment.optimizer
         group = Group(self._networks_for(members[0]), members, settings, uses, self._device)
-        iterators = [batches_of(member.batches) for member in members]
-        log, number, active = Log(), 0, list(range(len(members)))
-        while active:
-            alike: dict[Signature, dict[int, list[LocalBatch]]] = defaultdict(dict)
-            for at in active:
-                if (batches := next(iterators[at], None)) is not None:
-                    alike[signature_of(batches[0])][at] = batches
-            for some in alike.values():
+        log, number = Log(), 0
+        for alike in in_lockstep(members):
+            for some in alike:
                 results = group.step(list(some), list(some.values()), number)
                 log.add(list(some), results, [batches[0].truth_N for batches in some.values()])
                 self.seen.ticks += 1
                 self.seen.steps += len(some)
-            active = [at for some in alike.values() for at in some]
             number += len(members[0].job.update.phases)
         self.seen.together[type(members[0].job.update).__name__] += len(members)
         reported = log.of_each(len(members))
@@ -237,6 +256,17 @@ class GroupRunner(JobRunner):
             member.index: Trained(outcome=replace(outcome, **tree), losses=part.losses)
             for member, outcome, tree, part in zip(members, outcomes, trees, reported, strict=True)
         }
+
+    def _gradients(self, members: Sequence[Member], uses: Uses) -> dict[int, dict[str, Weights]]:
+        settings = self._environment.experiment.optimizer
+        group = Group(self._networks_for(members[0]), members, settings, uses, self._device)
+        sums, images = group.zeros(), [0] * len(members)
+        for alike in in_lockstep(members):
+            for some in alike:
+                size = group.add_gradients(sums, list(some), list(some.values()))
+                for at in some:
+                    images[at] += size
+        return {member.index: means_of(row(sums, at), images[at]) for at, member in enumerate(members)}
 
     def _concluded(self, member: Member, group: Group, at: int, reported: Reported) -> Outcome:
         """Call the job's `finish` with its rows."""
@@ -248,6 +278,28 @@ class GroupRunner(JobRunner):
         if local.private is not None:
             local.private = {**local.private, **row(left.private, at)}
         return concluded(member.job, local, reported.values, member.pseudo.joined(reported.pseudo))
+
+
+def means_of(sums: dict[str, Weights], images: int) -> dict[str, Weights]:
+    means: dict[str, Weights] = mapped(sums, lambda total: total / images)
+    return means
+
+
+def in_lockstep(members: Sequence[Member]) -> Iterator[list[dict[int, list[LocalBatch]]]]:
+    """Yield the batches of all jobs step by step, those of equal sizes together, by the jobs' places in the group.
+
+    A job that has taken all of its steps is left out.
+    """
+    iterators = {at: batches_of(member.batches) for at, member in enumerate(members)}
+    while iterators:
+        alike: dict[Signature, dict[int, list[LocalBatch]]] = defaultdict(dict)
+        for at in list(iterators):
+            if (batches := next(iterators[at], None)) is None:
+                del iterators[at]
+            else:
+                alike[signature_of(batches[0])][at] = batches
+        if alike:
+            yield list(alike.values())
 
 
 def with_fresh_streams(member: Member) -> Member:

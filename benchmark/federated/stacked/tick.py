@@ -86,31 +86,34 @@ class Tick:
     def take(self, state: State, inputs: Inputs, masks: Masks) -> Results:
         """Take one step, changing `state` in place."""
         results: Results = []
-        begun = set(state.notes)
+        noted = set(state.notes)
         weights = self._with_gradients(state)  # once: a later loss may use what an earlier one computed
-        for phase, drawn in enumerate(inputs.drawn):
-            loss_M, aux = self._loss(state, weights, phase, inputs, drawn, masks)
-            is_last = phase == len(inputs.drawn) - 1
-            self._optimizer.step(
-                state.trainable, self._gradients(loss_M, weights, not is_last), state.slots, inputs.rates[phase]
-            )
+        last = len(self._update.phases) - 1
+        for phase, rate in enumerate(inputs.rates):
+            loss_M, aux = self._loss(state, weights, inputs, phase, inputs.number + phase, masks)
+            gradients = self._gradients(loss_M, weights, keeps_graph=phase < last)
+            self._optimizer.step(state.trainable, gradients, state.slots, rate)
             if self._changes:
-                self._after_step(state, phase, inputs, drawn)
+                with torch.no_grad():
+                    number = inputs.number + phase + 1
+                    self._of_each(self._update.after_step, state, state.trainable, inputs, phase, number)
             results.append((loss_M.detach(), aux))
-        # What a step adds to the notes lasts from loss to loss of the same batch.
-        state.notes = {name: tree_map(_detached, value) for name, value in state.notes.items() if name in begun}
+        self._keep_notes(state, noted)
         return results
 
-    def gradients(self, state: State, inputs: Inputs, masks: Masks) -> tuple[list[Places], Results]:
-        """Compute the gradients of each loss at the weights as they are; no step is taken."""
-        results: Results = []
-        gradients = []
+    def gradients(self, state: State, inputs: Inputs, masks: Masks) -> Iterator[Places]:
+        """Yield the gradient of each loss in turn, at the weights as they are; no step is taken."""
+        noted = set(state.notes)
         weights = self._with_gradients(state)
-        for phase, drawn in enumerate(inputs.drawn):
-            loss_M, aux = self._loss(state, weights, phase, inputs, drawn, masks)
-            gradients.append(self._gradients(loss_M, weights, phase < len(inputs.drawn) - 1))
-            results.append((loss_M.detach(), aux))
-        return gradients, results
+        last = len(self._update.phases) - 1
+        for phase in range(last + 1):
+            loss_M, _ = self._loss(state, weights, inputs, phase, inputs.number, masks)
+            yield self._gradients(loss_M, weights, keeps_graph=phase < last)
+        self._keep_notes(state, noted)
+
+    def _keep_notes(self, state: State, noted: set[str]) -> None:
+        """Drop what a step adds to the notes, which lasts from loss to loss of the same batch."""
+        state.notes = {name: tree_map(_detached, value) for name, value in state.notes.items() if name in noted}
 
     def _with_gradients(self, state: State) -> Places:
         """Return the parameters as leaves of a new graph, which share the memory of the state."""
@@ -131,25 +134,20 @@ class Tick:
         return gradients
 
     def _loss(
-        self, state: State, weights: Places, phase: int, inputs: Inputs, drawn: Tree, masks: Masks
+        self, state: State, weights: Places, inputs: Inputs, phase: int, number: int, masks: Masks
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         trainable = {name: {**tensors, **weights[name]} for name, tensors in state.trainable.items()}
-        number = inputs.number + phase
 
         def loss(step: Step) -> Any:
             loss, aux = loss_of(self._update, phase, step)
             return loss, dict(aux)
 
         with drawing(masks):
-            loss_M, aux = self._of_each(loss, state, trainable, inputs, drawn, number)
+            loss_M, aux = self._of_each(loss, state, trainable, inputs, phase, number)
         return loss_M, aux
 
-    @torch.no_grad()
-    def _after_step(self, state: State, phase: int, inputs: Inputs, drawn: Tree) -> None:
-        self._of_each(self._update.after_step, state, state.trainable, inputs, drawn, inputs.number + phase + 1)
-
     def _of_each(
-        self, function: Callable[[Step], Any], state: State, trainable: Places, inputs: Inputs, drawn: Tree, number: int
+        self, function: Callable[[Step], Any], state: State, trainable: Places, inputs: Inputs, phase: int, number: int
     ) -> Any:
         """Call a function of one job's step for all jobs at once. Return its result; `private` and `notes` are kept."""
         given = {
@@ -158,7 +156,7 @@ class Tick:
             "private": state.private,
             "notes": state.notes,
             "batch": inputs.batch,
-            "drawn": drawn,
+            "drawn": inputs.drawn[phase],
         }
         leaves, layout = tree_flatten(given)
         is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
@@ -187,7 +185,7 @@ class Tick:
             return outcome.flattened(functional_call(self._networks, named, (call,)))
 
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        with PerTensor():
+        with OperationsWithRules():
             result, state.private, state.notes = outcome.restored(vmap(one)(*tensors))
         return result
 
@@ -209,20 +207,53 @@ class _Flat:
 _TENSOR = object()  # stands for a tensor
 
 
-class PerTensor(TorchFunctionMode):
-    """Takes PyTorch's operations on lists of tensors (`torch._foreach_*`) one tensor at a time: vmap has no rule."""
+class OperationsWithRules(TorchFunctionMode):
+    """Replaces operations that `vmap` would take job by job, or not at all, by others with the same result."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
-        if not name.startswith("_foreach_"):
-            return function(*args, **kwargs)
-        operation = getattr(Tensor, name.removeprefix("_foreach_"))
+        if name.startswith("_foreach_"):
+            return self._per_tensor(name, args, kwargs)
+        if name in REPLACED:
+            return REPLACED[name](*args, **kwargs)
+        return function(*args, **kwargs)
+
+    def _per_tensor(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Take an operation on lists of tensors one tensor at a time."""
+        operation = name.removeprefix("_foreach_")
+        function = REPLACED.get(operation) or getattr(Tensor, operation)
         results = []
         for index in range(len(args[0])):
             own = [arg[index] if isinstance(arg, list | tuple) else arg for arg in args]
-            results.append(operation(*own, **kwargs))
+            results.append(function(*own, **kwargs))
         return None if name.endswith("_") else results
+
+
+def _lerp(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    return start + (end - start) * weight
+
+
+def _lerp_in_place(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    return start.add_((end - start) * weight)
+
+
+def _kl_div(
+    input: Tensor,
+    target: Tensor,
+    size_average: None = None,
+    reduce: None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
+    """`F.kl_div`, whose arguments have these names."""
+    terms = target.exp() * (target - input) if log_target else torch.xlogy(target, target) - target * input
+    if reduction == "batchmean":
+        return terms.sum() / len(terms)
+    return {"none": terms, "sum": terms.sum(), "mean": terms.mean()}[reduction]
+
+
+REPLACED: dict[str, Callable[..., Tensor]] = {"lerp": _lerp, "lerp_": _lerp_in_place, "kl_div": _kl_div}
 
 
 def _named(sets: Places) -> Iterator[tuple[str, Tensor]]:
