@@ -15,7 +15,7 @@ TARGETS = ("0.3", "0.4", "0.5")
 
 
 def lines(name: str) -> list[dict]:
-    return read_published(f"sage/{name}")["cells"]
+    return read_published(f"sage/{name}").cells
 
 
 def test_every_number_of_tables_1_3_6_and_8_is_transcribed_twice():
