@@ -193,9 +193,7 @@ def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
             if record.manifest and recorded != right:
                 faults.append(f"{record.path}: manifest.json: data.{what} is {recorded}; computed again {right}")
         if record.class_counts not in ({}, classes[key]):
-            faults.append(
-                f"{record.path}: manifest.json: data.class_counts are not those of the data and the partition"
-            )
+            faults.append(f"{record.path}: manifest.json: data.class_counts are not those of these data")
     return faults, absent
 
 
