@@ -25,8 +25,6 @@ from benchmark.papers.table import (
     SELECTIONS,
     WORDS,
     check_lines,
-    computed_of,
-    controls,
     item_from,
     note_of,
     printed_of,
@@ -111,12 +109,10 @@ def _item(path: str, file: TableFile, profile: str, cell_named: CellNamed, trust
             line = published.pop((row, column), {})
             try:
                 experiment = _experiment((file.fields, of_row, of_column), profile, cell_named, trusted)
-                entry = _entry(file, row, column, line, experiment.data.name)
-                computed = computed_of(file, experiment)
             except ConfigError as error:
                 raise ConfigError(f"{_label(row, column)}: {error}") from None
-            cells.append(Cell(**{**vars(entry), "computed": computed}, experiment=experiment, role="own"))
-    cells += controls(file, cells)
+            entry = _entry(file, row, column, line, experiment.data.name)
+            cells.append(Cell(**vars(entry), experiment=experiment, role="own"))
     _check_labels_differ(cells)
     selections = dict.fromkeys(SELECTIONS[cell.experiment.evaluation.selection] for cell in cells)
     name = f"{OWN}/{Path(path).stem}"
@@ -154,6 +150,8 @@ def _published(
     check_lines(replace(file, rows=(), columns=()), file.cells, {"column"})
     lines = {}
     for number, line in enumerate(file.cells):
+        if "column" in line and not file.columns:
+            raise ConfigError(f"cells[{number}].column: the table has no columns; remove it")
         place = (str(line.get("method", "")), str(line.get("column", "")))
         for key, name, axis in (("method", place[0], rows), ("column", place[1], columns)):
             if name not in axis and not line.get("not_yet"):
@@ -170,7 +168,7 @@ def _published(
 def _entry(file: TableFile, row: str, column: str, line: Line, data: str = "") -> Shown:
     """Build the entry of that row and column, with what is published. `data`: the data set that is trained on."""
     setting = {"method": row, "column": column} if column else {"method": row}
-    published = printed_of(file, line)
+    published = printed_of(file, line, runs=1)
     printed_at = {"data": WORDS.get(data, data)} if published and data else {}
     note = "; ".join(filter(None, (line.get("not_yet", ""), note_of(line))))
     return Shown(label=_label(row, column), setting=setting, published=published, printed_at=printed_at, note=note)

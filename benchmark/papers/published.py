@@ -57,8 +57,6 @@ class TableFile:
     cells: tuple[Mapping[str, Any], ...] = ()  # with published values, if there are any
     notes: tuple[str, ...] = ()
     claims: tuple[Mapping[str, Any], ...] = ()
-    controls: tuple[Mapping[str, Any], ...] = ()  # cells that the suite adds
-    computed: tuple[str, ...] = ()  # columns that need no run
     margin: float | None = None  # below it a published and a reproduced accuracy count as equal
     figure: Drawing | None = field(default=None, metadata={"read": read_drawing})
     # Of published files only:
@@ -68,6 +66,8 @@ class TableFile:
     printed: str = ""  # what the figure shows if no value can be read from it
     claims_made: datetime | None = None  # when claims without a time of their own were written down
     claims_commit: str = ""
+    controls: tuple[Mapping[str, Any], ...] = ()  # cells that the suite adds
+    computed: tuple[str, ...] = ()  # columns that need no run
     measured: bool = False  # whether exact gradient diversities are
     runs: int | None = None  # seeds under every profile
     cells_of: str = ""  # the item of the paper whose cells these are
@@ -79,7 +79,8 @@ class TableFile:
             raise ConfigError('metrics: is empty; write metrics = ["test/accuracy"]')
 
 
-OF_PAPERS = ("paper", "item", "measured", "runs", "cells_of", "switches", "ways")  # keys without use elsewhere
+# Keys that a user's file cannot have: a row of its own says what `controls` say.
+OF_PAPERS = ("paper", "item", "computed", "controls", "measured", "runs", "cells_of", "switches", "ways")
 KEYS = {"from", *(f.name for f in fields(TableFile))}
 
 

@@ -175,7 +175,7 @@ def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, 
             printed[entry.label] = entry.cell()
     name = full_name.partition("/")[2]
     cells = (*printed.values(), *paper.additions(name, tuple(printed.values())))
-    cells = (*cells, *controls(file, tuple(printed.values())))
+    cells = (*cells, *_controls(file, tuple(printed.values())))
     on_accuracy = file.metrics[0].startswith((ACCURACY, "rounds_to/"))
     if paper.bounded and on_accuracy and not file.cells_of:  # else bounded in the other item
         cells = (*cells, *bounds(cells))
@@ -205,8 +205,9 @@ def item_from(file: TableFile, cells: Sequence[Cell], claims: tuple[Claim, ...],
         for label in claim.labels:
             if label not in labels:
                 raise ConfigError(f"claim {claim.name!r}: no cell {label!r}; {nearest(label, labels)}")
-    of_file = {"metrics": file.metrics, "drawing": file.figure, "margin": file.margin}
-    return Item(cells=tuple(cells), claims=claims, **of_file, **more)
+    return Item(
+        cells=tuple(cells), claims=claims, metrics=file.metrics, drawing=file.figure, margin=file.margin, **more
+    )
 
 
 def items(paper: Paper, names: Iterable[str]) -> dict[str, Callable[..., Item]]:
@@ -288,6 +289,7 @@ class Entry:
         return "/".join([*words, self.line["method"], *numbers])
 
     def cell(self) -> Cell:
+        computed = {**COMPUTED, **self.paper.computed}
         setting = {key: self.factors.get(key, self.word(key)) for key in self.printed_factors}
         role: Literal["published", "quoted", "partition"] = "quoted" if self.line.get("also_quoted") else "published"
         if self.file.figure is not None and self.file.figure.kind == "class_counts":
@@ -296,9 +298,9 @@ class Entry:
             label=self.label,
             setting={"method": self.line["method"], **setting},
             experiment=self.experiment,
-            published=printed_of(self.file, self.line),
+            published=printed_of(self.file, self.line, self.file.seeds or 1),
             printed_at=self.printed_at,
-            computed=computed_of(self.file, self.experiment, self.paper.computed),
+            computed={name: computed[name](self.experiment) for name in self.file.computed},
             role=role,
             note=note_of(self.line),
         )
@@ -310,7 +312,7 @@ class Entry:
         data = str(self.line.get("data") or getattr(self.paper.setting, "data", ""))
         label = label.replace("{data}", str(WORDS.get(data, data)))
         printed_at = {"data": WORDS.get(data, data) if data else data_of_item}
-        published = printed_of(self.file, self.line)
+        published = printed_of(self.file, self.line, self.file.seeds or 1)
         return Shown(label=label, setting=words, published=published, printed_at=printed_at, note=self.line["not_yet"])
 
     @property
@@ -350,7 +352,7 @@ def note_of(line: Line) -> str:
     return "; ".join(filter(None, (line.get("note", ""), quoted)))
 
 
-def controls(file: TableFile, cells: Sequence[Cell]) -> Iterator[Cell]:
+def _controls(file: TableFile, cells: Sequence[Cell]) -> Iterator[Cell]:
     """Build the file's controls; not of a cell that has these fields already, such as a stand-in's."""
     for number, table in enumerate(file.controls):
         where = f"controls[{number}]"
@@ -362,19 +364,9 @@ def controls(file: TableFile, cells: Sequence[Cell]) -> Iterator[Cell]:
         yield from (added for cell, added in beside if added.experiment != cell.experiment)
 
 
-def computed_of(
-    file: TableFile, experiment: Experiment, own: Mapping[str, Callable[[Experiment], float | str]] | None = None
-) -> dict[str, float | str]:
-    """Compute the columns that need no run. `own`: further ones that the paper has."""
-    known = {**COMPUTED, **(own or {})}
-    for name in file.computed:
-        if name not in known:
-            raise ConfigError(f"computed: {name!r} is unknown; {nearest(name, known)}")
-    return {name: known[name](experiment) for name in file.computed}
-
-
-def printed_of(file: TableFile, line: Line) -> dict[str, Printed]:
-    """By metric: `value` and `spread` are of the first; each goes by the last word of its name ("auroc = 94.2")."""
+def printed_of(file: TableFile, line: Line, runs: int) -> dict[str, Printed]:
+    """Read the published numbers by metric: `value` and `spread` are of the first; each goes by the last word of its
+    name ("auroc = 94.2"). `runs`: that they are means of. Raise ConfigError."""
     first = file.metrics[0]
     words = {metric: metric.rpartition("/")[2] for metric in file.metrics}
     values = {metric: line[word] for metric, word in words.items() if word in line}
@@ -383,7 +375,7 @@ def printed_of(file: TableFile, line: Line) -> dict[str, Printed]:
     spread = {first: line.get("spread")}
     for key, value in (*values.items(), ("spread", line.get("spread", 0.0))):
         read_as(float, value, f"a cell: {key}")
-    return {metric: Printed(value=v, spread=spread.get(metric), runs=file.seeds or 1) for metric, v in values.items()}
+    return {metric: Printed(value=v, spread=spread.get(metric), runs=runs) for metric, v in values.items()}
 
 
 def _notes(paper: Paper, name: str, file: TableFile, entries: Sequence[Entry]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tomllib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_every_claim_stands_in_the_commit_that_it_names(name):
             assert hashed(claim) in map(hashed, then), claim["name"]
 
 
-def hashed(claim: dict[str, Any]) -> dict[str, Any]:
+def hashed(claim: Mapping[str, Any]) -> dict[str, Any]:
     return {"endpoint": "last", "metric": ACCURACY, "main": False} | {k: v for k, v in claim.items() if k in HASHED}
 
 

@@ -1,6 +1,8 @@
 """SAGE's protocol: printed numbers by an independent parse of the paper's text, settings by hand from released code."""
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +16,7 @@ OURS = {"ProxyFL (ours)": "ProxyFL", "LPL": "FixMatch-LPL", "GPL": "FixMatch-GPL
 TARGETS = ("0.3", "0.4", "0.5")
 
 
-def lines(name: str) -> list[dict]:
+def lines(name: str) -> Sequence[Mapping[str, Any]]:
     return read_published(f"sage/{name}").cells
 
 

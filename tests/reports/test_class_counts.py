@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 
 from benchmark.errors import DataError
 from benchmark.federated import environment
@@ -31,10 +32,14 @@ def item_of(*experiments) -> Item:
     """Build a figure of the classes of these cells' clients, a panel per cell."""
     cells = []
     for number, experiment in enumerate(experiments):
-        setting = {"method": "A", "alpha": number}
+        setting: dict[str, str | int | float] = {"method": "A", "alpha": number}
         cells.append(Cell(label=f"A/{number}", setting=setting, experiment=experiment, role="partition"))
     drawing = Drawing(kind="class_counts", panels=("alpha",))
     return Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), drawing=drawing)
+
+
+def heights_of(bars: LineCollection) -> list[float]:
+    return [top[1] - bottom[1] for bottom, top in bars.get_segments()]
 
 
 def drawn(item: Item, records) -> dict[str, np.ndarray]:
@@ -44,8 +49,8 @@ def drawn(item: Item, records) -> dict[str, np.ndarray]:
     panels = {}
     for ax in picture.figure.axes:
         if ax.collections:
-            heights = [[top[1] - bottom[1] for bottom, top in bars.get_segments()] for bars in ax.collections]
-            panels[ax.get_title(loc="left")] = np.array(heights).round().astype(int).T
+            columns = [heights_of(bars) for bars in ax.collections if isinstance(bars, LineCollection)]
+            panels[ax.get_title(loc="left")] = np.array(columns).round().astype(int).T
     return panels
 
 
