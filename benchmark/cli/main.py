@@ -12,13 +12,13 @@ import math
 import os
 import signal
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmark import __version__
 from benchmark.cli.entry import leave
+from benchmark.cli.withdrawn import WITHDRAWN
 from benchmark.config import full_name, nearest
 from benchmark.errors import ConfigError, DataError, DiskFull, FsslError, Stopped, one_line
 from benchmark.plain import expanded
@@ -89,8 +89,6 @@ VERBS = {
 
 READING = ("status", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
 SHOWING = ("list", "plan", "report")  # commands to which none is a normal state
-# Withdrawn commands and options, as they were typed -> what to type instead.
-WITHDRAWN: dict[str, str] = tomllib.loads(Path(__file__).with_name("withdrawn.toml").read_text())
 
 
 def parser(verb: str | None = None) -> Parser:

@@ -285,7 +285,11 @@ class Counting(SupervisedUpdate):
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         local = fl.Local(trainable={"student": received["student"]})
         one = next(iter(received["student"].values())).new_ones(())
-        local.private = private or {"pull": one, "rounds": 0, "unused": torch.arange(int(reader.draw.seed() % 5) + 1)}
+        local.private = private or {
+            "pull": one,
+            "rounds": 0,
+            "unused": torch.arange(int(reader.draw.initial_seed() % 5) + 1),
+        }
         local.notes = {"sum": torch.zeros_like(one), "words": "kept for finish", "last": None}
         return local
 
