@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from benchmark.errors import ConfigError
 from benchmark.models.norms import has_batch_statistics
-from benchmark.models.tensors import tensors_of
+from benchmark.models.tensors import is_stacked, tensors_of
 
 
 def supervised_loss(logits_ND: Tensor, labels_N: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -67,9 +67,11 @@ def kept_rows(values_ND: Tensor, kept_N: Tensor) -> Tensor:
     """Return the rows of the kept images, for sums over them.
 
     On a CPU only these rows, as in all records; elsewhere all rows, with zeros in place of the others: a choice of rows
-    would wait for the device to count them, and a step whose shapes depend on values cannot be recorded.
+    would wait for the device to count them, and a step whose shapes depend on values cannot be recorded, nor taken for
+    several jobs at once.
     """
-    return values_ND[kept_N] if values_ND.is_cpu else values_ND * kept_N[:, None]
+    selects = values_ND.is_cpu and not (is_stacked(values_ND) or is_stacked(kept_N))
+    return values_ND[kept_N] if selects else values_ND * kept_N[:, None]
 
 
 def squared_error_loss(student_ND: Tensor, target_ND: Tensor) -> Tensor:

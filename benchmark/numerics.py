@@ -27,8 +27,12 @@ NORM = 2
 #   2  73269d13, 2026-11-25: rounds with skipped clients, and warm-start rounds in which clients only give statistics,
 #      have no diversity; gradients are taken with the state that clients keep
 DIVERSITY = 2
+# (FL)^2.
+#   1  813c5ab4, 2026-11-21: the first committed record
+#   2  e26936ca, 2026-11-27: the gradient of the perturbation by torch.func.vjp
+FLFL = 2
 
-CURRENT: Mapping[str, int] = {"engine": ENGINE, "norm": NORM, "diversity": DIVERSITY}
+CURRENT: Mapping[str, int] = {"engine": ENGINE, "norm": NORM, "diversity": DIVERSITY, "flfl": FLFL}
 
 # Methods whose clients may skip a round, keep a state or train a network of their own (`diversity` 2).
 _MAY_SKIP = ("semifl", "heterofl", "easgd", "lg_fedavg")
@@ -146,4 +150,8 @@ def _incomplete_diversity(experiment: Mapping[str, Any], manifest: Mapping[str, 
     return incomplete or with_state
 
 
-_CONCERNS = {"norm 2": _group_norm_of_the_pool, "diversity 2": _incomplete_diversity}
+def _is_flfl(experiment: Mapping[str, Any], manifest: Mapping[str, Any], metrics: Collection[str]) -> bool:
+    return experiment.get("method", {}).get("kind") == "flfl"
+
+
+_CONCERNS = {"norm 2": _group_norm_of_the_pool, "diversity 2": _incomplete_diversity, "flfl 2": _is_flfl}

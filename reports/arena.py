@@ -22,13 +22,13 @@ from typing import Any
 from benchmark.papers.bounds import is_bound
 from benchmark.papers.item import ACCURACY, Cell, Choice, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import CellResult
+from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.statistics import Summary, summary
+from reports.costs_and_curves import costs_of
 from reports.formatting import cell_address, count, megabytes, percent, points, sentence, thousands
 from reports.paper_table import is_printed, item_rows, mean_entry, method_of, notes_of
 from reports.reported import KEPT, Reported
-from reports.results import costs_of
-from reports.tables import Column, Entry, Table, row_of, table_of
+from reports.tables import Column, Table, TableEntry, row_of, table_of
 
 KEPT_NONE, NO_BETTER = "kept no pseudo-label in the last round", "typically end no better than labels alone"
 
@@ -184,27 +184,29 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
         Column(name="MB up + down", below="a run"),
     )
 
-    def named(entry: Cell | Choice, href: str = "") -> Entry:
+    def named(entry: Cell | Choice, href: str = "") -> TableEntry:
         text, other = method_of(entry), entry.setting.get(arena.key, arena.value)
-        return Entry(text=text if other == arena.value else f"{text} ({other})", href=href)
+        return TableEntry(text=text if other == arena.value else f"{text} ({other})", href=href)
 
     rows = []
     for method in arena.compared:
         gap, costs = arena.to_best(method), method.costs
         seeds = [percent(value, 1) for _, value in sorted(method.values.items())]
-        to_best = Entry() if gap is None else Entry(text=points(gap), below=(f"n={len(arena.seeds)}",), sort=gap)
+        to_best = TableEntry()
+        if gap is not None:
+            to_best = TableEntry(text=points(gap), below=(f"n={len(arena.seeds)}",), sort=gap)
         entries = (
             named(method.result.cell, cell_address(method.result)),
             mean_entry(method.seen, detail=(" ".join(seeds),) if seeds[1:] else ()),
-            Entry(text="best") if method is arena.compared[0] else to_best,
+            TableEntry(text="best") if method is arena.compared[0] else to_best,
             mean_entry(summary(method.at_bytes)) if method.at_bytes else "",
-            Entry(text=thousands(costs["steps"]), sort=costs["steps"]),
-            Entry(text=megabytes(costs["bytes"]), sort=costs["bytes"]),
+            TableEntry(text=thousands(costs["steps"]), sort=costs["steps"]),
+            TableEntry(text=megabytes(costs["bytes"]), sort=costs["bytes"]),
         )
         rows.append(row_of(entries, "unranked" if method.not_ranked else "compared"))
     for section, results in (("apart", arena.apart), ("bounds", arena.bounds)):
         rows += [row_of((named(r.cell, cell_address(r)), _end(r), "", "", "", ""), section) for r in results]
-        waits = Entry(text="waits for trials", look="missing")
+        waits = TableEntry(text="waits for trials", look="missing")
         choices = [choice for choice in arena.waiting if (choice.role == "bound") == (section == "bounds")]
         rows += [row_of((named(choice), waits, "", "", "", ""), section) for choice in choices]
     remark = order_text(arena, item.seeds) + (" Last rows: bounds, not in the ranking." if arena.bounds else "")
@@ -214,7 +216,7 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
 
 def compared_table(every: Sequence[Reported]) -> Table:
     """All arenas: a row a method, a column an environment. Links from the site's root."""
-    columns, sections = dict[Column, dict[str, Entry]](), dict[str, str]()
+    columns, sections = dict[Column, dict[str, TableEntry]](), dict[str, str]()
     for reported in (reported for reported in every if reported.paper == "arena"):
         group = reported.item.title.removeprefix("All methods ").removeprefix("on ").removeprefix("over ")
         for arena in arenas(reported):
@@ -230,17 +232,17 @@ def compared_table(every: Sequence[Reported]) -> Table:
             sections |= {method_of(result.cell): "compared" for result in ranked}
             sections |= {method_of(result.cell): "bounds" for result in arena.bounds}
     rows = [
-        row_of((name, *(column.get(name, Entry()) for column in columns.values())), section)
+        row_of((name, *(column.get(name, TableEntry()) for column in columns.values())), section)
         for name, section in sorted(sections.items(), key=lambda pair: pair[1] == "bounds")
     ]
     caption = "Test accuracy in percent at equal rounds, mean ± standard deviation over seeds"
     return table_of("compared", caption, ("Method", *columns), rows)
 
 
-def _end(result: CellResult) -> Entry:
+def _end(result: CellResult) -> TableEntry:
     """Of what is not compared."""
     if result.diverged or result.summary is None:
-        return Entry(text=result.counts, look=result.status)
+        return TableEntry(text=result.counts, look=result.status)
     return mean_entry(result.summary, below=(f"n={result.n}",))
 
 

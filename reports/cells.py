@@ -14,7 +14,8 @@ from benchmark.experiment import published, to_json
 from benchmark.methods.registry import method_name
 from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import ACCURACY, CellResult, cell_result, seeds_awaited
+from benchmark.verdicts.cell_results import ACCURACY, CellResult, cell_result, seeds_awaited
+from reports.costs_and_curves import costs_of, series_of
 from reports.figures import Picture, canvas, looks, styled
 from reports.formatting import NONE, axis_title, is_fraction, megabytes, metric_name, number, shown, slug, thousands
 from reports.item_figures import DIVERSITY, curves, joins
@@ -22,8 +23,7 @@ from reports.methods import exchange_table, method_page
 from reports.paper_table import SELECTED_ON_TEST, method_of, setting_text
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, remarks, started
 from reports.reported import KEPT, KEPT_ACCURACY, Places, Reported
-from reports.results import costs_of, series_of
-from reports.tables import Entry, Table, csv_of, table_of
+from reports.tables import Table, TableEntry, csv_of, table_of
 
 PANELS = (  # the metric, the title of the y axis if not its own, and lines by name
     (ACCURACY, "", {"": ACCURACY}),
@@ -118,10 +118,10 @@ def _places_table(places: Places) -> Table:
         cell, item = result.cell, reported.item
         printed = ", ".join(f"{metric_name(name)} {number.value:g}" for name, number in cell.published.items())
         entries = (
-            Entry(text=f"{item.name}, {item.profile}", href=reported.page),
-            Entry(text=cell.label, below=() if cell.role in ("published", "own") else (cell.role,)),
+            TableEntry(text=f"{item.name}, {item.profile}", href=reported.page),
+            TableEntry(text=cell.label, below=() if cell.role in ("published", "own") else (cell.role,)),
             setting_text(cell.setting),
-            Entry(
+            TableEntry(
                 text=printed or NONE,
                 below=(setting_text(cell.printed_at),) if printed else (),
                 look="" if item.profile == "paper" else "published",
@@ -154,12 +154,12 @@ def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
             str(run.result.get("rounds", len(run.rounds))),
             f"{run.result['wall_seconds'] / 60:.1f} min" if "wall_seconds" in run.result else "",
         )
-        begun = Entry(text=started(run)[0], below=tuple(started(run)[1:]))
-        name = Entry(text=f"seed {run.seed}", below=tuple(marks_of(run, profile)))
-        rows.append([name, *(Entry(text=text, look=look) for text in texts), commit_of(run), begun])
+        begun = TableEntry(text=started(run)[0], below=tuple(started(run)[1:]))
+        name = TableEntry(text=f"seed {run.seed}", below=tuple(marks_of(run, profile)))
+        rows.append([name, *(TableEntry(text=text, look=look) for text in texts), commit_of(run), begun])
     by_seed = {run.seed: run for run in runs}
     for seed in sorted({*seeds_awaited(by_seed, pilots)} - by_seed.keys()):
-        rows.append([f"seed {seed}", Entry(text="not run", look="missing"), *[NONE] * 8])
+        rows.append([f"seed {seed}", TableEntry(text="not run", look="missing"), *[NONE] * 8])
     return table_of("runs", "Runs", (*heads, "Commit", "Started"), rows, words=2)
 
 
@@ -171,8 +171,8 @@ def _numbers_table(runs: Sequence[RunRecord]) -> Table:
         entries, title = [], axis_title(name)
         for last, best in ((last.get(name), best.get(name)) for last, best in numbers):
             below = () if best in (None, last) else (f"best: {_value(name, best)}",)
-            entries.append(Entry(text=_value(name, last), below=below, sort=last))
-        rows.append((Entry(text=title, below=(name,) if title != name else ()), *entries))
+            entries.append(TableEntry(text=_value(name, last), below=below, sort=last))
+        rows.append((TableEntry(text=title, below=(name,) if title != name else ()), *entries))
     heads = ("Number", *(f"seed {run.seed}" for run in runs))
     return table_of("numbers", "After the last round; below it, where it differs, in the best round", heads, rows)
 

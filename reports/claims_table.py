@@ -6,7 +6,7 @@ from typing import Any
 from benchmark.verdicts.judge import share_text
 from reports.claims import ClaimRow, sum_text
 from reports.formatting import NONE, difference, is_fraction, unit_of
-from reports.tables import Column, Entry, Row, Table, row_of, table_of
+from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
 
 
 def claim_values(row: ClaimRow) -> dict[str, Any]:
@@ -93,21 +93,21 @@ def _table_row(row: ClaimRow) -> Row:
     most = max(judged.collapsed.values(), default=0)  # runs of the cell with most
     fallen = [f"{label}: {share_text(k, judged.n)}" for label, k in judged.collapsed.items() if k]
     entries = (
-        Entry(
+        TableEntry(
             text=claim.name,
             href=row.page,
             detail=(*row.against, *row.so_far),
             below=(f"withdrawn from the boards: {row.item.withdrawal_of(claim)}",) if claim.withdrawn else (),
         ),
-        Entry(text=row.verdict_text, look=judged.verdict),
-        Entry(text=row.estimate, below=tuple(filter(None, typical_below)), sort=judged.estimate),
+        TableEntry(text=row.verdict_text, look=judged.verdict),
+        TableEntry(text=row.estimate, below=tuple(filter(None, typical_below)), sort=judged.estimate),
         judged.n,
-        Entry(
+        TableEntry(
             text=f"{most} of {judged.n}" if judged.collapsed else NONE,
             below=(*(["runs fall"] if judged.runs_fall else []), *fallen),
             sort=most / judged.n if judged.collapsed else None,
         ),
-        Entry(text=row.item.name, below=(row.scope,) if row.has_page else ()),
+        TableEntry(text=row.item.name, below=(row.scope,) if row.has_page else ()),
         profile,
         row.topic,
     )

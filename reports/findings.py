@@ -16,8 +16,8 @@ from benchmark.papers import items as paper_items
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import check_keys
 from benchmark.papers.scale import PROFILES
+from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.families import owner
-from benchmark.verdicts.results import ACCURACY
 from reports.claims import ClaimRow, rows_of, without_runs
 from reports.formatting import count, points, shown
 from reports.rendering import render

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.papers.item import Cell, Claim, Item
-from benchmark.verdicts.results import CellResult
+from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.statistics import is_fraction, number
 
 NONE = "\u2013"

@@ -1,6 +1,7 @@
 """An item's figure: which curves or points are in which panel, as its `Drawing` says."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,16 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from benchmark.errors import FsslError
-from benchmark.federated.environment import prepare
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import Cell, Drawing, Item
-from benchmark.verdicts.results import ACCURACY
+from benchmark.papers.table import clients_of
+from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
+from reports.costs_and_curves import Series, measured, series_of
 from reports.figures import MUTED, Look, Picture, canvas, line_looks, plot, styled, titled
 from reports.formatting import WORDS, axis_title, is_fraction, metric_name
 from reports.paper_table import method_of, setting_text
 from reports.reported import KEPT, Reported
-from reports.results import Series, measured, series_of
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
 MOST_LINES = 16  # in a panel; more say nothing
@@ -35,7 +36,7 @@ def item_picture(reported: Reported) -> Picture | None:
     item = reported.item
     drawing = item.drawing or Drawing(metrics=(ACCURACY, DIVERSITY))
     if drawing.kind == "class_counts":
-        return _class_counts(item, drawing)
+        return _class_counts(reported, drawing)
     if not reported.runs:
         return None
     return _against(reported, drawing) if drawing.kind == "against" else _curves(reported, drawing)
@@ -242,21 +243,29 @@ def _plot_against(
         ax.set_xticks(sorted(values), [f"{x:g}".removeprefix("0") for x in sorted(values)])  # .05 .1
 
 
-def _class_counts(item: Item, drawing: Drawing) -> Picture | None:
-    """A panel a cell, and one for its labelled images. None where a data set is not on this machine."""
+def _class_counts(reported: Reported, drawing: Drawing) -> Picture | None:
+    """Draw a panel per cell, and one for its labelled images: of its first run whose record has them.
+
+    A cell without such a run has the draw that its columns are computed from; none if its images are a folder that is
+    not here. No data set is read.
+    """
     counts: dict[str, pd.DataFrame] = {}
-    for cell in item.cells:
-        try:
-            environment = prepare(cell.experiment)
-        except FsslError:
-            return None
-        split, labels_N = environment.split, environment.data.train_labels_N.numpy()
-        classes = list(map(str, environment.data.classes))
+    for cell in reported.item.cells:
         title = setting_text(cell.setting, drawing.panels) or cell.label
-        if split.labelled:
-            counts[f"{title}, labelled"] = pd.DataFrame(split.counts(labels_N, split.labelled), columns=classes)
-        counts[title] = pd.DataFrame(split.counts(labels_N), columns=classes)
-    return class_counts(counts) if counts else None
+        runs = reported.records.get(cell.cell_key, {})
+        recorded = [seed for seed in sorted(runs) if runs[seed].class_counts.get("clients")]
+        if not recorded:
+            with suppress(FsslError):
+                counts[f"{title}, equal classes"] = pd.DataFrame(clients_of(cell.experiment))
+            continue
+        seed = recorded[0]
+        held = runs[seed].class_counts
+        if held.get("labelled"):
+            counts[f"{title}, seed {seed}, labelled"] = pd.DataFrame(held["labelled"])
+        counts[f"{title}, seed {seed}"] = pd.DataFrame(held["clients"])
+    if not counts:
+        return None
+    return class_counts({name: frame.rename(columns=str) for name, frame in counts.items()})
 
 
 @styled

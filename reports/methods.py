@@ -14,12 +14,12 @@ from benchmark.errors import ConfigError
 from benchmark.methods.registry import METHODS, method_class, method_name
 from benchmark.papers.own import OWN
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.metrics import OF_OTHERS, is_private, is_smoothed, is_stateless
-from benchmark.verdicts.results import CellResult
 from reports.formatting import WORDS, cell_address, megabytes, sentence, slug
 from reports.paper_table import LABELS, mean_entry, method_of
 from reports.reported import Places, Reported
-from reports.tables import Entry, Table, row_of, table_of
+from reports.tables import Table, TableEntry, row_of, table_of
 
 EXCHANGED = ("Privacy", "Statelessness", "EMA smoothing")
 LEARNED = ("Pseudo-labels", "Consistency", "Augmentation", "Training", "Normalisation")
@@ -86,7 +86,7 @@ def _results_table(cells: Places) -> Table:
         name, labels = public_name(data.name), data.label_setting
         assert result.summary is not None
         entries = (
-            Entry(text=f"{reported.item.name}: {result.cell.label}", href=cell_address(result)),
+            TableEntry(text=f"{reported.item.name}: {result.cell.label}", href=cell_address(result)),
             *(name, LABELS.get(labels, labels), profile),
             mean_entry(result.summary, below=(result.counts,), look=result.status),
         )
@@ -100,9 +100,9 @@ def methods_table(methods: Mapping[str, Places]) -> Table:
     rows = []
     for kind, cells in methods.items():
         about, n = described(kind), sum(result.n for _, result in cells)
-        name = Entry(text=about["name"], href=method_page(kind), below=(sentence(about["what"]),))
+        name = TableEntry(text=about["name"], href=method_page(kind), below=(sentence(about["what"]),))
         labels = "; ".join(LABELS[setting] for setting in about["needs"])
-        rows.append((name, labels, Entry(text=str(n), sort=float(n))))
+        rows.append((name, labels, TableEntry(text=str(n), sort=float(n))))
     return table_of("list", "Methods", ("Method", "Works where", "Finished runs"), rows, words=2)
 
 
@@ -128,7 +128,7 @@ def _names(sizes: dict[str, float] | None) -> str:
     return ", ".join(texts) or "nothing"
 
 
-def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry]:
+def properties_of(runs: Iterable[RunRecord]) -> dict[str, TableEntry]:
     """Each of EXCHANGED and LEARNED, with what was seen that says so. Empty where no run says what it handed over."""
     runs = [run for run in runs if run.result.get("exchange")]
     if not runs:
@@ -141,14 +141,14 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry]:
 
     received, sent, kept = (names(way, "client") for way in ("received", "sent", "kept"))
     further, of_others = sent - received, received & OF_OTHERS
-    privacy = stateless = Entry(text="-", below=("no client takes part",))
+    privacy = stateless = TableEntry(text="-", below=("no client takes part",))
     if any("client" in exchange["holders"] for exchange in exchanges):
         reasons = [f"clients also send {_list(further)}"] if further else []
         reasons += [f"clients receive {_list(of_others)}"] if of_others else []
         reasons = reasons or [f"clients send {_list(sent)}"]
         keeps = (f"clients keep {_list(kept)}",) if kept else ()
-        privacy = Entry(text=_yes(all(map(is_private, exchanges))), below=tuple(reasons))
-        stateless = Entry(text=_yes(all(map(is_stateless, exchanges))), below=keeps)
+        privacy = TableEntry(text=_yes(all(map(is_private, exchanges))), below=tuple(reasons))
+        stateless = TableEntry(text=_yes(all(map(is_stateless, exchanges))), below=keeps)
 
     views = names("views", "client", "central") or names("views", "server")  # of whoever has unlabelled images
     kinds = {name.partition("/")[2] for name in views}
@@ -164,9 +164,10 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, Entry]:
         " or ".join(sorted(training)),
         " or ".join(WORDS["norms"].get(norm, norm) for norm in sorted(norms)),
     )
+    smoothed = TableEntry(text=_yes(any(map(is_smoothed, exchanges))))
     return {
-        **dict(zip(EXCHANGED, (privacy, stateless, Entry(text=_yes(any(map(is_smoothed, exchanges))))), strict=True)),
-        **{name: Entry(text=text) for name, text in zip(LEARNED, texts, strict=True)},
+        **dict(zip(EXCHANGED, (privacy, stateless, smoothed), strict=True)),
+        **{name: TableEntry(text=text) for name, text in zip(LEARNED, texts, strict=True)},
     }
 
 

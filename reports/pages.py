@@ -12,7 +12,7 @@ from benchmark.papers.item import UNTRAINED
 from benchmark.papers.items import ITEMS, VARIANTS
 from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import Bundle, check_bundle, noted, opened
-from benchmark.verdicts.results import ACCURACY
+from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.arena import is_arena
 from reports.claim_figures import claims_pictures
@@ -26,7 +26,7 @@ from reports.provenance import remarks, seeds_text
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data
 from reports.sentences import Sentence, sentences_of, sentences_table
-from reports.tables import Column, Entry, Table, row_of, table_of
+from reports.tables import Column, Table, TableEntry, row_of, table_of
 
 
 def _not_run(paper: str, mine: Iterable[Reported]) -> list[str]:
@@ -62,16 +62,16 @@ def items_table(shown: Sequence[Reported]) -> Table:
         gap, verdicts = reported.largest_gap, seen["verdicts"]
         broken = (count(seen["diverged"], "run") + " diverged",) if seen["diverged"] else ()
         entries = (
-            Entry(
+            TableEntry(
                 text=item.name,
                 detail=(item.title,),
                 below=tuple(remarks(reported.runs, item.profile)),
                 href=reported.page,
             ),
             item.profile,
-            Entry(text=f"{seen['cells_run']} of {seen['total']}", sort=seen["cells_run"] / max(1, seen["total"])),
-            Entry(text=f"{seen['runs_done']} of {seen['runs_wanted']}", sort=seen["runs_done"], below=broken),
-            Entry(
+            TableEntry(text=f"{seen['cells_run']} of {seen['total']}", sort=seen["cells_run"] / max(1, seen["total"])),
+            TableEntry(text=f"{seen['runs_done']} of {seen['runs_wanted']}", sort=seen["runs_done"], below=broken),
+            TableEntry(
                 text=", ".join(f"{verdicts[verdict]} {verdict}" for verdict in MARKS if verdicts[verdict]) or NONE,
                 below=(f"largest gap to print: {points(gap[1].difference)} ({gap[0]})",) if gap else (),
                 sort=verdicts["holds"],
@@ -189,10 +189,10 @@ def _bundle_rows(bundle: Bundle, again: Sequence[str]) -> Iterator[tuple[Any, ..
         interval = ", ".join(shown(ACCURACY, edge) for edge in seen.interval) if seen and seen.interval else ""
         experiment, data_notes = runs[0].experiment, dict.fromkeys(run.data_note for run in runs if run.data_note)
         yield (
-            Entry(text=label, below=(f"cell {key}", *remarks(runs, str(experiment.get("profile"))))),
-            Entry(text=experiment["method"]["kind"], below=(public_name(experiment["data"]["name"]), *data_notes)),
+            TableEntry(text=label, below=(f"cell {key}", *remarks(runs, str(experiment.get("profile"))))),
+            TableEntry(text=experiment["method"]["kind"], below=(public_name(experiment["data"]["name"]), *data_notes)),
             *(seeds_text(seeds) if seeds else NONE for seeds in bundle.split_seeds(key, again)),
             mean_entry(seen),
             f"[{interval}]" if interval else NONE,
-            Entry(text=str(len(values)), below=(f"of {len(runs)} runs",) if len(values) < len(runs) else ()),
+            TableEntry(text=str(len(values)), below=(f"of {len(runs)} runs",) if len(values) < len(runs) else ()),
         )

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmark.papers.item import Cell, Item, Shown
+from benchmark.papers.item import Cell, Item, ItemEntry
 from benchmark.papers.table import WORDS as PRINTED_WORDS
 from benchmark.records.versions import numerics_caveat
-from benchmark.verdicts.results import ACCURACY
+from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import Summary
 from reports.formatting import WORDS, axis_title, cell_address, is_fraction, number, points, shown, unit_of
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
-from reports.tables import Column, Entry, Row, Table, table_of
+from reports.tables import Column, Row, Table, TableEntry, table_of
 
 LADDER = "Ladder: what each step adds"  # rungs of ours, which show where a difference comes from
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
@@ -24,7 +24,7 @@ WIDEST = 8  # columns of one metric side by side; a list reads better than a wid
 LABELS = WORDS["labels"]
 
 
-def method_of(entry: Shown) -> str:
+def method_of(entry: ItemEntry) -> str:
     return str(entry.setting.get("method", entry.label))
 
 
@@ -37,22 +37,22 @@ def metrics_of(item: Item) -> tuple[str, ...]:
 class Grid:
     """Entries by place. Of a list: one column, of no name."""
 
-    columns: Mapping[str, Mapping[str, Shown]]  # column -> row -> entry
+    columns: Mapping[str, Mapping[str, ItemEntry]]  # column -> row -> entry
     corner: str  # the keys that rows vary: "cohort, C"
     constant: str = ""  # what all rows share: "K = 47"
 
 
-def is_trained(entry: Shown) -> bool:
+def is_trained(entry: ItemEntry) -> bool:
     return isinstance(entry, Cell) and entry.role != "partition"
 
 
-def grid(item: Item, entries: Sequence[Shown]) -> Grid | None:
+def grid(item: Item, entries: Sequence[ItemEntry]) -> Grid | None:
     """The entries by row and column. None where there are none, or where two would have the same row and column."""
     keys = item.rows or dict.fromkeys(key for e in entries for key in e.setting if key not in item.columns)
     settings = [{key: entry.setting[key] for key in keys if key in entry.setting} for entry in entries]
     shared = set.intersection(*(set(setting.items()) for setting in settings)) if settings else set()
     constant = {key: value for key, value in (settings or [{}])[0].items() if (key, value) in shared}
-    columns: dict[str, dict[str, Shown]] = {}
+    columns: dict[str, dict[str, ItemEntry]] = {}
     for entry, setting in zip(entries, settings, strict=True):
         column = columns.setdefault(setting_text(entry.setting, item.columns), {})
         row = setting_text({key: value for key, value in setting.items() if key not in constant}) or "all"
@@ -89,7 +89,7 @@ def item_tables(reported: Reported, widest: int = WIDEST, metrics: Sequence[str]
     return [table(layout, metrics), *more, *ladder]
 
 
-def _listed(entries: Sequence[Shown]) -> Grid:
+def _listed(entries: Sequence[ItemEntry]) -> Grid:
     """One row an entry."""
     return Grid(columns={"": {entry.label: entry for entry in entries}}, corner="Cell")
 
@@ -101,7 +101,7 @@ def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str 
     columns = _measured(reported, layout, metrics) | _computed(layout)
     rows = [
         Row(
-            entries=(Entry(text=name), *(column.get(name, Entry()) for column in columns.values())),
+            entries=(TableEntry(text=name), *(column.get(name, TableEntry()) for column in columns.values())),
             values=filters.get(name, {}),
         )
         for name in dict.fromkeys(row for column in layout.columns.values() for row in column)
@@ -121,16 +121,16 @@ def is_printed(item: Item) -> bool:
     return any(entry.published for entry in (*item.cells, *item.shown))
 
 
-def _measured(reported: Reported, layout: Grid, metrics: Sequence[str]) -> dict[Column, dict[str, Entry]]:
+def _measured(reported: Reported, layout: Grid, metrics: Sequence[str]) -> dict[Column, dict[str, TableEntry]]:
     """Ours, then published, of each metric: a narrow window shows what stands first."""
-    columns: dict[Column, dict[str, Entry]] = {}
+    columns: dict[Column, dict[str, TableEntry]] = {}
     settings, placed = published_settings(reported.item, layout), set[str]()
     for metric in metrics:
         title = axis_title(metric) if metrics[1:] else ""
         for kind in ("Ours", "Published"):
             if kind == "Published" and any(settings.rows.values()) and "setting" not in placed:
                 group = f"{title}: published" if title else kind
-                of_rows = {row: Entry(text=text) for row, text in settings.rows.items() if text}
+                of_rows = {row: TableEntry(text=text) for row, text in settings.rows.items() if text}
                 columns[Column(name="setting", group=group, left=True)] = of_rows
                 placed.add("setting")
             for name, entries in layout.columns.items():
@@ -146,7 +146,7 @@ def _measured(reported: Reported, layout: Grid, metrics: Sequence[str]) -> dict[
                 name = settings.heads.get(name, name) if kind == "Published" else name
                 group = f"{title}: {kind.lower()}" if title else kind
                 head = Column(name=name, group=group) if name else Column(name=kind, group=title)
-                columns[head] = {**column, **{row: e for row, e in columns.get(head, {}).items() if e != Entry()}}
+                columns[head] = {**column, **{row: e for row, e in columns.get(head, {}).items() if e != TableEntry()}}
     return columns
 
 
@@ -199,20 +199,20 @@ def published_settings(item: Item, layout: Grid) -> PublishedSettings:
     return PublishedSettings(heads=heads, rows=shared, entries=own_texts)
 
 
-def _differs(entry: Shown, said: Mapping[str, Any]) -> bool:
+def _differs(entry: ItemEntry, said: Mapping[str, Any]) -> bool:
     """Whether that says anything which the entry's own row, or what runs there, does not."""
     name = entry.experiment.data.name if isinstance(entry, Cell) else ""
     own = {"data": PRINTED_WORDS.get(name, name) if name else entry.printed_at.get("data"), **entry.setting}
     return any(own.get(key) != value for key, value in said.items())
 
 
-def published_entry(item: Item, entry: Shown, metric: str, setting: str = "") -> Entry:
+def published_entry(item: Item, entry: ItemEntry, metric: str, setting: str = "") -> TableEntry:
     """The paper's number with its spread, in grey where it cannot be compared. `setting`: what it is of."""
     printed = entry.published.get(metric)
     if printed is None:
-        return Entry()
+        return TableEntry()
     digits = f"{printed.value:.2f}" if is_fraction(metric) else shown(metric, printed.value)
-    return Entry(
+    return TableEntry(
         text=digits,
         spread="" if printed.spread is None else f"±{printed.spread:g}",
         below=(
@@ -225,21 +225,21 @@ def published_entry(item: Item, entry: Shown, metric: str, setting: str = "") ->
     )
 
 
-def ours_entry(reported: Reported, label: str, metric: str) -> Entry:
+def ours_entry(reported: Reported, label: str, metric: str) -> TableEntry:
     """Mean and spread with the number of runs; on profile paper the difference to the published number as well."""
     result = reported.of(metric).get(label)
     if result is None:
-        return Entry()
+        return TableEntry()
     seen, href = result.summary, cell_address(result)
     done = sum(run.status == "done" for run in result.runs)
     if metric.startswith("rounds_to/") and result.n < done:
         never = result.cell.experiment.federation.rounds + 1
-        return Entry(below=(f"{result.n} of {done} runs come there",), href=href, sort=never)
+        return TableEntry(below=(f"{result.n} of {done} runs come there",), href=href, sort=never)
     if seen is None and done and not result.diverged:
-        return Entry(href=href)  # a metric that its runs do not have
+        return TableEntry(href=href)  # a metric that its runs do not have
     if seen is None:
         status = "quoted" if not result.awaited else result.status
-        return Entry(below=(result.counts,), look=status, href=href, sort=-1.0)
+        return TableEntry(below=(result.counts,), look=status, href=href, sort=-1.0)
     below = [result.counts]
     if metric == ACCURACY and result.collapsed:
         below.append("below labels alone at equal seeds")
@@ -248,17 +248,17 @@ def ours_entry(reported: Reported, label: str, metric: str) -> Entry:
     return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href)
 
 
-def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> Entry:
+def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> TableEntry:
     """Mean and standard deviation over seeds, a dash without a run. `more`: the entry's other fields."""
     if seen is None:
-        return Entry(**more)
+        return TableEntry(**more)
     spread = "" if seen.std is None else f"±{shown(metric, seen.std)}"
-    return Entry(text=shown(metric, seen.mean), spread=spread, sort=seen.mean, **more)
+    return TableEntry(text=shown(metric, seen.mean), spread=spread, sort=seen.mean, **more)
 
 
-def _computed(layout: Grid) -> dict[Column, dict[str, Entry]]:
+def _computed(layout: Grid) -> dict[Column, dict[str, TableEntry]]:
     """Columns that need no run: parameters, bytes. One for all where no row has two values of it."""
-    columns: dict[Column, dict[str, Entry]] = {}
+    columns: dict[Column, dict[str, TableEntry]] = {}
     entries = [(name, row, entry) for name, column in layout.columns.items() for row, entry in column.items()]
     group = "Computed" if len(layout.columns) > 1 else ""
     for key in dict.fromkeys(key for *_, entry in entries for key in entry.computed):
@@ -267,7 +267,7 @@ def _computed(layout: Grid) -> dict[Column, dict[str, Entry]]:
         for name, row, value in known:
             head = Column(name=key if one_value else f"{name}: {key}", group=group)
             sort = value if isinstance(value, float) else None
-            columns.setdefault(head, {})[row] = Entry(text=_plain(value), sort=sort)
+            columns.setdefault(head, {})[row] = TableEntry(text=_plain(value), sort=sort)
     return columns
 
 
@@ -290,7 +290,7 @@ def item_rows(reported: Reported) -> list[dict[str, Any]]:
     return rows
 
 
-def entry_values(reported: Reported, entry: Shown, metric: str) -> dict[str, Any]:
+def entry_values(reported: Reported, entry: ItemEntry, metric: str) -> dict[str, Any]:
     """One row of `item_rows`."""
     item, result = reported.item, reported.of(metric).get(entry.label)
     unit = "fraction" if is_fraction(metric) else unit_of(metric)
@@ -349,7 +349,7 @@ def notes_of(reported: Reported) -> tuple[str, ...]:
 def _own_notes(item: Item) -> list[str]:
     """Each remark of the entries' notes once, with the entries that have it."""
     labels_of: dict[str, list[str]] = {}
-    entries: list[Shown] = [*item.cells, *item.shown, *item.choices]
+    entries: list[ItemEntry] = [*item.cells, *item.shown, *item.choices]
     for entry in entries:
         for remark in filter(None, entry.note.split("; ")):
             labels_of.setdefault(remark, []).append(entry.label)

@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 from benchmark.experiment import to_json
 from benchmark.papers.item import PILOTS
 from benchmark.papers.published import check_keys
+from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.judge import Judged
-from benchmark.verdicts.results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import paired, summary
 from reports.formatting import NONE, cell_address, count, difference_interval, percent, points, sentence
 from reports.provenance import flat
 from reports.reported import Reported
-from reports.tables import Entry, Table, table_of
+from reports.tables import Table, TableEntry, table_of
 
 PARTS = Path(__file__).with_name("released.toml")
 SAYS = {"holds": "present", "contradicted": "reversed", "no effect of interest": "inert", "undecided": "undecided"}
@@ -37,22 +37,22 @@ def parts() -> list[dict[str, Any]]:
 
 def released_table(every: Sequence[Reported]) -> Table:
     """A row for each way of a part and profile that has runs; a way without any has one that says so."""
-    claims, rows, profiles = _claims(every), list[list[Entry]](), dict[str, dict[str, CellResult]]()
+    claims, rows, profiles = _claims(every), list[list[TableEntry]](), dict[str, dict[str, CellResult]]()
     for reported in every:
         named = {f"{reported.item.name}: {label}": result for label, result in reported.results.items()}
         profiles.setdefault(reported.item.profile, {}).update(named)
     for part in parts():
-        name = Entry(text=part["method"], below=(sentence(part["part"]), part["source"]))
+        name = TableEntry(text=part["method"], below=(sentence(part["part"]), part["source"]))
         for way, names in part["ways"].items():
             known = {profile: cells for profile, cells in profiles.items() if all(cell in cells for cell in names)}
-            found = list[list[Entry]]()
+            found = list[list[TableEntry]]()
             for profile, cells in known.items():
                 with_it = [cells[on] for on, _ in part["ways"].values() if on in cells]
                 if row := _row(way, cells[names[0]], cells[names[1]], with_it, profile, claims):
-                    found.append([name if not found else Entry(text=part["method"]), *row])
+                    found.append([name if not found else TableEntry(text=part["method"]), *row])
             state = "diverged" if any(cells[cell].diverged for cells in known.values() for cell in names) else "not run"
-            rows += found or [[name, *(Entry(text=text) for text in (way, state, *4 * [NONE]))]]
-            name = Entry(text=part["method"])
+            rows += found or [[name, *(TableEntry(text=text) for text in (way, state, *4 * [NONE]))]]
+            name = TableEntry(text=part["method"])
     return table_of("released", "Test accuracy in percent, its difference in points", HEADS, rows, words=3)
 
 
@@ -71,23 +71,23 @@ def _claims(every: Iterable[Reported]) -> Claims:
 
 def _row(
     way: str, on: CellResult, off: CellResult, with_it: Sequence[CellResult], profile: str, claims: Claims
-) -> list[Entry]:
+) -> list[TableEntry]:
     """One pair: the claim's estimate, or else the mean difference of the seeds that both have. Empty without one."""
     seen, seeds = paired(on.values, off.values), on.values.keys() & off.values.keys()
     if seen is None:
         return []
     judged = claims.get((profile, on.cell.cell_key, off.cell.cell_key))
     value, n = (judged.estimate, judged.n) if judged else (seen.mean, seen.n)
-    verdict = Entry(text=SAYS[judged.verdict], look=judged.verdict) if judged else Entry(text="not judged")
+    verdict = TableEntry(text=SAYS[judged.verdict], look=judged.verdict) if judged else TableEntry(text="not judged")
     pilots = "one pilot" if n == 1 and min(seeds) in PILOTS else count(n, "seed")
     interval = difference_interval(ACCURACY, judged.interval) if judged else ""
     means = [(cell, summary(cell.values[seed] for seed in seeds).mean) for cell in (on, off)]
     return [
-        Entry(text=way, below=(*_changed(on, with_it), f"without: {'; '.join(_changed(off, [on]))}")),
+        TableEntry(text=way, below=(*_changed(on, with_it), f"without: {'; '.join(_changed(off, [on]))}")),
         verdict,
-        Entry(text=points(value), below=(interval,) if interval else (), sort=value),
-        Entry(text=f"n = {n}" if judged else pilots, below=(profile,), sort=n),
-        *(Entry(text=percent(mean), href=cell_address(cell), sort=mean) for cell, mean in means),
+        TableEntry(text=points(value), below=(interval,) if interval else (), sort=value),
+        TableEntry(text=f"n = {n}" if judged else pilots, below=(profile,), sort=n),
+        *(TableEntry(text=percent(mean), href=cell_address(cell), sort=mean) for cell, mean in means),
     ]
 
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.cell_results import ACCURACY, CellResult, Records, cell_result, collapsed, counted
 from benchmark.verdicts.judge import Judged, judge
-from benchmark.verdicts.results import ACCURACY, CellResult, Records, cell_result, collapsed, counted
 from reports.formatting import item_page
 
 # What the site says of a paper before any run.

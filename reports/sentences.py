@@ -18,7 +18,7 @@ from typing import Any
 from benchmark.verdicts.judge import DECIDED
 from reports.claims import OPEN, ClaimRow
 from reports.formatting import count, plain_quote
-from reports.tables import Column, Entry, Table, row_of, table_of
+from reports.tables import Column, Table, TableEntry, row_of, table_of
 
 MIXED, IN_PART = "mixed", "in part"
 STATUSES = (*DECIDED, MIXED, IN_PART, *OPEN)  # of a sentence on a board
@@ -86,9 +86,9 @@ def sentences_table(sentences: Sequence[Sentence]) -> Table:
         contrasts = tuple(map(_contrast_line, sentence.rows))
         profiles = dict.fromkeys(row.item.profile for row in sentence.rows if row.has_page or row.judged.is_decided)
         cells = (
-            Entry(text=sentence.text, detail=(sentence.source,)),
-            Entry(text=sentence.status, look=sentence.status, sort=float(STATUSES.index(sentence.status))),
-            Entry(text=count(len(contrasts), "contrast"), lines=contrasts, sort=float(len(contrasts))),
+            TableEntry(text=sentence.text, detail=(sentence.source,)),
+            TableEntry(text=sentence.status, look=sentence.status, sort=float(STATUSES.index(sentence.status))),
+            TableEntry(text=count(len(contrasts), "contrast"), lines=contrasts, sort=float(len(contrasts))),
             ", ".join(profiles) or "–",
         )
         topics = list(dict.fromkeys(row.topic for row in sentence.rows))
@@ -97,8 +97,8 @@ def sentences_table(sentences: Sequence[Sentence]) -> Table:
     return table_of("sentences", "Sentences, each with its contrasts", heads, rows, words=2)
 
 
-def _contrast_line(row: ClaimRow) -> Entry:
+def _contrast_line(row: ClaimRow) -> TableEntry:
     """ "ssfl/tab2, Grouping wins: holds at K = 10 (+0.74 points, n = 16)"."""
     seen = f" ({row.estimate}, n = {row.judged.n})" if row.judged.estimate is not None else ""
     text = f"{row.item.name}, {row.claim.name}: {row.verdict_text}{seen}"
-    return Entry(text=text, href=row.page, below=tuple(row.caveats) if row.judged.is_decided else ())
+    return TableEntry(text=text, href=row.page, below=tuple(row.caveats) if row.judged.is_decided else ())

@@ -28,7 +28,7 @@ from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import SUBMITTED
-from benchmark.verdicts.results import Records
+from benchmark.verdicts.cell_results import Records
 from reports.arena import compared_table
 from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
 from reports.exports import item_files, shown_of

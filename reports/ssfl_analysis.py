@@ -20,7 +20,7 @@ from benchmark.methods.ssfl import FedAvg
 from reports.figures import GRID, Picture, canvas, looks, plot, styled, titled
 from reports.formatting import NONE, count, percent, points
 from reports.reported import Reported
-from reports.tables import Entry, table_of
+from reports.tables import TableEntry, table_of
 
 AVERAGING = ("FedAvg", "Control", "Grouping")  # how the server averages
 UPDATES = "diversity/delta/l2/squared/clients"
@@ -182,7 +182,10 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
         for name, seen in measures.items()
     ]
     gained = [
-        (gain["cell"], *(Entry(text=points(gain[name]), below=(f"n={gain['n']}",), sort=gain[name]) for name in GAINS))
+        (
+            gain["cell"],
+            *(TableEntry(text=points(gain[name]), below=(f"n={gain['n']}",), sort=gain[name]) for name in GAINS),
+        )
         for gain in gains.to_dict("records")
     ]
     data, listed = cells_of(runs).drop(columns="labelled").to_dict("records"), []

@@ -15,14 +15,14 @@ from reports.formatting import NONE, csv_safe, markdown
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TableEntry:
     """One entry of a table."""
 
     text: str = NONE
     spread: str = ""  # after it: "±0.41"
     below: tuple[str, ...] = ()  # further lines: "n=5"
     detail: tuple[str, ...] = ()  # further lines for pages alone: an item's title
-    lines: tuple["Entry", ...] = ()  # below it, each with its own link; for pages alone
+    lines: tuple["TableEntry", ...] = ()  # below it, each with its own link; for pages alone
     look: str = ""  # published, missing, partial, diverged, a verdict: how it is coloured
     href: str = ""  # from the site's root
     sort: float | None = None  # None: by its text
@@ -47,7 +47,7 @@ class Column:
 class Row:
     """One row. `values` is what a page's list can be filtered by."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TableEntry, ...] = ()
     section: str = ""  # rows of one section stand together, with a rule above
     values: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
 
@@ -85,8 +85,8 @@ class Table:
 
 
 def row_of(entries: Iterable[Any], section: str = "", **values: str | Sequence[str]) -> Row:
-    """What is not an Entry is shown as text."""
-    made = tuple(entry if isinstance(entry, Entry) else Entry(text=str(entry)) for entry in entries)
+    """What is not an TableEntry is shown as text."""
+    made = tuple(entry if isinstance(entry, TableEntry) else TableEntry(text=str(entry)) for entry in entries)
     return Row(entries=made, section=section, values=values)
 
 

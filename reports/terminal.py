@@ -12,8 +12,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from benchmark.papers.item import Item
-from benchmark.verdicts.checks import looks_in_words, looks_of
-from benchmark.verdicts.results import Records
+from benchmark.verdicts.cell_results import Records
+from benchmark.verdicts.open_claims import looks_in_words, looks_of
 from reports.arena import arena_tables, is_arena
 from reports.claims import ClaimRow, rows_of
 from reports.formatting import NONE, count

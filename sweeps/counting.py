@@ -20,8 +20,8 @@ from benchmark.federated.batches import LocalBatch, sources_of, steps_of
 from benchmark.federated.environment import Environment, Part, weights_of
 from benchmark.federated.evaluate import CHUNK
 from benchmark.federated.jobs import keeper_of
-from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.local import module_class, outcome_of, train
+from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.trees import moved, tree_bytes
 from benchmark.methods.calls import finished, first_state, play_round, started, voters_of
 from benchmark.methods.protocol import SERVER, Batch, Job, Local, Outcome, Tree, Weights

@@ -13,9 +13,9 @@ from typing import Any
 from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import UNTRAINED, Item
 from benchmark.records.record import Records
-from benchmark.verdicts.checks import could_decide, too_few_in_words
+from benchmark.verdicts.cell_results import counted
 from benchmark.verdicts.judge import REJECTIONS, Judged, judge
-from benchmark.verdicts.results import counted
+from benchmark.verdicts.open_claims import could_decide, too_few_in_words
 from benchmark.verdicts.rule import LOOKS
 from sweeps.plan import Plan, Run
 

@@ -1,7 +1,7 @@
 """A launch: train runs side by side, whoever the workers are, and whatever happens to one of them.
 
 Two runs on two cores finish sooner than one run on both. Any number of launches, on any number of machines that share
-the folder of results, may train the same runs: a run has one process at a time (`records.claim`), and a launch passes
+the folder of results, may train the same runs: a run has one process at a time (`run_lock.py`), and a launch passes
 over the runs of others. It comes back to them once they are finished, stopped, or their process is gone. A process that
 dies costs the rounds since its last save.
 """
@@ -17,8 +17,8 @@ from typing import Protocol
 from benchmark.errors import DiskFull, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
 from benchmark.federated.processes import sigterm_as_interrupt
-from benchmark.records.claim import is_held
 from benchmark.records.record import is_recorded, run_folder
+from benchmark.records.run_lock import is_held
 
 LONG_TRY = 60.0  # seconds in which a run did go on: the disk had room meanwhile
 MOST_DEATHS = 3  # of a run's process; then the run is left alone, and the others go on

@@ -12,8 +12,8 @@ from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import read_records
 from benchmark.records.identity import look_again
 from benchmark.records.record import FINISHED, Records, RunRecord
+from benchmark.verdicts.cell_results import seeds_awaited
 from benchmark.verdicts.families import closed, family_of
-from benchmark.verdicts.results import seeds_awaited
 
 Run = tuple[str, int]  # cell key and seed
 

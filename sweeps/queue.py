@@ -22,11 +22,11 @@ from benchmark.federated.processes import CPU
 from benchmark.files import write_atomically
 from benchmark.papers.item import CONFIRMING, PILOTS, Item
 from benchmark.papers.items import items
-from benchmark.records.claim import is_held
 from benchmark.records.collect import runs_in
 from benchmark.records.copies import copied, read_copy, reference_folders
 from benchmark.records.identity import changed_inputs
 from benchmark.records.record import FINISHED, RunRecord, read_run, run_folder
+from benchmark.records.run_lock import is_held
 from benchmark.verdicts.families import first_seed_of
 from sweeps.launcher import Launch
 from sweeps.plan import plan
@@ -43,7 +43,7 @@ LONGER = 0.1  # a run that takes longer than expected is expected to need a tent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry(Checked):
+class QueueEntry(Checked):
     """An entry of the queue: a sentence, the arms and the seeds that judge it, and what these cost."""
 
     name: str
@@ -84,12 +84,12 @@ class Entry(Checked):
 class Unit:
     """The runs of an entry with one seed, in the order of its labels."""
 
-    entry: Entry
+    entry: QueueEntry
     seed: int
     runs: tuple[Experiment, ...]
 
 
-def read_queue(path: Path) -> list[Entry]:
+def read_queue(path: Path) -> list[QueueEntry]:
     """Read the entries of a queue file in order. Raise ConfigError for a file that is not one."""
     try:
         data = tomllib.loads(path.read_text())
@@ -103,16 +103,16 @@ def read_queue(path: Path) -> list[Entry]:
     return [_entry(table, f"{path}: entries[{index}]") for index, table in enumerate(tables)]
 
 
-def _entry(table: Any, path: str) -> Entry:
+def _entry(table: Any, path: str) -> QueueEntry:
     if isinstance(table, Mapping) and isinstance(seeds := table.get("seeds"), Mapping):
         first, number = seeds.get("first"), seeds.get("number")
         if set(seeds) != {"first", "number"} or not isinstance(first, int) or not isinstance(number, int):
             raise ConfigError(f"{path}.seeds: {quoted(seeds)} is not understood; write {{first = 100, number = 16}}")
         table = {**table, "seeds": list(range(first, first + number))}
-    return from_plain(Entry, table, path)
+    return from_plain(QueueEntry, table, path)
 
 
-def units_of(entries: Sequence[Entry], results: Path, path: Path) -> list[Unit]:
+def units_of(entries: Sequence[QueueEntry], results: Path, path: Path) -> list[Unit]:
     """The units of the entries in order, seed by seed. Raise ConfigError for an unknown item, profile or label."""
     units = []
     for index, entry in enumerate(entries):
@@ -133,7 +133,7 @@ def units_of(entries: Sequence[Entry], results: Path, path: Path) -> list[Unit]:
     return units
 
 
-def _item(entry: Entry, results: Path) -> Item:
+def _item(entry: QueueEntry, results: Path) -> Item:
     """The entry's item, with the cells that its trials have chosen."""
     found = items([entry.item], entry.profile)
     if len(found) != 1:
@@ -157,7 +157,7 @@ class Machine:
         version = str(manifest.get("packages", {}).get("torch", ""))
         return cls(device=str(device), processor=processor, torch=".".join(version.split(".")[:2]))
 
-    def trains(self, entry: Entry) -> bool:
+    def trains(self, entry: QueueEntry) -> bool:
         """Whether the entry is for this kind of device."""
         kind = CPU if self.device == CPU else CUDA
         return entry.device == kind and entry.card in ("", self.device)

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 
 from benchmark.data.folder import public_name
 from benchmark.errors import FsslError
-from benchmark.records.claim import is_held, why_dead
 from benchmark.records.collect import runs_in, trouble_with
 from benchmark.records.identity import look_again, seed_folder, why_apart
 from benchmark.records.record import FINISHED, Round, RunRecord, read_run
+from benchmark.records.run_lock import is_held, why_dead
 
 # stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
 State = Literal["done", "diverged", "running", "stopped", "dead", "damaged", "missing"]
@@ -48,7 +48,7 @@ class RunStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class RunCounts:
     """All runs in numbers. `seconds_left`: at the pace so far; None where nothing runs or no round was timed."""
 
     counts: Mapping[str, int]
@@ -153,7 +153,7 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
     return [*runs.values(), *unread]
 
 
-def summary(runs: Sequence[RunStatus]) -> Summary:
+def summary(runs: Sequence[RunStatus]) -> RunCounts:
     """Count the runs of each state, and estimate the time left at the mean pace so far."""
     counts = dict.fromkeys(get_args(State), 0)
     for run in runs:
@@ -165,4 +165,4 @@ def summary(runs: Sequence[RunStatus]) -> Summary:
     if worked and counts["running"]:
         left = seconds / worked * sum(run.work_left for run in runs) / counts["running"]
     done = sum(run.rounds if run.state == "done" else run.round for run in runs)
-    return Summary(counts=counts, rounds_done=done, rounds=sum(run.rounds for run in runs), seconds_left=left)
+    return RunCounts(counts=counts, rounds_done=done, rounds=sum(run.rounds for run in runs), seconds_left=left)

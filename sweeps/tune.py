@@ -28,7 +28,7 @@ from optuna.trial import Trial, TrialState
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.processes import hear, sigterm_as_interrupt, starting
+from benchmark.federated.processes import end_with_parent, process_context, sigterm_as_interrupt
 from benchmark.records.run import run
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS
 from sweeps.storage import open_storage, storage_errors
@@ -59,7 +59,7 @@ def ended(trials: optuna.Study) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worker:
+class TuneWorker:
     """What a process needs to work at a study."""
 
     study: Study
@@ -138,7 +138,7 @@ class Pruning(pl.Callback):
                 raise optuna.TrialPruned
 
 
-def tune(worker: Worker, *, jobs: int = 1) -> optuna.Study:
+def tune(worker: TuneWorker, *, jobs: int = 1) -> optuna.Study:
     """Work at the study in this process and in `jobs` - 1 others, and return its trials.
 
     Ctrl-C and SIGTERM stop runs at their last finished round. Raises Stopped then, and CannotWrite where the storage
@@ -148,7 +148,7 @@ def tune(worker: Worker, *, jobs: int = 1) -> optuna.Study:
         try:
             others: list[BaseProcess] = []
             try:
-                with starting() as context:  # a signal that comes meanwhile is heard at its end
+                with process_context() as context:  # a signal that comes meanwhile is heard at its end
                     for _ in range(jobs - 1):
                         others.append(context.Process(target=_work, args=(worker,)))
                         others[-1].start()
@@ -175,9 +175,9 @@ def _end(others: Sequence[BaseProcess]) -> None:
             other.join()
 
 
-def _work(worker: Worker) -> None:
+def _work(worker: TuneWorker) -> None:
     """What another process does. Its errors are left to the first process, which meets them, too."""
-    hear(signal.SIGTERM)  # stops its run
+    end_with_parent(signal.SIGTERM)  # stops its run
     with contextlib.suppress(FsslError), storage_errors(worker.storage):
         worker.work()
 

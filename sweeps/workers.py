@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import Experiment
-from benchmark.federated.processes import CPU, hear, starting
+from benchmark.federated.processes import CPU, end_with_parent, process_context
 from sweeps.launcher import RunDied, RunFailed, named
 
 SECONDS_TO_SAVE = 45.0  # from the request to stop until a process is killed: all of them end within a minute
@@ -52,7 +52,7 @@ class LocalWorkers:
         """Raises RunDied."""
         taken = [worker.device for worker in self._workers]  # one that is named twice takes twice as many
         device = min(self._devices, key=lambda device: taken.count(device) / self._devices.count(device))
-        with starting(fresh=device != CPU) as context:
+        with process_context(fresh=device != CPU) as context:
             pipe, end_of_worker = context.Pipe()
             process = context.Process(target=_work, args=(end_of_worker, self._results, device))
             try:
@@ -112,7 +112,7 @@ def _in_words(code: int) -> str:
 
 def _work(pipe: Connection, results: Path, device: str) -> None:
     """The whole life of a worker process."""
-    hear(signal.SIGTERM)  # stops its run
+    end_with_parent(signal.SIGTERM)  # stops its run
     with contextlib.suppress(EOFError, OSError):  # the launch is over, or was killed
         while True:
             pipe.send(attempt(pipe.recv(), results, device))

@@ -10,7 +10,7 @@ import pytest
 
 from benchmark.cli import report
 from benchmark.cli.main import VERBS, main, parser
-from benchmark.cli.scope import chosen_items, seeds_of
+from benchmark.cli.shared_options import chosen_items, seeds_of
 from sweeps.deciding import open_claims
 from sweeps.plan import plan
 from tests.conftest import ROOT

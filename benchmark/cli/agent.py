@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmark.cli.main import ROOT, number
-from benchmark.cli.scope import add_devices
+from benchmark.cli.shared_options import add_devices
 from benchmark.errors import ConfigError, Diverged, FsslError, RunningElsewhere, Stopped, one_line
 from benchmark.federated.devices import devices_named
 from benchmark.federated.processes import CPU, sigterm_as_interrupt
-from benchmark.records.claim import is_held
 from benchmark.records.record import run_folder
+from benchmark.records.run_lock import is_held
 from sweeps.grid import checked
 from sweeps.launcher import named
 from sweeps.plan import Plan, plan_of_runs
@@ -27,7 +27,7 @@ from sweeps.sweep_file import config, differences, read
 SECONDS_TO_STOP = 120  # from the signal to SIGKILL, for saving the last round
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("file", type=Path, metavar="FILE", help="the sweep file, such as sweeps/wandb/ssfl/tab2.yaml")
     command.add_argument("sweep", metavar="ENTITY/PROJECT/ID", help="as `wandb sweep` printed it")
     command.add_argument("--count", type=number(1), help="end after N runs", metavar="N")
@@ -36,7 +36,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     add_devices(command, "agents, one on each (default: one agent, on the first device)")
 
 
-def act(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Runs `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made.
 
     It does so if the server has the sweep of FILE; with --devices 0,1 one agent on each GPU. The exit code comes from

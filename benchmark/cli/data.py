@@ -22,7 +22,7 @@ from benchmark.papers.items import cell_named
 from reports.item_figures import class_counts
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "action", choices=("partition",), metavar="ACTION", help="partition: which client would hold which images"
     )
@@ -33,7 +33,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.set_defaults(fields_of=Experiment)
 
 
-def act(options: argparse.Namespace) -> None:
+def run_command(options: argparse.Namespace) -> None:
     """Counts images of every client and the server.
 
     Also the realised R (SSFL Eq. 2), and a hash of who holds what, for the fields that `fssl run` takes: --data cifar10

@@ -25,11 +25,11 @@ UNITS = {
 NO_UNITS = "no AMX or AVX-512 for bf16: stay with fp32"
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     """It has no options of its own."""
 
 
-def act(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Checks versions, device, data and the results folder. Lines with !! say what to do."""
     code = 0
     for check in (versions, device, data, results):

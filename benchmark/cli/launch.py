@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from benchmark.cli.main import number
 from benchmark.cli.progress import Display, watching
-from benchmark.cli.scope import add_devices
+from benchmark.cli.shared_options import add_devices
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, devices_named

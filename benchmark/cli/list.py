@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmark.cli.own_runs import own_items
-from benchmark.data.datasets import DATASETS, find
+from benchmark.data.datasets import DATASETS, locate
 from benchmark.data.packed import Packed
 from benchmark.methods.registry import METHODS
 from benchmark.models.build import NETWORKS
 from benchmark.papers.item import Item
 from benchmark.papers.items import ITEMS, items
 from reports.methods import described
+from reports.own_items import own_items
 from sweeps.plan import Plan, plan, wanted
 
 Row = dict[str, Any]
@@ -31,13 +31,13 @@ YOURS = {
 }
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=f"{', '.join(KINDS)} (default: all)")
     command.add_argument("--profile", default="laptop", help="of the items: demo, laptop (default), gpu or paper")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
 
 
-def act(options: argparse.Namespace) -> None:
+def run_command(options: argparse.Namespace) -> None:
     """Downloads and trains nothing.
 
     The hours assume that each missing run of an item takes as long as its finished ones did; empty where none is
@@ -99,7 +99,7 @@ def data_sets() -> list[Row]:
     """List the known data sets, one per row, with their folders on this machine. Reads no images."""
     rows = []
     for name, known in DATASETS.items():
-        source = find(name)
+        source = locate(name)
         downloaded = bool(known.original) and not known.by_hand
         missing = "no; torchvision downloads it when it is used" if downloaded else "no; set FSSL_DATA"
         if name == "digits":

@@ -12,13 +12,13 @@ import math
 import os
 import signal
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmark import __version__
 from benchmark.cli.entry import leave
+from benchmark.cli.withdrawn import WITHDRAWN
 from benchmark.config import full_name, nearest
 from benchmark.errors import ConfigError, DataError, DiskFull, FsslError, Stopped, one_line
 from benchmark.plain import expanded
@@ -89,8 +89,6 @@ VERBS = {
 
 READING = ("status", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
 SHOWING = ("list", "plan", "report")  # commands to which none is a normal state
-# Withdrawn commands and options, as they were typed -> what to type instead.
-WITHDRAWN: dict[str, str] = tomllib.loads(Path(__file__).with_name("withdrawn.toml").read_text())
 
 
 def parser(verb: str | None = None) -> Parser:
@@ -104,9 +102,10 @@ def parser(verb: str | None = None) -> Parser:
             gc.disable()  # imported modules stay, so that a search for garbage only costs a seventh of the time
             imported = importlib.import_module(f"benchmark.cli.{module}")
             gc.enable()
-            command.set_defaults(act=getattr(imported, "act", None))  # `add` names another where a module has two
-            imported.add(name, command)
-            command.description = command.get_default("act").__doc__
+            # A module with two commands sets `run_command` in `add_arguments`.
+            command.set_defaults(run_command=getattr(imported, "run_command", None))
+            imported.add_arguments(name, command)
+            command.description = command.get_default("run_command").__doc__
             if name != "sweep":  # it reads no folder; in `--results=~/x` no shell has replaced the `~`
                 folder = os.environ.get("FSSL_RESULTS") or str(DEFAULT_RESULTS)
                 says = "folder of records (default: $FSSL_RESULTS, then results/)"
@@ -205,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 setattr(options, name, getattr(options, name).absolute())
         if signal.getsignal(signal.SIGINT) is leave:  # all is loaded
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = int(options.act(options) or 0)
+        code = int(options.run_command(options) or 0)
         sys.stdout.flush()
         return code
     except FsslError as error:

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from benchmark.cli import scope
+from benchmark.cli import shared_options
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.processes import CPU, usable_cores
-from benchmark.verdicts.checks import could_decide, looks_in_words
+from benchmark.verdicts.open_claims import could_decide, looks_in_words
 from sweeps.cost import Cost, OnH200, cost_of, on_h200
 from sweeps.deciding import gaps_of, words_on_seeds
 from sweeps.plan import Plan, plan
@@ -21,18 +21,18 @@ from sweeps.status import in_words
 MANY = 100  # runs: counting more takes so long that it is said
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
-    scope.add_scope(command, what=scope.ITEMS_OR_FILES)
-    scope.add_undecidable(command)
-    scope.add_devices(command, "jobs that are timed")
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
+    shared_options.add_scope(command, what=shared_options.ITEMS_OR_FILES)
+    shared_options.add_undecidable(command)
+    shared_options.add_devices(command, "jobs that are timed")
     command.add_argument(
         "--json", action="store_true", help="print one JSON object an item (and one for all of several), nothing else"
     )
     command.add_argument("--all", action="store_true", help="also count runs that are done already")
-    scope.add_reference(command)
+    shared_options.add_reference(command)
 
 
-def act(options: argparse.Namespace) -> None:
+def run_command(options: argparse.Namespace) -> None:
     """Counts runs, local steps, FLOPs and bytes from each method's own jobs.
 
     Says where a count is not exact. Hours come from finished runs of this machine, or from timing each kind of job on
@@ -83,12 +83,12 @@ def _on_seeds(part: Plan, options: argparse.Namespace) -> list[str]:
 
 def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:
     """What is counted: each of several items, which share runs, and all that the options name."""
-    chosen = [] if scope.grids_of(options) else scope.chosen_items(options)
+    chosen = [] if shared_options.grids_of(options) else shared_options.chosen_items(options)
     if len(chosen) > 1:
-        seeds, with_reference = scope.seeds_of(options), scope.uses_reference(options)
+        seeds, with_reference = shared_options.seeds_of(options), shared_options.uses_reference(options)
         for item in chosen:
             yield item.name, plan([item], options.results, seeds=seeds, with_reference=with_reference)
-    yield chosen[0].name if len(chosen) == 1 else ", ".join(options.items), scope.planned(options)
+    yield chosen[0].name if len(chosen) == 1 else ", ".join(options.items), shared_options.planned(options)
 
 
 def _h200_in_words(h200: OnH200) -> str:

@@ -23,14 +23,14 @@ from benchmark.plain import expanded
 
 if TYPE_CHECKING:  # loaded with the first queue: `fssl work` has no need of it
     from sweeps.launcher import Workers
-    from sweeps.queue import Entry, Machine, Timetable, Unit
+    from sweeps.queue import Machine, QueueEntry, Timetable, Unit
 
 WORD = "queue"  # in the place of items
 OPTIONS = {"minutes": "--minutes", "file": "--file", "steps_per_second": "--steps-per-second", "copies": "--copies"}
 OF_ITEMS = ("profile", "seeds", "pilots", "main", "rule", "also", "also_quoted", "yes", "with_reference")
 
 
-def add(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options that only the queue has."""
     group = command.add_argument_group(f"only with {WORD!r} in the place of ITEM")
     group.add_argument("--minutes", type=number(0.001, kind=float), help="train what fits into so many minutes")
@@ -62,7 +62,7 @@ def work_queue(options: argparse.Namespace) -> int:
     began = time.monotonic()
     _check(options)
     check_launch(options)
-    from benchmark.records.claim import claimed
+    from benchmark.records.run_lock import locked
     from sweeps import queue
 
     file = options.file or queue.QUEUE
@@ -74,7 +74,7 @@ def work_queue(options: argparse.Namespace) -> int:
     copies = options.copies or options.results / "reference"
     runs = list(dict.fromkeys(run for unit in units for run in unit.runs))
     failure: FsslError | None = None
-    with claimed(options.results / "queue"), workers_for(options, runs) as workers:
+    with locked(options.results / "queue"), workers_for(options, runs) as workers:
         table = queue.Timetable(
             units=units,
             shelf=queue.Shelf(options.results, here.device, [copies]),
@@ -225,7 +225,7 @@ class Report:
     file: Path
     minutes: float
     device: str
-    entries: Sequence["Entry"]
+    entries: Sequence["QueueEntry"]
     units: Sequence["Unit"]
     copies: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)

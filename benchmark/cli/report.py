@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from benchmark.cli.main import ROOT, add_methods, add_site, site_of
-from benchmark.cli.own_runs import Shown, with_own
 from benchmark.errors import ConfigError
 from benchmark.papers.item import Item
 from benchmark.papers.items import ITEMS, VARIANTS, items
@@ -19,6 +18,7 @@ from benchmark.records.record import FINISHED, Records
 from reports.exports import write_item
 from reports.findings import write_findings
 from reports.formatting import count
+from reports.own_items import ItemWithRecords, with_own
 from reports.reported import Reported, connect
 from reports.site import build
 from sweeps.plan import plan, restricted
@@ -26,7 +26,7 @@ from sweeps.plan import plan, restricted
 COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # copies of their runs
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
     command.add_argument("--profile", action="append", help="default: every profile")
     add_site(command)
@@ -43,7 +43,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     add_methods(command)
 
 
-def act(options: argparse.Namespace) -> None:
+def run_command(options: argparse.Namespace) -> None:
     """A pure function of the records: trains nothing. Items with no record at all are left out."""
     if options.readme:
         _readme(options)
@@ -66,7 +66,12 @@ def _readme(options: argparse.Namespace) -> None:
 
 
 def build_site(
-    results: Path, site: Path, *, shown: Sequence[Shown] = (), names: Sequence[str] = (), profiles: Sequence[str] = ()
+    results: Path,
+    site: Path,
+    *,
+    shown: Sequence[ItemWithRecords] = (),
+    names: Sequence[str] = (),
+    profiles: Sequence[str] = (),
 ) -> Path:
     """The whole site; of what is `shown`, or of the items and profiles that are named, the pages alone."""
     troubles: list[str] = []
@@ -75,7 +80,7 @@ def build_site(
     known = [*shown, *on_disk((*every, *files), PROFILES, results, read)]
     chosen = on_disk(names or every, profiles or PROFILES, results, read) if names or profiles else shown
     only = {(item.name, item.profile) for item, _ in chosen} if shown or names or profiles else None
-    pages: dict[tuple[str, str], Shown] = {}
+    pages: dict[tuple[str, str], ItemWithRecords] = {}
     for item, records in with_own(results, known, read, troubles):
         pages.setdefault((item.name, item.profile), (item, records))  # what is shown may have fewer cells and seeds
     if not shown:

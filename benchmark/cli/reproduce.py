@@ -16,10 +16,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmark.cli import queue, scope
+from benchmark.cli import queue, shared_options
 from benchmark.cli.launch import add_launch, check_launch, train
 from benchmark.cli.main import ROOT, add_site, site_of
-from benchmark.cli.own_runs import note_cells
 from benchmark.errors import DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
@@ -27,6 +26,7 @@ from benchmark.records.record import Records
 from benchmark.sharing.bundle import SUBMITTED
 from benchmark.verdicts.families import note_own
 from reports.formatting import item_page
+from reports.own_items import note_cells
 from sweeps.launcher import RunFailed
 from sweeps.plan import Plan, Seeds, plan, restricted
 from sweeps.status import in_words
@@ -34,20 +34,20 @@ from sweeps.status import in_words
 BUILT_FROM = ".built-from"  # the site's file that names what it was built from last
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     if verb == "work":
-        scope.add_scope(command, what=scope.ITEMS_OR_FILES)
+        shared_options.add_scope(command, what=shared_options.ITEMS_OR_FILES)
         command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")
-        queue.add(command)
-        command.set_defaults(act=work)
+        queue.add_arguments(command)
+        command.set_defaults(run_command=work)
     else:
-        scope.add_scope(command)
-        scope.add_undecidable(command)
+        shared_options.add_scope(command)
+        shared_options.add_undecidable(command)
         command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
         add_site(command)
-        command.set_defaults(act=reproduce)
+        command.set_defaults(run_command=reproduce)
     add_launch(command)
-    scope.add_reference(command)
+    shared_options.add_reference(command)
 
 
 def reproduce(options: argparse.Namespace) -> int:
@@ -56,8 +56,8 @@ def reproduce(options: argparse.Namespace) -> int:
     Of the confirmatory seeds (--seeds) only those runs are trained that can decide an open claim; the others are named.
     """
     check_launch(options)
-    chosen, seeds = scope.chosen_items(options), scope.seeds_of(options)
-    look = partial(plan, chosen, options.results, seeds=seeds, with_reference=scope.uses_reference(options))
+    chosen, seeds = shared_options.chosen_items(options), shared_options.seeds_of(options)
+    look = partial(plan, chosen, options.results, seeds=seeds, with_reference=shared_options.uses_reference(options))
     note_own(chosen, options.results)
     planned = look()
     if seeds.confirming and (planned.missing or planned.left_out):
@@ -93,11 +93,11 @@ def work(options: argparse.Namespace) -> int:
         return queue.work_queue(options)
     queue.refuse_options(options)
     check_launch(options)
-    look = partial(scope.planned, options)
+    look = partial(shared_options.planned, options)
     first = look()
     if options.seeds and first.missing:
         warn_of_few_seeds(first, options.seeds)
-    for grid in scope.grids_of(options):
+    for grid in shared_options.grids_of(options):
         note_cells(grid, options.results)
     note_own(first.items, options.results)
     planned, failure = train_missing(first, look, options)
@@ -184,11 +184,13 @@ def show(
 def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
     """A line on what more seeds would cost and decide; empty where none would."""
     from benchmark.cli.plan import cost_here, in_place
-    from benchmark.verdicts.checks import could_decide
+    from benchmark.verdicts.open_claims import could_decide
 
     looks, parts = could_decide(planned.items, planned.records), list[str]()
     for seeds in (Seeds(pilots=item.seeds), *(Seeds(confirming=look, decisive=True) for look in looks)):
-        more = plan([item], options.results, seeds=seeds, with_reference=scope.uses_reference(options), tell=False)
+        more = plan(
+            [item], options.results, seeds=seeds, with_reference=shared_options.uses_reference(options), tell=False
+        )
         if more.missing:
             total, devices = cost_here(more.missing, options)
             able = sum(number for look, number in looks.items() if look <= (seeds.confirming or 0))

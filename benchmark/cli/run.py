@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from rich.console import Console
 
 from benchmark.cli.main import Parser
-from benchmark.cli.scope import add_devices
+from benchmark.cli.shared_options import add_devices
 from benchmark.config import kind_of, merge
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, to_json
@@ -31,7 +31,7 @@ WIDTH = 100  # columns
 _FIELD = re.compile(r"    (\w+): [^#]*?(?:#\s*(.*))?$")
 
 
-def add(verb: str, command: Parser) -> None:
+def add_arguments(verb: str, command: Parser) -> None:
     command.add_argument("--config", type=Path, help="JSON, YAML or TOML file with an experiment's fields")
     command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
     command.add_argument("--profile", help="profile of --cell (default: demo)")
@@ -45,8 +45,9 @@ def add(verb: str, command: Parser) -> None:
     command.add_argument(
         "--engine",
         default="auto",
-        help="auto (default), reference (one job after another) or pool (worker processes, and a faster local step: "
-        "the last bits differ). A run that goes on keeps the engine that it began with",
+        help="auto (default), reference (one job after another), pool (worker processes, and a faster local step: the "
+        "last bits differ) or stacked (the jobs of a round as one, fast on a GPU; auto on a CUDA device). A run that "
+        "goes on keeps the engine that it began with",
     )
     add_devices(command, "workers of the pool (default: auto, where it is the first CUDA device, or the cores)")
     command.add_argument("--workers", type=int, help="processes of the pool (default: one for each device or core)")
@@ -94,7 +95,7 @@ def lines_of(value: Any, path: str = "") -> Iterator[str]:
         yield from lines_of(group, f"{path}{name}.")
 
 
-def act(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Trains one experiment and writes its record.
 
     A finished one is not trained again, an interrupted one goes on. Fields are set by name: --federation.K=10
@@ -106,8 +107,8 @@ def act(options: argparse.Namespace) -> int:
     if options.print_config:
         print(json.dumps({"cell_key": experiment.cell_key, **to_json(experiment)}, indent=1))
         return 0
-    from benchmark.cli.own_runs import note_cells
     from benchmark.records.record import run_folder
+    from reports.own_items import note_cells
 
     by_design = start is not None and ends_in_warm_start(start)
     if ends_in_warm_start(experiment) and not by_design:

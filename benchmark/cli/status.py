@@ -8,7 +8,7 @@ from functools import partial
 from rich.console import Console
 
 from benchmark.cli.progress import Display, view
-from benchmark.cli.scope import ITEMS_OR_FILES, add_reference, add_scope, planned
+from benchmark.cli.shared_options import ITEMS_OR_FILES, add_reference, add_scope, planned
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, to_json
 from benchmark.papers.scale import check_profile
@@ -19,7 +19,7 @@ from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, wher
 WIDTH = 100  # columns where there is no terminal
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     add_scope(command, "*", ITEMS_OR_FILES)
     add_reference(command)
     command.add_argument("--watch", action="store_true", help="until all is done: live on a terminal, else by lines")
@@ -27,7 +27,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.set_defaults(profile=None, with_reference=None)
 
 
-def act(options: argparse.Namespace) -> None:
+def run_command(options: argparse.Namespace) -> None:
     """Reads the folder of results and changes nothing.
 
     Without ITEMs: every run that was ever begun here. A dead run's process is gone: the next worker takes it over and

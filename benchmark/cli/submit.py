@@ -25,14 +25,14 @@ from reports.provenance import seeds_text
 from sweeps.plan import plan, restricted
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("what", metavar="ITEM|KEY", help="ssfl/tab2, ./mine.toml, or a cell's key (`fssl status`)")
     command.add_argument("--profile", default="laptop", help="of the item: demo, laptop (default), gpu or paper")
     command.add_argument("--by", default="", metavar="NAME", help="whose runs they are")
     command.add_argument("--note", default="", help="a sentence for readers")
 
 
-def act(options: argparse.Namespace) -> None:
+def run_command(options: argparse.Namespace) -> None:
     """Writes a bundle to standard output. Nothing is sent.
 
     It has the finished runs of an item or a cell, hashes of data and code, the source of methods and networks of your

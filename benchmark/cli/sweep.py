@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmark.cli.main import ROOT
-from benchmark.cli.scope import add_seeds
+from benchmark.cli.shared_options import add_seeds
 from benchmark.errors import ConfigError
 from benchmark.files import write_atomically
 from benchmark.papers.item import CONFIRMING, Item
@@ -19,7 +19,7 @@ from sweeps.sweep_file import chosen_by_wandb, read, written
 COMMITTED = ROOT / "sweeps" / "wandb"
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--grid", metavar="WORDS", help="factors and their values, in place of an ITEM")
     command.add_argument("--profile", default=DEFAULT_PROFILE, help="demo, laptop (default), gpu or paper")
@@ -29,7 +29,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("--write", type=Path, metavar="FOLDER", help="write a file for each ITEM instead of printing")
 
 
-def act(options: argparse.Namespace) -> None:
+def run_command(options: argparse.Namespace) -> None:
     """Prints a W&B sweep file, or checks one.
 
     Such as `fssl sweep ssfl/tab2 > sweep.yaml`, or `fssl sweep --grid 'R=0,0.4 T=2,8 method=crl,grouping seed=0,1'`.

@@ -20,7 +20,7 @@ from benchmark.papers.items import cell_named
 from reports.tuning import best_text, counts_text
 from sweeps.storage import checked_place, shown
 from sweeps.studies import DECLARED, Study, read_study, study_of_words
-from sweeps.tune import Worker, summary_of, tune
+from sweeps.tune import TuneWorker, summary_of, tune
 
 CAUTION = (
     "The best of many trials looks better on the labels it was chosen with than it is. No test image was read: a table "
@@ -28,7 +28,7 @@ CAUTION = (
 )
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.usage = "fssl tune STUDY | --search FIELD=SPAN ... [--FIELD=VALUE ...] [options]"
     command.add_argument(
         "--search",
@@ -55,7 +55,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     command.set_defaults(fields_of=Experiment)
 
 
-def act(options: argparse.Namespace) -> None:
+def run_command(options: argparse.Namespace) -> None:
     """Searches what a paper does not report, never on test data.
 
     By Optuna's TPE on labels held out at the server; a trial that falls behind is pruned. STUDY is fedswitch/open, or a
@@ -68,7 +68,7 @@ def act(options: argparse.Namespace) -> None:
     load(study.experiment.data.name)  # a missing data set ends the command before it writes
     jobs = min(options.jobs or usable_cores(), study.trials)
     print(f"fssl: {study.trials} trials of {study.seeds} seeds, {jobs} at a time, {shown(storage)}", file=sys.stderr)
-    worker = Worker(study=study, storage=storage, results=options.results.absolute())
+    worker = TuneWorker(study=study, storage=storage, results=options.results.absolute())
     summary = summary_of(study, tune(worker, jobs=jobs))
     path = options.results / "studies" / f"{study.slug}.json"
     write_json(path, summary)

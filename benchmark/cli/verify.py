@@ -12,18 +12,18 @@ from benchmark.errors import ConfigError, DataError
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.papers.items import items
 from benchmark.records.collect import all_records
-from benchmark.records.history import changed_copies, history_faults
-from benchmark.records.ledger import left_out_in_words
+from benchmark.records.git_history import changed_copies, history_faults
+from benchmark.records.not_committed import left_out_in_words
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.versions import older_numerics
 from benchmark.sharing.verify import check_records, retrain_each, troubles_of, why_not_here
-from benchmark.verdicts.checks import decided_cells, troubles_of_claims
-from benchmark.verdicts.registered import troubles_of_registration
+from benchmark.verdicts.open_claims import decided_cells
+from benchmark.verdicts.registered import troubles_of_claims, troubles_of_registration
 from reports.records_page import number_of_no_table
 from sweeps.plan import plan
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="*", metavar="ITEM", help="with --claims: ssfl/tab2, ssfl, all; or bundle.zip")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
     command.add_argument(
@@ -55,7 +55,7 @@ def add(verb: str, command: argparse.ArgumentParser) -> None:
     add_methods(command)
 
 
-def act(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Reads every record, those of this machine and the committed copies.
 
     Checks types, key and seed, sums, digests, claims, equal rounds under two seeds, local steps and bytes, accuracies

@@ -12,14 +12,14 @@ from benchmark.records.record import RunRecord
 from sweeps.plan import plan
 
 
-def add(verb: str, command: argparse.ArgumentParser) -> None:
+def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
     command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
     command.add_argument("--offline", action="store_true", help="write files for `wandb sync`, without a network")
     add_methods(command)
 
 
-def act(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Sends every recorded round that W&B lacks.
 
     It goes under the id that a sweep's agent gave the run, else under cell_key-seed: a second call sends nothing (one

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.data.datasets import DATASETS, find, load
+from benchmark.data.datasets import DATASETS, load, locate
 from benchmark.data.folder import canonical_name
 from benchmark.data.reading import UNKNOWN_ORIGIN, Source, cached, stamp_of
 from benchmark.errors import DataError, FsslError
@@ -48,7 +48,7 @@ def _are_listed(name: str, source: Source) -> bool:
 
 def _look_up(name: str, compute: Callable[[str, Source], str | bool]) -> Any:
     try:
-        source = find(name)
+        source = locate(name)
         return None if source is None else _kept(name, source, compute, _stamp(name, source))
     except (FsslError, OSError, RuntimeError, ValueError):  # whoever trains on it says what is wrong
         return None

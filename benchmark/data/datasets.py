@@ -35,7 +35,7 @@ Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard de
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class ListedDataSet:
     """What is known of a data set without loading it."""
 
     image_shape: tuple[int, int, int]  # channels, rows, columns
@@ -61,8 +61,8 @@ class Known:
 
 
 # datasets.toml; README.md of this folder says how to add a set.
-DATASETS: Mapping[str, Known] = {
-    name: from_plain(Known, entry)
+DATASETS: Mapping[str, ListedDataSet] = {
+    name: from_plain(ListedDataSet, entry)
     for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
 }
 
@@ -111,7 +111,7 @@ class DataSet:
 def load(name: str, root: Path | None = None) -> DataSet:
     """The set of that name: of `DATASETS`, or `folder:PATH`, with `?size=32` if wanted. Raises ConfigError for an
     unknown name, DataError for a set that is absent, damaged or not the expected one."""
-    source = Folder(name) if name.startswith("folder:") else find(name, root) or _downloaded(name, root)
+    source = Folder(name) if name.startswith("folder:") else locate(name, root) or _downloaded(name, root)
     data = _build(public_name(name), source.read())
     if name in DATASETS:
         if data.note == UNKNOWN_ORIGIN and data.content_hash == DATASETS[name].content_sha256:
@@ -121,8 +121,8 @@ def load(name: str, root: Path | None = None) -> DataSet:
 
 
 def _downloaded(name: str, root: Path | None) -> Source:
-    """Download a set that `find` did not find. Raise as `load` does."""
-    entry, given = known(name), root or os.environ.get("FSSL_DATA")
+    """Download a set that `locate` did not find. Raise as `load` does."""
+    entry, given = entry_of(name), root or os.environ.get("FSSL_DATA")
     if given and not expanded(given).is_dir():
         raise DataError(f"data folder {given} does not exist: --data-root or FSSL_DATA must name a folder with {name}")
     searched = ", ".join(map(str, _folders_searched(root)))
@@ -137,7 +137,7 @@ def _downloaded(name: str, root: Path | None) -> Source:
 
 def check_counts(data: DataSet) -> None:
     """Raises DataError for a set of another size than the one that has its name."""
-    entry = known(data.name)
+    entry = entry_of(data.name)
     words = "{:,} training and {:,} test images of {} classes and shape {}".format
     here = words(len(data.train_labels_N), len(data.test_labels_N), data.num_classes, data.image_shape)
     listed = words(entry.train, entry.test, entry.num_classes, entry.image_shape)
@@ -147,7 +147,7 @@ def check_counts(data: DataSet) -> None:
         )
 
 
-def known(name: str) -> Known:
+def entry_of(name: str) -> ListedDataSet:
     """The entry of `DATASETS`. Raises ConfigError for a name that it does not have."""
     if name not in DATASETS:
         hint = nearest(name, DATASETS)
@@ -155,7 +155,7 @@ def known(name: str) -> Known:
     return DATASETS[name]
 
 
-def find(name: str, root: Path | None = None) -> Source | None:
+def locate(name: str, root: Path | None = None) -> Source | None:
     """Find where `load` reads a set; None if it is not on this machine or would have to be downloaded."""
     if name == "digits":
         return Digits()
@@ -174,7 +174,7 @@ def find(name: str, root: Path | None = None) -> Source | None:
 
 def is_available(name: str) -> bool:
     """Whether `load` finds the data without a download."""
-    return find(name) is not None
+    return locate(name) is not None
 
 
 def _folders_searched(root: Path | None) -> list[Path]:
@@ -184,7 +184,7 @@ def _folders_searched(root: Path | None) -> list[Path]:
 
 def image_shape_of(name: str) -> tuple[tuple[int, int, int], int]:
     """(channels, rows, columns) and number of classes. Only a folder of images is read for it. Raises as `load`."""
-    data = load(name) if name.startswith("folder:") else known(name)
+    data = load(name) if name.startswith("folder:") else entry_of(name)
     return data.image_shape, data.num_classes
 
 

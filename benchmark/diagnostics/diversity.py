@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from benchmark.federated.module import FederatedModule, Observer
-from benchmark.methods.fedmatch import applied
+from benchmark.methods.changed_entries import with_changed_entries
 from benchmark.methods.protocol import SERVER, Job, Limit, Outcome, Tree, Weights
 from benchmark.methods.shared import is_statistic
 
@@ -188,7 +188,7 @@ def change_of_network(job: Job, sends: Tree) -> dict[str, Tensor]:
     changes = []
     for name, sent in sends.items():
         if name in before:
-            old, new = before[name], applied(before[name], sent)
+            old, new = before[name], with_changed_entries(before[name], sent)
             # Eq. 15: trained parameters only
             trained = [tensor for tensor, w in new.items() if w.is_floating_point() and not is_statistic(tensor)]
             changes.append({tensor: new[tensor] - old[tensor] for tensor in trained})

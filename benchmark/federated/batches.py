@@ -99,7 +99,7 @@ class JobBatches:
         selected = selected or {}
         self._sources = sources_of(job, environment, round_number, selected)
         self._chosen = {name: some.positions_N for name, some in selected.items()}
-        self._phases = len(job.update.phases)
+        self.phases = len(job.update.phases)
         empty = [name for name, source in self._sources.items() if not len(source)]
         if empty:
             raise ConfigError(
@@ -114,7 +114,7 @@ class JobBatches:
 
     def __iter__(self) -> "BatchIterator":
         """Every batch comes once for each phase."""
-        return BatchIterator({name: self._stream(name) for name in self._job.data}, self.steps, self._phases)
+        return BatchIterator({name: self._stream(name) for name in self._job.data}, self.steps, self.phases)
 
     def _stream(self, name: str) -> "StreamBatches":
         """One stream's batches from the first on. Their order is drawn here, their views when they are made."""
@@ -123,7 +123,7 @@ class JobBatches:
         order = passes(
             len(source),
             stream.batch_size,
-            self.steps // self._phases,
+            self.steps // self.phases,
             stream.drop_last,
             numpy_stream(seed, *self._names, name, "order"),
         )

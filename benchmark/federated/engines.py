@@ -13,10 +13,11 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of
 from benchmark.federated.process_pool import ProcessPool, settings_of
 from benchmark.federated.processes import CPU, usable_cores
+from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
-ENGINES = ("auto", "reference", "pool")
+ENGINES = ("auto", "reference", "pool", "stacked")
 # Local steps below which starting workers (seconds each, for importing torch) costs more than they save: "auto".
 WORTH_WORKERS = 10_000
 
@@ -25,8 +26,8 @@ WORTH_WORKERS = 10_000
 class EngineOptions:
     """What `fssl run` says of the engine. Raises ConfigError for an unknown one, or for options that do not fit it.
 
-    "auto" is the reference engine where more than one thread is asked for, else the pool, so that the bits are those
-    that launchers give, however many cores there are.
+    "auto" is the reference engine where more than one thread is asked for; else on a CUDA device the stacked engine;
+    else the pool, so that the bits are those that launchers give, however many cores there are.
     """
 
     engine: str = "reference"
@@ -50,10 +51,12 @@ class EngineOptions:
             raise ConfigError(
                 f"--threads: {self.threads}, but the workers of --engine pool have their own; leave it out"
             )
-        if self.devices is not None and len(self.devices) > 1 and (self.engine == "reference" or self.threads != 1):
-            raise ConfigError(
-                f"--devices: {','.join(self.devices)}, but --engine reference has one; choose --engine pool"
-            )
+        if self.engine == "stacked" and self.workers not in (None, 1):
+            raise ConfigError(f"--workers: {self.workers}, but --engine stacked is one process; leave it out")
+        has_one = self.engine in ("reference", "stacked") or self.threads != 1
+        if self.devices is not None and len(self.devices) > 1 and has_one:
+            name = "stacked" if self.engine == "stacked" else "reference"
+            raise ConfigError(f"--devices: {','.join(self.devices)}, but --engine {name} has one; choose --engine pool")
 
     def as_recorded(self, manifest: Mapping[str, Any]) -> Self:
         """The same options, but for what decides the bits: that is as in a run's manifest, where it names an engine.
@@ -64,15 +67,15 @@ class EngineOptions:
         if not settings:
             return self
         name, devices = settings["name"], self.devices
-        if name not in ("pool", "reference"):
+        if name not in ("pool", "reference", "stacked"):
             raise ConfigError(f"this run was begun by the engine {name!r}, which is withdrawn; start it anew")
         kind = (CPU,) if "device" not in settings else cuda_devices()
         if not kind:
             raise ConfigError(f"this run was begun on {settings['device']}; this machine has no CUDA device to go on")
         if devices is None or devices[0].partition(":")[0] != kind[0].partition(":")[0]:
             devices = kind
-        if name == "reference":
-            return replace(self, engine=name, threads=settings["threads"], devices=devices[:1])
+        if name in ("reference", "stacked"):
+            return replace(self, engine=name, workers=None, threads=settings["threads"], devices=devices[:1])
         workers = self.workers or settings.get("workers")
         return replace(self, engine=name, workers=workers, threads=1, devices=devices)
 
@@ -81,6 +84,12 @@ class EngineOptions:
         devices = self.devices or (auto_devices([experiment])[:1] if self.engine == "auto" else (CPU,))
         check_precision(experiment.precision, devices)
         return devices
+
+    def is_stacked(self, experiment: Experiment) -> bool:
+        """Return whether jobs of a round train as one."""
+        if self.engine != "auto":
+            return self.engine == "stacked"
+        return self.threads == 1 and self.workers is None and CPU not in self.devices_of(experiment)
 
     def processes(self, experiment: Experiment) -> int:
         """The number of processes of the pool, where a single one is this process; 0 for the reference engine.
@@ -142,13 +151,16 @@ class ReferenceEngine:
             yield self._work.gradient(job, round_number, copied(kept.get(keeper_of(job))))
 
 
-Engine: TypeAlias = ReferenceEngine | ProcessPool
+Engine: TypeAlias = ReferenceEngine | ProcessPool | StackedEngine
 
 
 def build_engine(options: EngineOptions, environment: Environment) -> Engine:
     """The engine that the options choose. Sets the threads of this process."""
     torch.set_num_threads(options.threads)
-    processes, devices = options.processes(environment.experiment), options.devices_of(environment.experiment)
+    devices = options.devices_of(environment.experiment)
+    if options.is_stacked(environment.experiment):
+        return StackedEngine(environment, devices[0])
+    processes = options.processes(environment.experiment)
     if processes > 1:
         return ProcessPool(environment, processes, devices)
     return ReferenceEngine(environment, devices[0], fast=processes == 1)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -127,6 +127,19 @@ class Environment:
         labelled = [len(some_N) if self.held.hidden else 0 for some_N in self.held.labelled]
         sizes = {client: labelled[client] + len(others_N) for client, others_N in enumerate(self.held.unlabelled)}
         return {**sizes, SERVER: len(self._labelled(SERVER))}
+
+    @cached_property
+    def class_counts(self) -> dict[str, list[Any]]:
+        """Count images of each class, as `fssl data partition` does: (d,) "server", those that it trains on; (K, d)
+        "clients", unless their images are the set's own unlabelled ones, whose classes nobody knows; and (K, d)
+        "labelled", if clients have labelled images besides these."""
+        labels_N, split = self.data.train_labels_N.numpy(), self.split
+        counted = {"server": split.counts(labels_N, [split.server_N])[0].tolist()}
+        if self.experiment.data.unlabelled != "extra":
+            counted["clients"] = split.counts(labels_N).tolist()
+        if split.labelled:
+            counted["labelled"] = split.counts(labels_N, split.labelled).tolist()
+        return counted
 
     @property
     def labelled(self) -> Mapping[int, int]:

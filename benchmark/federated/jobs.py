@@ -16,7 +16,6 @@ from benchmark.errors import Diverged
 from benchmark.federated.batches import MOST_BYTES, BatchIterator, JobBatches, LocalBatch, key_names, make_together
 from benchmark.federated.environment import Environment, Part
 from benchmark.federated.evaluate import chunks, logits_of
-from benchmark.federated.ledger import PseudoLabelQuality
 from benchmark.federated.local import (
     LocalModule,
     Trained,
@@ -30,6 +29,7 @@ from benchmark.federated.local import (
     trained_of,
 )
 from benchmark.federated.machine import failures_named, faster_products
+from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.trees import copied, first_not_finite, moved, read_at_once, sums_of, tree_bytes
 from benchmark.losses import skip_low_confidence_images
 from benchmark.methods.calls import Marks, finished, marks_of, refuse_change, started
@@ -138,13 +138,13 @@ class JobRunner:
         while waiting and not (window and window[-1].error):
             if keeper_of(waiting[0]) in {keeper_of(begun.job) for begun in window}:
                 break
-            begun = self._begin(waiting[0], round_number, copied(kept.get(keeper_of(waiting.popleft()))))
+            begun = self._begin_in_window(waiting[0], round_number, copied(kept.get(keeper_of(waiting.popleft()))))
             if window and sum(other.nbytes for other in window) + begun.nbytes > MOST_BYTES:
                 return window, begun
             window.append(begun)
         return window, None
 
-    def _begin(self, job: Job, round_number: int, private: Tree | None) -> Begun:
+    def _begin_in_window(self, job: Job, round_number: int, private: Tree | None) -> Begun:
         """Start a job. An error is kept in what is returned."""
         begun = Begun(job=job, round=round_number, given=job.receives, received=marks_of(job.receives), states=())
 
@@ -190,12 +190,12 @@ class JobRunner:
 
         for index, begun in enumerate(window):
             if begun.iterator is not None:
-                self._attempt(begun, partial(self._train, begun, batches_of(begun)))
+                self._attempt(begun, partial(self._train_in_window, begun, batches_of(begun)))
                 begun.iterator = None
             if begun.error is not None:
                 del window[index + 1 :]
 
-    def _train(self, begun: Begun, steps: Iterator[LocalBatch]) -> None:
+    def _train_in_window(self, begun: Begun, steps: Iterator[LocalBatch]) -> None:
         assert begun.local is not None and begun.quality is not None
         module, _ = self._training(begun.job, begun.local, begun.round, "train", begun.batches)
         module.pseudo = begun.quality
@@ -208,9 +208,9 @@ class JobRunner:
         numbers = iter(read_at_once([tensor for tensors in unread.values() for tensor in tensors]))
         for begun in window:
             read = [next(numbers) for _ in unread.get(id(begun), [])]
-            self._attempt(begun, partial(self._finish, begun, read))
+            self._attempt(begun, partial(self._finish_in_window, begun, read))
 
-    def _finish(self, begun: Begun, read: Sequence[Tensor]) -> None:
+    def _finish_in_window(self, begun: Begun, read: Sequence[Tensor]) -> None:
         if begun.trained is not None:
             outcome = outcome_from(begun.job, begun.trained, read)
             private, sends = (moved(tree, self._device) for tree in (outcome.private, outcome.sends))
@@ -283,14 +283,7 @@ class JobRunner:
         experiment = self._environment.experiment
         if batches is None:
             batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
-        T, rounds = experiment.federation.T, experiment.federation.rounds
-        schedule, first = experiment.optimizer.schedule, (round_number - 1) * T
-        # A step of the schedule is a batch, however many losses are taken on it in turn. Those of local epochs share T.
-        stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else T / len(batches)
-
-        def rate_at(step: int) -> float:
-            return schedule.factor(first + (0 if schedule.per_round else step * stride), T * rounds)
-
+        rate_at = self._rates(job, round_number, len(batches))
         kind = (module_class(job), job.network, tuple(local.trainable), tuple(local.frozen), local.layers)
         if kind in self._modules and not self._is_own(job):
             self._modules[kind].reuse(job, local, rate_at)
@@ -301,6 +294,19 @@ class JobRunner:
             )
         seed_job(self._modules[kind], experiment.seed, round_number, job, purpose)
         return self._modules[kind], batches
+
+    def _rates(self, job: Job, round_number: int, steps: int) -> Callable[[int], float]:
+        """The learning rate at each of the job's steps, as a share of the base rate."""
+        experiment = self._environment.experiment
+        T, rounds = experiment.federation.T, experiment.federation.rounds
+        schedule, first = experiment.optimizer.schedule, (round_number - 1) * T
+        # A step of the schedule is a batch, however many losses are taken on it in turn. Those of local epochs share T.
+        stride = 1.0 / len(job.update.phases) if job.limit.epochs is None else T / steps
+
+        def rate_at(step: int) -> float:
+            return schedule.factor(first + (0 if schedule.per_round else step * stride), T * rounds)
+
+        return rate_at
 
     def _is_own(self, job: Job) -> bool:
         """Whether the job's network is a user's own, which may keep more than its weights from job to job."""
@@ -360,7 +366,7 @@ class JobReader:
         noise_1CHW = gaussian_image(data.image_shape, data.mean, data.std, self._environment.experiment.seed)
         was_training = self._network.training
         self._network.eval()
-        logits_D = self._network(noise_1CHW.to(next(self._network.parameters()).device))[0]
+        logits_D = self._network(noise_1CHW.to(next(self._network.parameters())))[0]
         self._network.train(was_training)
         return logits_D.cpu()
 

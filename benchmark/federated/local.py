@@ -6,7 +6,7 @@ A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the weights
 import copy
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
 from benchmark.federated.environment import weights_of
-from benchmark.federated.ledger import PseudoLabelQuality
+from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.trees import moved, read_at_once
 from benchmark.methods.calls import check_size, finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Step, Weights
@@ -69,7 +69,7 @@ class LocalModule(pl.LightningModule):
     def reuse(self, job: Job, local: Local, rate_at: Callable[[int], float]) -> None:
         """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
         self.update, self.local, self.rate_at = job.update, local, rate_at
-        self.rate = job.learning_rate or ("server" if job.key.client == SERVER else "client")
+        self.base_rate = base_rate(self.sgd, job)
         self.local_device = next(self.trainable.parameters()).device
         self.step = Step(
             trainable=self.trainable,
@@ -109,8 +109,12 @@ class LocalModule(pl.LightningModule):
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         """The job's optimizer at its base rate, with the momentum that the job begins with."""
-        lr = (self.sgd.server_lr if self.rate == "server" else None) or self.sgd.lr
-        common: Any = {"lr": lr, "weight_decay": self.sgd.weight_decay, "foreach": not self.fused, "fused": self.fused}
+        common: Any = {
+            "lr": self.base_rate,
+            "weight_decay": self.sgd.weight_decay,
+            "foreach": not self.fused,
+            "fused": self.fused,
+        }
         weights, momentum = self.trainable.parameters(), self.sgd.momentum
         optimizer: torch.optim.Optimizer = (
             torch.optim.Adam(weights, betas=(momentum, BETA_2), **common)
@@ -135,10 +139,16 @@ class LocalModule(pl.LightningModule):
             self.update.after_step(self.step)
 
 
-def added_up(values_S: Tensor) -> float:
-    """The sum of the numbers of all steps, one after another in float64."""
+def base_rate(settings: Optimizer, job: Job) -> float:
+    """Return the learning rate of the job's holder, before the schedule."""
+    holder = job.learning_rate or ("server" if job.key.client == SERVER else "client")
+    return (settings.server_lr if holder == "server" else None) or settings.lr
+
+
+def added_up(values: Iterable[float]) -> float:
+    """Return the sum, one value after another: Python's `sum` rounds otherwise."""
     total = 0.0
-    for value in values_S.tolist():
+    for value in values:
         total += value
     return total
 
@@ -305,19 +315,30 @@ def trained_of(module: LocalModule, momentum: dict[str, Weights]) -> Trained:
 
 
 def outcome_from(job: Job, trained: Trained, read: Sequence[Tensor]) -> Outcome:
-    """What the job sends and keeps, and its metrics: sums over local steps, divided by the caller.
+    """Return what the job sends and keeps, and its metrics. `read`: `trained.tensors()` on the host."""
+    of_reported, of_pseudo = read[: len(trained.reported)], read[len(trained.reported) :]
+    reported = {name: values_S.tolist() for name, values_S in zip(trained.reported, of_reported, strict=True)}
+    return concluded(job, trained.local, reported, trained.pseudo, of_pseudo)
 
-    `read`: `trained.tensors()` on the host.
+
+def concluded(
+    job: Job,
+    local: Local,
+    reported: Mapping[str, Sequence[float]],
+    pseudo: PseudoLabelQuality,
+    read: Sequence[Tensor] | None = None,
+) -> Outcome:
+    """Call `finish` with what is left after training, and sum metrics over local steps. The caller divides them.
+
+    `reported`: what the loss reported, step by step. `read`: `pseudo.tensors()` on the host, if they are there already.
     """
-    local, reported = trained.local, trained.reported
-    values_of = dict(zip(reported, read[: len(reported)], strict=True))
-    local.totals = {name: added_up(values) for name, values in values_of.items()}
+    local.totals = {name: added_up(values) for name, values in reported.items()}
     for name, total in local.totals.items():
         check_size(job.update, "loss", name, total)
     sends = finished(job.update, local)
     # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.
     totals = {name: total * (local.steps / len(reported[name])) for name, total in local.totals.items()}
-    metrics = {**totals, **trained.pseudo.metrics(read[len(reported) :])}
+    metrics = {**totals, **pseudo.metrics(read)}
     return Outcome(key=job.key, sends=sends, private=local.private, metrics=metrics, steps=local.steps)
 
 

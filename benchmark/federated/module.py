@@ -15,7 +15,7 @@ from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment
 from benchmark.federated.evaluate import Evaluator
 from benchmark.federated.jobs import REMEDY, keeper_of
-from benchmark.federated.ledger import Ledger
+from benchmark.federated.round_metrics import RoundMetrics
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import first_not_finite, moved, with_own_leaves
 from benchmark.methods.calls import (
@@ -72,7 +72,7 @@ class FederatedModule(pl.LightningModule):
         self.metrics: dict[str, float] = {}
         self.observers: list[Observer] = []
         self.evaluator = Evaluator(environment, engine.device)
-        self._ledger = Ledger(self.environment.data.num_classes, self.environment.tied)
+        self._round_metrics = RoundMetrics(self.environment.data.num_classes, self.environment.tied)
 
     def configure_optimizers(self) -> None:
         """None: every optimizer belongs to a local module."""
@@ -81,9 +81,9 @@ class FederatedModule(pl.LightningModule):
         return range(self.rounds_done + 1, self.experiment.federation.rounds + 1)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
-        """One round: the method's `round`, the ledger of what went back and forth, the evaluation when it is due."""
+        """One round: the method's `round`, the sums over its jobs, the evaluation when it is due."""
         round_number = int(batch)
-        self._ledger = Ledger(self.environment.data.num_classes, self.environment.tied)
+        self._round_metrics = RoundMetrics(self.environment.data.num_classes, self.environment.tied)
         world = self.environment.world(round_number, lambda jobs: self._fit(jobs, round_number))
         self._kept = ChainMap({}, dict(self.state.clients))  # a round that is abandoned leaves the state as it was
         state, reported = self._played(world)
@@ -92,7 +92,7 @@ class FederatedModule(pl.LightningModule):
             if name := first_not_finite(tree):
                 raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")
         self.state, self.rounds_done = replace(state, clients=dict(self._kept)), round_number
-        self.metrics = {**reported, **self._ledger.metrics()}
+        self.metrics = {**reported, **self._round_metrics.metrics()}
         if round_number % self.experiment.evaluation.every == 0 or round_number == self.experiment.federation.rounds:
             self.metrics.update(self.evaluator.measure(self.tested()))
 
@@ -137,7 +137,7 @@ class FederatedModule(pl.LightningModule):
         return voters or [next(iter(self.models().values()))]
 
     def _fit(self, jobs: Sequence[Job], round_number: int) -> Iterator[Outcome]:
-        """The engine's outcomes, passed by the ledger and the observers.
+        """The engine's outcomes, entered into the round's metrics and passed to the observers.
 
         Global generators are seeded for each: jobs of an engine without workers draw from them, too.
         """
@@ -149,7 +149,7 @@ class FederatedModule(pl.LightningModule):
         for job, outcome in zip(jobs, self.engine.fit(sent, round_number, self._kept), strict=True):
             check()
             outcome = replace(outcome, sends=moved(outcome.sends, self.engine.device))
-            self._ledger.enter(job, outcome)
+            self._round_metrics.enter(job, outcome)
             for observer in self.observers:
                 observer.on_outcome(job, outcome)
             if outcome.private is not None:

@@ -23,7 +23,7 @@ from benchmark.federated.devices import card_name, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
 from benchmark.federated.machine import keep_freed_memory
-from benchmark.federated.processes import CPU, hear, starting
+from benchmark.federated.processes import CPU, end_with_parent, process_context
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
@@ -64,7 +64,7 @@ class ProcessPool:
         prepare_torch(self.device, environment.experiment.precision)  # of the evaluation, in this process
         self.settings: Mapping[str, Any] = settings_of(self.name, places, threads=1)
         try:
-            with starting(fresh=self.device.type != CPU) as context, packed(environment) as content:
+            with process_context(fresh=self.device.type != CPU) as context, packed(environment) as content:
                 for place in places:
                     self._workers.append(Worker(context, content, place))
         except BaseException as error:
@@ -247,7 +247,7 @@ def received(pipe: connection.Connection) -> Any:
 
 def work(parent: connection.Connection, device: torch.device) -> None:
     """A worker's main function: jobs one after another, until its parent ends."""
-    hear(signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     torch.set_num_threads(1)
     keep_freed_memory()
     environment = received(parent)

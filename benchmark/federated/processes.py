@@ -56,9 +56,9 @@ def _quota_in(group: Path) -> float:
 
 
 @contextlib.contextmanager
-def starting(*, fresh: bool = False) -> Iterator[Any]:
+def process_context(*, fresh: bool = False) -> Iterator[Any]:
     """Gives the multiprocessing context to start processes with. They load torch for one thread, and begin with SIGINT
-    and SIGTERM blocked: `hear` says what they do about these. One that comes to this process meanwhile counts after.
+    and SIGTERM blocked: `end_with_parent` decides about these. A signal to this process meanwhile counts after it.
 
     The terminal sends Ctrl-C to all processes, and one that is still loading Python would end with a traceback.
     `fresh`: each process loads everything anew, as one should that will use another device than the CPU.
@@ -69,7 +69,7 @@ def starting(*, fresh: bool = False) -> Iterator[Any]:
     heard: list[int] = []
     try:
         # Another thread, which blocks nothing, may take the signal, and Python would raise it here, in the main thread.
-        with handled(lambda number, frame: heard.append(number), signal.SIGINT, signal.SIGTERM):
+        with signals_handled_by(lambda number, frame: heard.append(number), signal.SIGINT, signal.SIGTERM):
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
             os.environ.update(dict.fromkeys(threads, "1"))
             try:
@@ -85,7 +85,9 @@ def starting(*, fresh: bool = False) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def handled(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[dict[signal.Signals, Any]]:
+def signals_handled_by(
+    handler: Callable[[int, Any], object], *numbers: signal.Signals
+) -> Iterator[dict[signal.Signals, Any]]:
     """Let the handler answer these signals; gives the handlers before. Signals reach the main thread alone: in another
     one this does nothing."""
     is_main = threading.current_thread() is threading.main_thread()
@@ -99,7 +101,7 @@ def handled(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> 
 
 def sigterm_as_interrupt() -> contextlib.AbstractContextManager[object]:
     """Let SIGTERM raise KeyboardInterrupt: its default action would end this process and leave its workers."""
-    return handled(signal.default_int_handler, signal.SIGTERM)
+    return signals_handled_by(signal.default_int_handler, signal.SIGTERM)
 
 
 def _method() -> str:
@@ -114,11 +116,11 @@ def _method() -> str:
 
 def load_ahead() -> None:
     """Start the server now, for processes that are needed in a while: it loads while this process does other work."""
-    with starting():
+    with process_context():
         pass
 
 
-def hear(at_end: signal.Signals) -> None:
+def end_with_parent(at_end: signal.Signals) -> None:
     """In a process that was started so: SIGTERM ends it, and Ctrl-C, which the terminal sends to all, is left to its
     parent. Once its parent has ended it gets `at_end`, whatever its main thread is at."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

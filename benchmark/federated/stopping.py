@@ -14,7 +14,7 @@ from types import FrameType
 import pytorch_lightning as pl
 
 from benchmark.errors import Stopped
-from benchmark.federated.processes import handled
+from benchmark.federated.processes import signals_handled_by
 
 
 class Preempted(BaseException):
@@ -59,7 +59,7 @@ class StopOnSignal(pl.Callback):
         _received = None
         numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
         try:
-            with handled(self._ask, *numbers) as self._before:
+            with signals_handled_by(self._ask, *numbers) as self._before:
                 yield
         finally:
             _received = None

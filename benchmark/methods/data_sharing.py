@@ -17,7 +17,7 @@ Departures: reports/ssfl/departures.md, entry 24. Besides:
 3. Training uses weak views; an incomplete last batch is trained on.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -96,8 +96,9 @@ class DataSharingUpdate(fl.LocalUpdate):
     """Local steps on own and shared labelled images in one shuffled stream. Unlabelled ones as in FixMatch."""
 
     method: DataSharing
-    own: int  # labelled images of the client itself
-    shared_N: tuple[int, ...]  # which of the server's labelled images it was given
+    # Of `start` alone:
+    own: int = field(repr=False)  # labelled images of the client itself
+    shared_N: tuple[int, ...] = field(repr=False)  # which of the server's labelled images it was given
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         positions_N = [*range(self.own), *(self.own + position for position in self.shared_N)]

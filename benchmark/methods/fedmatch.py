@@ -32,9 +32,8 @@ Legend: n entries of a tensor that are sent.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -44,6 +43,7 @@ from benchmark.config import Checked, Count, NotNegative, Share, Whole
 from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, sum_over_weights, supervised_loss
 from benchmark.methods import protocol as fl
+from benchmark.methods.changed_entries import changed_entries, with_changed_entries
 from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean, sent
 from benchmark.models.tensors import tensors_of
 
@@ -131,13 +131,13 @@ class FedMatch(fl.Method):
             receives, starts[client] = self._down(state.server["known"].get(str(client)), current)
             helpers = self._helpers(state, world, client) if "psi" in update.trains else []
             if helpers:
-                changed = [changes(starts[client]["psi"], psi, self.delta_threshold) for psi in helpers]
+                changed = [changed_entries(starts[client]["psi"], psi, self.delta_threshold) for psi in helpers]
                 receives = {**receives, "helpers": {str(index): tree for index, tree in enumerate(changed)}}
                 helped += 1
             jobs.append(world.job(client, update, receives, data, begins=starts[client]))
         ends: dict[int, Sets] = {}
         for client, sends in sent(world.fit(jobs)):
-            moved = {name: applied(starts[client][name], tree) for name, tree in sends.items()}
+            moved = {name: with_changed_entries(starts[client][name], tree) for name, tree in sends.items()}
             ends[client] = {**starts[client], **moved}
         return ends, helped
 
@@ -146,8 +146,10 @@ class FedMatch(fl.Method):
         nothing."""
         if known is None or self.down == "released_code":
             return {**current}, {**current}  # `begins` is read after the round, which moves `current`
-        changed = {name: changes(known[name], weights, self.delta_threshold) for name, weights in current.items()}
-        return changed, {name: applied(known[name], tree) for name, tree in changed.items()}
+        changed = {
+            name: changed_entries(known[name], weights, self.delta_threshold) for name, weights in current.items()
+        }
+        return changed, {name: with_changed_entries(known[name], tree) for name, tree in changed.items()}
 
     def _helpers(self, state: fl.State, world: fl.World, client: int) -> list[fl.Weights]:
         """The psi of the clients nearest to this one, in the rounds with helpers. None for a new client."""
@@ -193,12 +195,12 @@ class ClientUpdate(fl.LocalUpdate):
         as changes to that psi."""
         kept = private or {}
         sets: Sets = {
-            name: applied(kept[name], received[name]) if name in kept else dict(received[name])
+            name: with_changed_entries(kept[name], received[name]) if name in kept else dict(received[name])
             for name in ("sigma", "psi")
         }
         frozen = {name: weights for name, weights in sets.items() if name not in self.trains}
         for index, changed in received.get("helpers", {}).items():
-            frozen[f"helper {index}"] = summed(sets["sigma"], applied(sets["psi"], changed))
+            frozen[f"helper {index}"] = summed(sets["sigma"], with_changed_entries(sets["psi"], changed))
         return fl.Local(trainable={name: sets[name] for name in self.trains}, frozen=frozen, notes={"start": sets})
 
     def on_labels(self, step: fl.Step) -> fl.Loss:
@@ -234,8 +236,8 @@ class ClientUpdate(fl.LocalUpdate):
         start, ends = local.notes["start"], dict(local.trainable)
         if "psi" in self.trains:
             ends["psi"] = hard_threshold(ends["psi"], self.method.psi_threshold)
-        sends = {name: changes(start[name], ends[name], self.method.delta_threshold) for name in self.trains}
-        local.private = {**start, **{name: applied(start[name], sent) for name, sent in sends.items()}}
+        sends = {name: changed_entries(start[name], ends[name], self.method.delta_threshold) for name in self.trains}
+        local.private = {**start, **{name: with_changed_entries(start[name], sent) for name, sent in sends.items()}}
         return sends
 
 
@@ -307,64 +309,6 @@ def vote(logits: Sequence[Tensor]) -> Tensor:
     return votes_ND.argmax(dim=-1)
 
 
-# Weights sent as changes (released modules/train.py: `cut`, `cal_s2c`, `cal_c2s`): entries that differ by more than a
-# threshold take the new value, all others keep the old.
-#
-# A tensor of N entries of which n are sent is, whichever is smallest in bytes (for four-byte entries):
-#     itself               4 N                      (entries below the threshold at their old value)
-#     positions and values 8 n                      int32 positions in the flattened tensor
-#     bits and values      ceil(N / 8) + 4 n        one bit an entry: sent or not
-# and nothing where n = 0. So a change never takes more than the tensor. The released code counts n / N and leaves out
-# where the entries are.
-
-
-def changes(before: fl.Weights, after: fl.Weights, threshold: float) -> fl.Tree:
-    """What to send to a holder of `before`: the entries that changed. By tensor name, entries of `after` that differ
-    by more than `threshold`. threshold 0 sends all that differ, so that `applied` gives `after` exactly. An entry
-    that is not finite is sent."""
-    changed = {name: ~((new - before[name]).abs() <= threshold) for name, new in after.items()}
-    counts = torch.stack([entries.sum() for entries in changed.values()]).tolist() if changed else []
-    sent: fl.Tree = {}
-    for (name, entries), count in zip(changed.items(), counts, strict=True):
-        if count:
-            sent[name] = _smallest(before[name], after[name], entries, count)
-    return sent
-
-
-def applied(before: fl.Weights, sent: fl.Tree) -> fl.Weights:
-    """`before` with the entries that were sent; undoes `changes`. Its own tensors are not changed."""
-    return {name: _filled(old, sent[name]) if name in sent else old for name, old in before.items()}
-
-
 def hard_threshold(weights: fl.Weights, threshold: float) -> fl.Weights:
     """Entries of at most `threshold` in size as zero (released modules/layers.py: `l1_thres`)."""
     return {name: value * (value.abs() > threshold) for name, value in weights.items()}
-
-
-def _smallest(old: Tensor, new: Tensor, changed: Tensor, count: int) -> Any:
-    entry = new.element_size()
-    sizes = {
-        "dense": entry * new.numel(),
-        "positions": (entry + 4) * count,
-        "bits": -(-new.numel() // 8) + entry * count,
-    }
-    form = min(sizes, key=lambda name: sizes[name])  # of equals the first
-    if form == "dense":
-        return torch.where(changed, new, old)
-    values_n = new.reshape(-1)[changed.reshape(-1)]
-    if form == "positions":
-        return {"positions": changed.reshape(-1).nonzero().flatten().int(), "values": values_n}
-    bits = torch.from_numpy(np.packbits(changed.cpu().numpy(), bitorder="little"))
-    return {"bits": bits.to(new.device), "values": values_n}
-
-
-def _filled(old: Tensor, sent: Any) -> Tensor:
-    if isinstance(sent, Tensor):
-        return sent
-    flat = old.reshape(-1).clone()
-    if "positions" in sent:
-        flat[sent["positions"].long()] = sent["values"]
-    else:
-        bits = np.unpackbits(sent["bits"].cpu().numpy(), count=len(flat), bitorder="little")
-        flat[torch.from_numpy(bits).bool().to(flat.device)] = sent["values"]
-    return flat.reshape(old.shape)

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vjp
 
 from benchmark.config import Count, NotNegative, Share, ShareBelow1, Whole
 from benchmark.losses import divergence_loss
@@ -81,7 +81,8 @@ class FL2(fl.Method):
         """Lines 6 to 26, as a step of global momentum (appendix C). Eq. 15: the unsure count for more."""
         views = ("strong",) if self.anchor == "strong" else ("weak", "strong")
         data = {"unlabelled": fl.Stream.whole("unlabelled", self.batch_size, *views)}
-        update = ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code")
+        most = max(world.unlabelled(client) for client in range(world.K))
+        update = ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code", most=most)
         average = shared.RunningMean()
         for _, sends in shared.sent(shared.fit_each(world, world.cohort(), update, {"student": student}, data)):
             average.add(sends["student"], max(1.0 - sends["tau"], LEAST))
@@ -108,25 +109,22 @@ def adaptively_labelled(logits_ND: Tensor, threshold: float) -> Labelled:
     return Labelled(labels_N, kept_N, kept_N & (confidence_N >= threshold), float(tau))
 
 
-def perturbed(network: nn.Module, loss: Tensor, rho: float) -> fl.Weights:
-    """The weights after ASAM's step up the loss, for `functional_call`; their gradient is that of the weights.
+def perturbed(weights: fl.Weights, gradients: fl.Weights, rho: float) -> fl.Weights:
+    """Return the weights after ASAM's step up the loss with these gradients.
 
     Eq. 12 with T^2 in place of the identity: e = rho T^2 g / ||T g||, where T is |w| + ETA for tensors named "weight",
-    and 1 for others (algorithm/sam.py:17-57). The loss's size does not matter; a gradient of 0 perturbs nothing.
+    and 1 for others (algorithm/sam.py:17-57). The loss's size does not matter; a gradient of 0 perturbs nothing. The
+    step takes no gradient, so that the gradient of what is returned is that of the weights.
     """
-    names, weights = map(list, zip(*network.named_parameters(), strict=True))
-    gradients = torch.autograd.grad(loss, weights, retain_graph=True)
-    scaled_by_size = ["weight" in name for name in names]
     with torch.no_grad():
-        sizes = torch._foreach_mul(torch._foreach_abs(weights), [float(scaled) for scaled in scaled_by_size])
-        torch._foreach_add_(sizes, [ETA if scaled else 1.0 for scaled in scaled_by_size])
-        steps = torch._foreach_mul(sizes, gradients)
-        length = torch.stack(torch._foreach_norm(steps)).norm().clamp(min=1e-16)
-        torch._foreach_mul_(steps, sizes)
-        torch._foreach_mul_(steps, rho / length)
-    moved = torch._foreach_add(weights, steps)
-    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    return buffers | dict(zip(names, moved, strict=True))
+        sizes = {
+            name: weight.abs() + ETA if "weight" in name else torch.ones_like(weight)
+            for name, weight in weights.items()
+        }
+        steps = {name: size * gradients[name] for name, size in sizes.items()}
+        length = torch.stack([step.norm() for step in steps.values()]).norm().clamp(min=1e-16)
+        steps = {name: step * sizes[name] * (rho / length) for name, step in steps.items()}
+    return {name: weight + steps[name] for name, weight in weights.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +132,7 @@ class ClientUpdate(shared.StudentUpdate):
     """Lines 9 to 22."""
 
     method: FL2
+    most: int  # images of the client that has most: the steps of all clients have tensors of one shape
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         """Line 9: labels once. A client without images has none."""
@@ -142,7 +141,8 @@ class ClientUpdate(shared.StudentUpdate):
             return None
         given = adaptively_labelled(logits_ND, self.method.threshold)
         local = shared.with_own_labels(self.begin(received, private, reader), given.labels_N, given.kept_N)
-        local.notes.update(tau=given.tau, sure_M=given.sure_N)
+        sure_M = nn.functional.pad(given.sure_N, (0, self.most - len(given.sure_N)))
+        local.notes.update(tau=given.tau, sure_M=sure_M)
         return local
 
     def finish(self, local: fl.Local) -> fl.Tree:
@@ -152,16 +152,26 @@ class ClientUpdate(shared.StudentUpdate):
     def loss(self, step: fl.Step) -> fl.Loss:
         """Lines 15 to 21: Eqs. 10 to 14."""
         method, network, images = self.method, step.student, step.batch["unlabelled"]
-        logits_ND = network(images.views["strong"])
         sure_N = images.of_images(step.notes["sure_M"])
-        losses_N = nn.functional.cross_entropy(logits_ND, images.given_N, reduction="none")
+        weights: fl.Weights = dict(network.named_parameters())
+
+        def losses_of(weights: fl.Weights) -> tuple[Tensor, tuple[Tensor, fl.Weights]]:
+            buffers = shared.buffers_within(network, weights)
+            logits_ND = functional_call(network, {**weights, **buffers}, (images.views["strong"],))
+            losses_N = nn.functional.cross_entropy(logits_ND, images.given_N, reduction="none")
+            return losses_N, (logits_ND, buffers)
+
+        losses_N, slopes_of, (logits_ND, buffers) = vjp(losses_of, weights, has_aux=True)  # type: ignore[misc]  # torch's type
+        shared.put_buffers(network, buffers)
         loss = losses_N.mean()
         if not method.consistency_weight:
             return loss, {"client/loss": loss}
-        weights = perturbed(network, (losses_N * sure_N).sum(), method.rho)
+        (gradients,) = slopes_of(sure_N.to(losses_N.dtype))
+        moved = perturbed(weights, gradients, method.rho)
+        left_out = {name: buffer.clone() for name, buffer in network.named_buffers()}  # statistics at `moved`
         weak = method.anchor == "weak"
         anchor_ND = shared.predict_weak(network, images.views["weak"], "train") if weak else logits_ND
-        moved_ND = functional_call(network, weights, (images.views["strong"],))
+        moved_ND = functional_call(network, {**moved, **left_out}, (images.views["strong"],))
         consistency = divergence_loss(moved_ND, torch.softmax(anchor_ND, dim=-1), sure_N)
         loss = loss + method.consistency_weight * consistency
         return loss, {"client/loss": loss, "client/consistency": consistency}

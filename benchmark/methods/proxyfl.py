@@ -74,7 +74,8 @@ class ProxyFL(TwoLabellers):
             draw, bound = setup.generator("projections"), width**-0.5
             shapes = {"feature_weight": (width, width), "feature_bias": (width,), "proxy_weight": (width, width)}
             server["projections"] = {
-                name: torch.from_numpy(draw.uniform(-bound, bound, shape)).float() for name, shape in shapes.items()
+                name: torch.from_numpy(draw.uniform(-bound, bound, shape)).to(torch.get_default_dtype())
+                for name, shape in shapes.items()
             }
         return fl.State(server=server)
 

@@ -24,7 +24,7 @@ Legend: M unlabelled images of a client.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -38,6 +38,7 @@ from benchmark.methods.shared import StudentUpdate, mean_of
 
 Logits = Mapping[str, Tensor]  # logits_ND of "labelled", "weak" and "strong" views, and the "global" model's of "weak"
 NEVER = -1  # the last sure label of an image that never had one
+NO_IMAGE = -2  # in place of a label, where a client has fewer images than another one
 COPIES = 2000  # of the labelled list (dataset.py:110)
 
 
@@ -187,8 +188,8 @@ class FlexMatchLPL(TwoLabellers):
     asks_for_all_images = True
 
     def update(self, world: fl.World, client: int) -> "FlexMatchUpdate":
-        M = world.unlabelled(client)
-        return FlexMatchUpdate(method=self, keeps_momentum=self.keeps_momentum, client=client, M=M)
+        M, most = world.unlabelled(client), max(world.unlabelled(k) for k in range(world.K))
+        return FlexMatchUpdate(method=self, keeps_momentum=self.keeps_momentum, client=client, M=M, most=most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,15 +197,18 @@ class FlexMatchUpdate(ClientUpdate):
     """Train with one threshold per class, which follows from the last sure label of each of the client's M images."""
 
     method: FlexMatchLPL
-    client: int
-    M: int
+    most: int  # images of the client that has most: the steps of all clients have tensors of one shape
+    # Of `begin` and `finish` alone:
+    client: int = field(repr=False)
+    M: int = field(repr=False)
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         local = super().begin(received, private, reader)
         local.private = private
         never_M = torch.full((self.M,), NEVER, device=next(iter(received["student"].values())).device)
         kept = (private or {}).get("last_sure", {}) if self.method.counts == "kept" else {}
-        local.notes["last_M"] = kept.get(str(self.client), never_M)
+        last_M = kept.get(str(self.client), never_M)
+        local.notes["last_M"] = F.pad(last_M, (0, self.most - self.M), value=NO_IMAGE)
         return local
 
     def consistency(self, logits: Logits, step: fl.Step) -> fl.Loss:
@@ -222,7 +226,7 @@ class FlexMatchUpdate(ClientUpdate):
         kept = (local.private or {}).get("last_sure", {})  # of all clients where they share their momentum
         sends = super().finish(local)
         if self.method.counts == "kept":
-            last = {**kept, str(self.client): local.notes["last_M"]}
+            last = {**kept, str(self.client): local.notes["last_M"][: self.M].clone()}
             local.private = {**(local.private or {}), "last_sure": last}
         return sends
 

@@ -112,6 +112,23 @@ def ema_(teacher: nn.Module, student: nn.Module, decay: float | Tensor, *, lerp:
         torch._foreach_copy_(old.counters, new.counters)
 
 
+def buffers_within(network: nn.Module, weights: fl.Weights) -> fl.Weights:
+    """Return copies of the network's buffers for a pass with `weights` inside of a `torch.func` transform.
+
+    A batch norm changes them in place, which a transform allows for its own tensors only. So they are made from
+    `weights`, which are its own.
+    """
+    zero = torch.zeros_like(next(iter(weights.values())).flatten()[0])
+    return {name: buffer + zero.to(buffer.dtype) for name, buffer in network.named_buffers()}
+
+
+@torch.no_grad()
+def put_buffers(network: nn.Module, buffers: Mapping[str, Tensor]) -> None:
+    """Copy running statistics and counters into the network, in place."""
+    for name, buffer in network.named_buffers():
+        buffer.copy_(buffers[name])
+
+
 def momentum_step(
     weights: fl.Weights,
     target: fl.Weights | None,

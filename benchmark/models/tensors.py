@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from torch import Tensor, nn
+from torch._C import _functorch
 
 
 class Tensors(NamedTuple):
@@ -34,6 +35,11 @@ def tensors_of(network: nn.Module) -> Tensors:
     floats = [tensor for tensor in everything if tensor.is_floating_point()]
     counters = [tensor for tensor in everything if not tensor.is_floating_point()]
     return Tensors(parameters=list(parameters.values()), floats=floats, counters=counters)
+
+
+def is_stacked(tensor: Tensor) -> bool:
+    """Return whether the tensor stands for those of several jobs (`benchmark.federated.stacked`)."""
+    return bool(_functorch.is_batchedtensor(tensor))
 
 
 def _collect(module: nn.Module, found: dict[int, nn.Module]) -> None:

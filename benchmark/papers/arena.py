@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal
 
 from benchmark.config import from_plain
-from benchmark.data.datasets import known
+from benchmark.data.datasets import entry_of
 from benchmark.data.partition import Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
@@ -33,7 +33,7 @@ AT_CLIENTS: Setting = "drawn_apart"  # the setting of an environment whose clien
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ArenaMethod:
     """A method as its paper has it, and what its second hyperparameter is in the equal budget."""
 
     name: str
@@ -49,12 +49,14 @@ class Entry:
 
 
 ENTRIES = tuple(
-    from_plain(Entry, {**table, "optimizer": FILE["optimizers"][table["optimizer"]]}, f"arena.toml: {table['name']}")
+    from_plain(
+        ArenaMethod, {**table, "optimizer": FILE["optimizers"][table["optimizer"]]}, f"arena.toml: {table['name']}"
+    )
     for table in FILE["methods"]
 )
 
 
-def entry_of(name: str) -> Entry:
+def arena_method(name: str) -> ArenaMethod:
     """A method of the catalogue, or of the user's own (`my_module:MyMethod`), at its defaults and SSFL's optimizer.
 
     Its second hyperparameter is `threshold` where it has one. The server holds the labels if the method can work so,
@@ -65,7 +67,7 @@ def entry_of(name: str) -> Entry:
     if not settings:
         raise ConfigError(f"{name}: needs labels as in {sorted(method.needs)}; the arena has them at the server")
     at_client = "the server's labelled images are one more client's: the method trains nothing at the server"
-    return Entry(
+    return ArenaMethod(
         name=name.rpartition(":")[2],
         method=method,
         optimizer=from_plain(Optimizer, FILE["optimizers"]["fixmatch"]),
@@ -98,13 +100,13 @@ class ArenaSetting:
         return self.base.data.label_setting == AT_CLIENTS
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[ArenaMethod, ...]:
         """The methods that can work with its labels; where clients have some, not the bounds of other settings."""
         if not self.at_clients:
             return tuple(entry for entry in ENTRIES if entry.setting != AT_CLIENTS)
         return tuple(e for e in ENTRIES if AT_CLIENTS in e.method.needs and (e.setting == AT_CLIENTS or not e.bound))
 
-    def experiment(self, entry: Entry, *, lr: float | None = None, second: float | None = None) -> Experiment:
+    def experiment(self, entry: ArenaMethod, *, lr: float | None = None, second: float | None = None) -> Experiment:
         """The entry in this environment, untuned where no value is given."""
         method = entry.method
         if entry.beta_from:
@@ -118,7 +120,7 @@ class ArenaSetting:
         )
         return experiment if second is None else changed(experiment, {f"method.{entry.second}": second})
 
-    def settings(self, entry: Entry) -> dict[str, Experiment]:
+    def settings(self, entry: ArenaMethod) -> dict[str, Experiment]:
         """The six settings of the equal budget, by name."""
         if entry.second is None:
             low, middle, high = self.learning_rates
@@ -137,7 +139,7 @@ def by_images(beta: float, environment: Experiment) -> float:
     Its unit is images / distance: it is scaled by a client's images over those of a client in the paper's SVHN.
     """
     data = environment.data
-    return beta * ((known(data.name).train - data.N_s - data.N_validation) / environment.federation.K) / 7326
+    return beta * ((entry_of(data.name).train - data.N_s - data.N_validation) / environment.federation.K) / 7326
 
 
 # FedSwitch's beta, "the amount of expected imbalance", is a multiple of the clients' true imbalance.
@@ -160,7 +162,7 @@ def environment_of(name: str, profile: str) -> ArenaSetting:
     return replace(environment, notes=(clients, *environment.notes))
 
 
-def compared(name: str, profile: str, also: Sequence[Entry] = ()) -> Item:
+def compared(name: str, profile: str, also: Sequence[ArenaMethod] = ()) -> Item:
     """The item: methods as rows; untuned and tuned hyperparameters as columns, for `alpha` its values, untuned."""
     table = FILE["items"][name]
     environment = environment_of(table.get("environment", name), profile)
@@ -188,7 +190,7 @@ def compared(name: str, profile: str, also: Sequence[Entry] = ()) -> Item:
     )
 
 
-def _cell(entry: Entry, column: str, value: str | float, experiment: Experiment) -> Cell:
+def _cell(entry: ArenaMethod, column: str, value: str | float, experiment: Experiment) -> Cell:
     return Cell(
         label=f"{entry.name}/{value}" if column == "hyperparameters" else f"{entry.name}/{column}={value:g}",
         setting={"method": entry.name, column: value},
@@ -198,7 +200,7 @@ def _cell(entry: Entry, column: str, value: str | float, experiment: Experiment)
     )
 
 
-def choice(entry: Entry, environment: ArenaSetting) -> Choice:
+def choice(entry: ArenaMethod, environment: ArenaSetting) -> Choice:
     """The entry's cell to come, with its trials."""
     finals = environment.settings(entry)
     return Choice(

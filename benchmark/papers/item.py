@@ -43,7 +43,7 @@ class Printed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class ItemEntry:
     """An entry of a published table without a run: quoted from another paper, or computed."""
 
     label: str  # unique in the item: "FedAvg/full"; claims refer to it
@@ -61,7 +61,7 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell(Shown):
+class Cell(ItemEntry):
     """An entry that can be trained: a full setting without the seed."""
 
     experiment: Experiment  # seed 0 stands for every seed
@@ -100,7 +100,7 @@ class Cell(Shown):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice(Shown):
+class Choice(ItemEntry):
     """A cell that is known only after its trials: the setting with the best accuracy on held-out labels.
 
     Trials and cell use different seeds, so that no image on which it was chosen counts. Of equal trials the first wins.
@@ -192,7 +192,7 @@ class Claim(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class ClaimFamily:
     """The hashes of claims that are judged together. The main ones are judged in this order, all in one item."""
 
     main: tuple[str, ...] = ()
@@ -201,10 +201,10 @@ class Family:
     def __contains__(self, claim: str) -> bool:
         return claim in self.main or claim in self.others
 
-    def without(self, claims: "Family") -> "Family":
+    def without(self, claims: "ClaimFamily") -> "ClaimFamily":
         main = tuple(hash for hash in self.main if hash not in claims)
         others = tuple(hash for hash in self.others if hash not in claims)
-        return Family(main=main, others=others)
+        return ClaimFamily(main=main, others=others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +228,7 @@ class Item:
     title: str
     profile: str
     cells: tuple[Cell, ...]
-    shown: tuple[Shown, ...] = ()  # further entries
+    shown: tuple[ItemEntry, ...] = ()  # further entries
     claims: tuple[Claim, ...] = ()
     seeds: int = 1
     notes: tuple[str, ...] = field(default=())  # stand-ins, scale, selection rule: printed wherever the table is
@@ -244,7 +244,7 @@ class Item:
     # The first seed of the paper's claims; a later one where earlier cells were wrong and are withdrawn.
     confirms_from: int = CONFIRMING.start
     # The paper's families that have confirming runs, by their first seed; filled in by the plan.
-    closed: Mapping[int, Family] = field(default_factory=dict)
+    closed: Mapping[int, ClaimFamily] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         drawn = Drawing().metrics if self.drawing is None else self.drawing.metrics

@@ -64,7 +64,7 @@ def items(
     `rule`: "paper" takes the print where the released code contradicts it, for the papers that have both.
     Raises ConfigError.
     """
-    entries = [arena.entry_of(name) for name in also]
+    entries = [arena.arena_method(name) for name in also]
     files = [name for name in dict.fromkeys(names) if name.endswith(".toml")]
     if files and (entries or rule == "paper"):
         raise ConfigError(f"{files[0]}: has all its methods and fields in the file; leave out --also and --rule")

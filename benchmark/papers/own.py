@@ -5,34 +5,37 @@ README.md of this folder has its keys. Every cell begins with `from`, a cell of 
 """
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmark.config import merge, nearest, quoted
+from benchmark.config import merge, nearest
 from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Experiment, Federation, fill_dependent_defaults, from_json, to_json
 from benchmark.methods.calls import COLUMNS, RESERVED_STARTS
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.registry import METHODS, check_known, method_name
-from benchmark.papers.item import ACCURACY, COUNTED, PILOTS, ROUNDS_TO, Cell, Claim, Item
-from benchmark.papers.published import check_keys, claims_of, drawing_of
+from benchmark.papers.item import COUNTED, PILOTS, ROUNDS_TO, Cell, Claim, Item, ItemEntry
+from benchmark.papers.published import OF_PAPERS, Line, TableFile, claims_of, read_table
 from benchmark.papers.scale import AUGMENTATIONS
-from benchmark.papers.table import SELECTIONS, check_labels
+from benchmark.papers.table import (
+    SELECTIONS,
+    WORDS,
+    check_lines,
+    item_from,
+    note_of,
+    printed_of,
+)
 from benchmark.papers.warm_start import check_reaches_clients, notes_on_budgets
 from benchmark.plain import check_once, dotted_names
 
 OWN = "mine"  # "mine/leaves" is the item of leaves.toml
-KINDS = {  # key of a file -> what it holds
-    **{"title": str, "from": str, "seeds": int, "rows": dict, "columns": dict, "fields": dict, "figure": dict},
-    **{"metrics": list, "notes": list, "claims": list},
-}
-ENTRIES = {"metrics": str, "notes": str, "claims": dict}  # what is in its lists
-WORDS = {"data": "data.name", "network": "model.network"}  # short names of fields whose value is a name
+SHORT = {"data": "data.name", "network": "model.network"}  # short names of fields whose value is a name
 CLAIM = {"quote": "", "source": "ours", "least": 0.005}
+SEEDS = 3
 
 # What `fssl run` begins with, on data that installs with the package: clients without labels gain over labels alone in
 # a minute. FedSwitch as the arena has it untuned; beta by what R = .4 gives.
@@ -78,15 +81,14 @@ def read_own(path: str, profile: str, cell_named: CellNamed) -> Item:
 def own_item(path: str, text: str, profile: str, cell_named: CellNamed, *, trusted: bool = True) -> Item:
     """`trusted`: modules that the text names are imported; those of a text out of records are not."""
     try:
-        file = tomllib.loads(text)
-        check_keys("item", file, set(KINDS))
-        for key, value in file.items():
-            entries = value if isinstance(value, list) else ()
-            if not (isinstance(value, KINDS[key]) and all(isinstance(entry, ENTRIES[key]) for entry in entries)):
-                raise ConfigError(f"{key}: {quoted(value)} is not what it holds; see benchmark/papers/README.md")
-        if (seeds := file.get("seeds", 3)) is True or not 1 <= seeds <= len(PILOTS):
+        file = read_table(text)
+        for key in OF_PAPERS:
+            if getattr(file, key):
+                raise ConfigError(f"{key}: a table of your own has none; remove it")
+        seeds = SEEDS if file.seeds is None else file.seeds
+        if not 1 <= seeds <= len(PILOTS):
             raise ConfigError(f"seeds: {seeds}; choose 1 to 100; --seeds N has those that judge claims")
-        return _item(path, file, profile, cell_named, trusted)
+        return _item(path, replace(file, seeds=seeds), profile, cell_named, trusted)
     except (ValueError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -95,39 +97,36 @@ _read_once = cache(own_item)  # a grid asks for it at every combination
 _reading: list[str] = []  # files whose cells are asked for
 
 
-def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellNamed, trusted: bool) -> Item:
-    file = {**file, "paper": OWN, "item": Path(path).stem}  # what messages name
-    rows, columns = file.get("rows"), file.get("columns", {"": {}})
-    for name, table in (("rows", rows), ("columns", columns)):
-        if not isinstance(table, dict) or not table or not all(isinstance(entry, dict) for entry in table.values()):
+def _item(path: str, file: TableFile, profile: str, cell_named: CellNamed, trusted: bool) -> Item:
+    rows, columns = file.rows, file.columns or {"": {}}
+    for name, axis in (("rows", rows), ("columns", columns)):
+        if not isinstance(axis, Mapping):
             raise ConfigError(f'{name}: write {name} = {{ Mine = {{ method = "my_module:MyMethod" }}, ... }}')
+    published = _published(file, rows, columns)
     cells = []
-    for row, of_row in rows.items() if rows else ():
+    for row, of_row in rows.items():
         for column, of_column in columns.items():
-            label = f"{row}/{column}" if column else row
+            line = published.pop((row, column), {})
             try:
-                parts = ({"from": file["from"]} if "from" in file else {}, file.get("fields", {}), of_row, of_column)
-                experiment = _experiment(parts, profile, cell_named, trusted)
+                experiment = _experiment((file.fields, of_row, of_column), profile, cell_named, trusted)
             except ConfigError as error:
-                raise ConfigError(f"{label}: {error}") from None
-            setting = {"method": row, "column": column} if column else {"method": row}
-            cells.append(Cell(label=label, setting=setting, experiment=experiment, role="own"))
+                raise ConfigError(f"{_label(row, column)}: {error}") from None
+            entry = _entry(file, row, column, line, experiment.data.name)
+            cells.append(Cell(**vars(entry), experiment=experiment, role="own"))
     _check_labels_differ(cells)
     selections = dict.fromkeys(SELECTIONS[cell.experiment.evaluation.selection] for cell in cells)
     name = f"{OWN}/{Path(path).stem}"
-    claims = claims_of({**file, "claims": [{**CLAIM, **claim} for claim in file.get("claims", ())]})
-    check_labels("claims", claims, [cell.label for cell in cells])
-    item = Item(
+    item = item_from(
+        file,
+        cells,
+        claims_of({**CLAIM, **claim} for claim in file.claims),
         name=name,
-        title=file.get("title", Path(path).stem),
+        title=file.title or Path(path).stem,
         profile=profile,
-        cells=tuple(cells),
-        claims=claims,
-        seeds=file.get("seeds", 3),
-        notes=(*file.get("notes", ()), *selections, *notes_on_budgets(cells)),
-        metrics=tuple(file.get("metrics", (ACCURACY,))),
-        columns=("column",) if "columns" in file else (),
-        drawing=drawing_of(file),
+        shown=tuple(_entry(file, row, column, line) for (row, column), line in published.items()),
+        seeds=file.seeds,
+        notes=(*file.notes, *selections, *notes_on_budgets(cells)),
+        columns=("column",) if file.columns else (),
         claims_of=name,
         typed=path,
     )
@@ -138,6 +137,41 @@ def _item(path: str, file: Mapping[str, Any], profile: str, cell_named: CellName
         except ConfigError as error:
             raise ConfigError(f"claim {claim.name!r}: {error}") from None
     return item
+
+
+def _label(row: str, column: str) -> str:
+    return f"{row}/{column}" if column else row
+
+
+def _published(
+    file: TableFile, rows: Mapping[str, object], columns: Mapping[str, object]
+) -> dict[tuple[str, str], Line]:
+    """Find the published values by row and column. Raise ConfigError for a line of no cell that is not only shown."""
+    check_lines(replace(file, rows=(), columns=()), file.cells, {"column"})
+    lines = {}
+    for number, line in enumerate(file.cells):
+        if "column" in line and not file.columns:
+            raise ConfigError(f"cells[{number}].column: the table has no columns; remove it")
+        place = (str(line.get("method", "")), str(line.get("column", "")))
+        for key, name, axis in (("method", place[0], rows), ("column", place[1], columns)):
+            if name not in axis and not line.get("not_yet"):
+                raise ConfigError(
+                    f"cells[{number}].{key}: no such name is in the table: {name!r}; {nearest(name, axis)} "
+                    '(not_yet = "why" shows a value that nothing is trained for)'
+                )
+        if place in lines:
+            raise ConfigError(f"cells[{number}]: {_label(*place)!r} is given twice; remove one of them")
+        lines[place] = line
+    return lines
+
+
+def _entry(file: TableFile, row: str, column: str, line: Line, data: str = "") -> ItemEntry:
+    """Build the entry of that row and column, with what is published. `data`: the data set that is trained on."""
+    setting = {"method": row, "column": column} if column else {"method": row}
+    published = printed_of(file, line, runs=1)
+    printed_at = {"data": WORDS.get(data, data)} if published and data else {}
+    note = "; ".join(filter(None, (line.get("not_yet", ""), note_of(line))))
+    return ItemEntry(label=_label(row, column), setting=setting, published=published, printed_at=printed_at, note=note)
 
 
 def _check_labels_differ(cells: Sequence[Cell]) -> None:
@@ -220,14 +254,14 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
     plain = to_json(start)
     given: set[str] = set()
     for part in parts:
-        names = [WORDS.get(name, name) for name in dotted_names(part)]
+        names = [SHORT.get(name, name) for name in dotted_names(part)]
         check_once(names)
         given.update(names)
         if wrong := given & {"seed", "profile"}:
             write = {"seed": "write seeds = 3 at the top of the file", "profile": "type --profile demo"}
             raise ConfigError(f"{min(wrong)}: cannot be set for a cell; {write[min(wrong)]}")
         fields = {key: value for key, value in part.items() if key != "from"}
-        merge(plain, {WORDS.get(k, k) if isinstance(v, str) else k: v for k, v in fields.items()})  # data = "mnist"
+        merge(plain, {SHORT.get(k, k) if isinstance(v, str) else k: v for k, v in fields.items()})  # data = "mnist"
     if not trusted:  # no class of the user's own is imported
         check_known(plain["method"]["kind"])
         check_known(plain["model"]["network"], "network")

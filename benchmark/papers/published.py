@@ -1,4 +1,5 @@
-"""What the papers print: the files `results/published/PAPER/ITEM.toml`, with the claims on it.
+"""Reads a TOML file of the kind "table": what a paper prints (`results/published/PAPER/ITEM.toml`), or a table of a
+user's own, each with its claims.
 
 README.md of this folder has the keys of a file. A claim that names `data` sets is one claim for each of them, where
 "{data}" in its cells' labels stands for the data set. With `mean_over` data sets it is one claim on the mean over them,
@@ -7,48 +8,114 @@ and with `each_of` one that has its contrasts in each.
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
-from benchmark.config import from_plain, nearest, quoted
+from benchmark.config import from_plain, nearest, quoted, read_as
 from benchmark.errors import ConfigError
-from benchmark.papers.item import Claim, Drawing
+from benchmark.papers.item import ACCURACY, Claim, Drawing
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 
-# Keys of a file. `kind`: "table" (the default), "figure" or "settings" (rows of a table of settings, never trained).
-KEYS = {
-    *("paper", "item", "kind", "title", "source", "metrics", "seeds", "margin", "rows", "columns", "notes", "cells"),
-    *("claims", "claims_made", "claims_commit", "figure", "computed", "measured", "printed", "cells_of", "controls"),
-    "runs",
-}
-NEEDED = ("paper", "item", "title", "source", "metrics", "seeds", "rows", "columns", "notes", "cells")
 OVER_DATA = ("data", "mean_over", "each_of")  # keys of a claim on several data sets
 
+Line: TypeAlias = Mapping[str, Any]  # an entry of `cells`
 
-def read_published(item: str) -> dict[str, Any]:
-    """The transcription of an item such as "ssfl/tab2". `cells_of`: its cells are those of another file of the paper.
 
-    Raises ConfigError where there is none, or a key is missing or unknown.
+def read_axis(raw: Any, path: str) -> tuple[str, ...] | Mapping[str, Mapping[str, Any]]:
+    """Read `rows` or `columns`: keys of a cell, or by name the fields that each sets. Raise ConfigError."""
+    if isinstance(raw, list):
+        return tuple(read_as(str, key, f"{path}[{number}]") for number, key in enumerate(raw))
+    if not isinstance(raw, dict) or not raw or not all(isinstance(entry, dict) for entry in raw.values()):
+        raise ConfigError(f'{path}: write {path} = {{ Mine = {{ method = "my_module:MyMethod" }}, ... }}')
+    return raw
+
+
+def read_drawing(raw: Any, path: str) -> Drawing:
+    """Read how a figure is drawn. Raise ConfigError."""
+    kinds = get_args(get_type_hints(Drawing)["kind"])
+    values = {"kind": "curves", **read_as(Mapping[str, Any], raw, path)}
+    kind = values.pop("kind")
+    if kind not in kinds:
+        raise ConfigError(f"{path}.kind: {quoted(kind)}; {nearest(kind, kinds)}")
+    return replace(from_plain(Drawing, values, path), kind=kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFile:
+    """A file of the kind "table". Published files and a user's have different keys; cells may have published values."""
+
+    title: str = ""
+    seeds: int | None = None  # over which a published mean is taken; of a user's, how many are trained
+    metrics: tuple[str, ...] = (ACCURACY,)  # the first one ranks
+    # A published table: keys of a cell that name its row and its column. A user's: the fields that each row sets.
+    rows: Any = field(default=(), metadata={"read": read_axis})
+    columns: Any = field(default=(), metadata={"read": read_axis})
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of all cells of a user's; `from` is one of them
+    cells: tuple[Mapping[str, Any], ...] = ()  # with published values, if there are any
+    notes: tuple[str, ...] = ()
+    claims: tuple[Mapping[str, Any], ...] = ()
+    margin: float | None = None  # below it a published and a reproduced accuracy count as equal
+    figure: Drawing | None = field(default=None, metadata={"read": read_drawing})
+    # Of published files only:
+    paper: str = ""
+    item: str = ""
+    source: str = ""
+    printed: str = ""  # what the figure shows if no value can be read from it
+    claims_made: datetime | None = None  # when claims without a time of their own were written down
+    claims_commit: str = ""
+    controls: tuple[Mapping[str, Any], ...] = ()  # cells that the suite adds
+    computed: tuple[str, ...] = ()  # columns that need no run
+    measured: bool = False  # whether exact gradient diversities are
+    runs: int | None = None  # seeds under every profile
+    cells_of: str = ""  # the item of the paper whose cells these are
+    switches: tuple[Mapping[str, Any], ...] = ()  # of departures.toml
+    ways: Mapping[str, Any] = field(default_factory=dict)  # that several switches share, by name
+
+    def __post_init__(self) -> None:
+        if not self.metrics:
+            raise ConfigError('metrics: is empty; write metrics = ["test/accuracy"]')
+
+
+# Keys that a user's file cannot have: a row of its own says what `controls` say.
+OF_PAPERS = ("paper", "item", "computed", "controls", "measured", "runs", "cells_of", "switches", "ways")
+KEYS = {"from", *(f.name for f in fields(TableFile))}
+
+
+def read_table(text: str) -> TableFile:
+    """Read a file of the kind "table", whoever wrote it. Raise ConfigError or ValueError."""
+    file = tomllib.loads(text)
+    for key in file:
+        if key not in KEYS:
+            raise ConfigError(f"unknown key {key!r}; {nearest(key, KEYS)}")
+    if "from" in file:
+        start = read_as(str, file.pop("from"), "from")
+        file["fields"] = {"from": start, **read_as(Mapping[str, Any], file.get("fields", {}), "fields")}
+    table = from_plain(TableFile, file)
+    if table.claims_made is None:
+        return table
+    dated = {"made": table.claims_made, "commit": table.claims_commit}
+    # A claim with a time of its own has its own commit, too.
+    return replace(table, claims=tuple(claim if "made" in claim else {**claim, **dated} for claim in table.claims))
+
+
+def read_published(item: str) -> TableFile:
+    """Read the transcription of an item such as "ssfl/tab2". `cells_of`: its cells are another file's of the paper.
+
+    Raise ConfigError if there is none, or a key is unknown.
     """
     path = PUBLISHED / f"{item}.toml"
     try:
-        file = tomllib.loads(path.read_text())
+        table = read_table(path.read_text())
     except FileNotFoundError:
         raise ConfigError(f"{item}: {path} is missing; it holds what the paper prints") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from None
-    check_keys(f"{path}", file, KEYS)
-    if "cells_of" in file:
-        file["cells"] = read_published(f"{file['paper']}/{file['cells_of']}")["cells"]
-    missing = [key for key in NEEDED if key not in file]
-    if missing and file.get("kind") != "settings":
-        raise ConfigError(f"{path}: {missing[0]} is missing; a table has {', '.join(NEEDED)}")
-    for claim in file.get("claims", ()):
-        if "made" not in claim and "claims_made" in file:  # a claim with a time of its own has its own commit, too
-            claim |= {"made": file["claims_made"], "commit": file.get("claims_commit", "")}
-    return file
+    if table.cells_of:
+        table = replace(table, cells=read_published(f"{table.paper}/{table.cells_of}").cells)
+    return table
 
 
 def check_keys(where: str, table: Mapping[str, Any], known: set[str]) -> None:
@@ -58,25 +125,15 @@ def check_keys(where: str, table: Mapping[str, Any], known: set[str]) -> None:
             raise ConfigError(f"{where}: unknown key {key!r}; {nearest(key, known)}")
 
 
-def drawing_of(file: Mapping[str, Any]) -> Drawing | None:
-    """How a figure is drawn; None for a table."""
-    if "figure" not in file:
-        return None
-    where, kinds = f"{file.get('paper')}/{file.get('item')}.figure", get_args(get_type_hints(Drawing)["kind"])
-    values = {"kind": "curves", **file["figure"]}
-    if (kind := values.pop("kind")) not in kinds:
-        raise ConfigError(f"{where}.kind: {quoted(kind)}; {nearest(kind, kinds)}")
-    return replace(from_plain(Drawing, values, where), kind=kind)
-
-
-def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = None) -> tuple[Claim, ...]:
-    """The claims, each once. `data_names`: data set of the paper -> what its cells' labels begin with.
+def claims_of(tables: Iterable[Mapping[str, Any]], data_names: Mapping[str, str] | None = None) -> tuple[Claim, ...]:
+    """Read the claims, each once. `data_names`: data set of the paper -> what its cells' labels begin with.
 
     Where several data sets have one name (a stand-in for all), equal claims are one; of one's own they are refused.
+    Raise ConfigError that begins with the claim's name.
     """
     claims: dict[tuple[object, ...], Claim] = {}
-    for raw in file.get("claims", ()):
-        where = f"{file.get('paper')}/{file.get('item')}: claim {raw.get('name')!r}"
+    for raw in tables:
+        where = f"claim {raw.get('name')!r}"
         for table in _over_data(raw, data_names or {}, where):
             try:
                 claim = from_plain(Claim, table)
@@ -89,9 +146,9 @@ def claims_of(file: Mapping[str, Any], data_names: Mapping[str, str] | None = No
     withdrawn = {claim.name for claim in claims.values() if claim.withdrawn}
     for claim in claims.values():
         if claim.replaces and claim.replaces not in withdrawn:
-            where = f"{file.get('paper')}/{file.get('item')}: claim {claim.name!r}"
             raise ConfigError(
-                f"{where} replaces {claim.replaces!r}, but no withdrawn claim has that name; write one that has"
+                f"claim {claim.name!r} replaces {claim.replaces!r}, but no withdrawn claim has that name; write one "
+                "that has"
             )
     return tuple(claims.values())
 

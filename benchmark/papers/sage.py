@@ -15,7 +15,7 @@ from benchmark.experiment import Experiment
 from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.sage import TwoLabellers
 from benchmark.methods.supervised_fl import SupervisedFL
-from benchmark.papers.item import Item, Printed, Shown
+from benchmark.papers.item import Item, ItemEntry, Printed
 from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins, values_of
 from benchmark.papers.table import Paper, clients_of, item
 
@@ -77,7 +77,7 @@ def item_of(name: str, profile: str) -> Item:
     def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {own.get(metric, metric): value for metric, value in metrics.items()}
 
-    def published(entry: Shown) -> dict[str, Printed]:
+    def published(entry: ItemEntry) -> dict[str, Printed]:
         """Each number says to which of the paper's accuracies its rounds are counted."""
         numbers = entry.published.items()
         return renamed({of: replace(number, metric=of) if of in own else number for of, number in numbers})

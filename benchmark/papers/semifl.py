@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
-from benchmark.data.datasets import known
+from benchmark.data.datasets import entry_of
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.central import Central
 from benchmark.methods.flfl import FL2
@@ -62,7 +62,7 @@ def experiment(setting: Setting) -> Experiment:
         fields |= {
             "method.batch_size": size,
             "method.images": "everyones" if all_labels else "servers",
-            "federation.T": (known(setting.data).train if setting.N_s == "all" else setting.N_s) // size,
+            "federation.T": (entry_of(setting.data).train if setting.N_s == "all" else setting.N_s) // size,
         }
     return experiment_of("semifl", vars(setting), fields)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
 
-from benchmark.data.datasets import known
+from benchmark.data.datasets import entry_of
 from benchmark.data.partition import ClassSkew
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
@@ -111,7 +111,7 @@ def _labels(setting: Setting) -> dict[str, Any]:
 
     Clients hold them of each class ("every_client": FedMatch's setting) or of their classes in proportion ("share").
     """
-    data = known(setting.data)
+    data = entry_of(setting.data)
     each = setting.N_s // data.num_classes
     if setting.labels == "every_client":
         return {"data.N_s": 0, "data.labels_per_client": each // setting.K}
@@ -187,7 +187,7 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 def _stand_in_labels(setting: Setting, stand_in: Scale) -> dict[str, Any]:
     """N_s in the paper's ratio. With labels at clients, a share of each client's: 5 of each class are too many."""
-    N_s = stand_in.data["N_s"] * (setting.N_s // known(setting.data).num_classes) // 100
+    N_s = stand_in.data["N_s"] * (setting.N_s // entry_of(setting.data).num_classes) // 100
     if setting.labels in ("every_client", "share"):
         share = N_s / stand_in.own["client_images"]
         return {"N_s": 0, "label_setting": "share", "labelled_share": share, "labels_per_client": 5}

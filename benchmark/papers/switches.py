@@ -5,7 +5,6 @@ switch are NAME/default and NAME/other of the item PAPER/departures; `reports/PA
 (PAPER/departures: NAME).
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Cell, Item
-from benchmark.papers.published import PUBLISHED, check_keys
+from benchmark.papers.published import check_keys, read_published
 from benchmark.papers.scale import REDUCED, changed
 from benchmark.papers.table import SELECTIONS, Paper, item
 
@@ -43,15 +42,16 @@ def switches_of(paper: str) -> tuple[tuple[Switch, ...], tuple[str, ...]]:
 
     The other way of a switch may be one of the file's `ways`, which several switches share.
     """
-    path = PUBLISHED / paper / "departures.toml"
-    file = tomllib.loads(path.read_text())
-    check_keys(f"{path}", file, {"switches", "notes", "ways"})
-    known, ways = {f.name for f in fields(Switch)}, file.get("ways", {})
-    for switch in file["switches"]:
-        check_keys(f"{path}: switch {switch.get('name')!r}", switch, known)
-        if isinstance(other := switch.get("other"), str):
-            switch["other"] = ways.get(other, other)
-    return tuple(Switch(**switch) for switch in file["switches"]), tuple(file.get("notes", ()))
+    file = read_published(f"{paper}/departures")
+    known = {f.name for f in fields(Switch)}
+    switches = []
+    for table in file.switches:
+        check_keys(f"{paper}/departures: switch {table.get('name')!r}", table, known)
+        other = table.get("other", {})
+        if isinstance(other, str):
+            other = file.ways.get(other, other)
+        switches.append(Switch(**{**table, "other": other}))
+    return tuple(switches), file.notes
 
 
 def departures(paper: Paper, profile: str) -> Item:

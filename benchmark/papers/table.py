@@ -1,4 +1,4 @@
-"""From a transcribed table or figure to an `Item`, in one way for all papers.
+"""Makes an `Item` of a file of the kind "table"; of a published one, in one way for all papers.
 
 `results/published/PAPER/ITEM.toml` holds what is printed. The paper's file (`Paper`) turns a printed line into an
 experiment and finds its stand-in. README.md of this folder has the keys of a TOML file.
@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmark.config import from_plain, nearest
-from benchmark.data.datasets import image_shape_of, known
+from benchmark.config import from_plain, nearest, read_as
+from benchmark.data.datasets import entry_of, image_shape_of
 from benchmark.data.partition import Partition
 from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
@@ -22,18 +22,17 @@ from benchmark.experiment import Experiment
 from benchmark.methods.central import Central
 from benchmark.models.build import Model, build, count_parameters, forward_flops
 from benchmark.papers.bounds import bounds
-from benchmark.papers.item import ACCURACY, CONFIRMING, Cell, Claim, Item, Printed, Shown
-from benchmark.papers.published import check_keys, claims_of, drawing_of, read_published
+from benchmark.papers.item import ACCURACY, CONFIRMING, Cell, Claim, Item, ItemEntry, Printed
+from benchmark.papers.published import Line, TableFile, check_keys, claims_of, read_published
 from benchmark.papers.scale import PROFILES, REDUCED, Scale, changed, check_profile, scaled, tenth
 
-Line = Mapping[str, Any]  # one printed entry of a file
 Rule = Literal["paper", "released_code"]
 AS_PRINTED = "-printed"  # ends the name of an item under `--rule paper`
-# Keys of any line, in addition to the settings of its paper, the table's rows and columns, and its metrics.
-LINE_KEYS = {
-    *("label", "method", "value", "spread", "source", "quoted", "also_quoted", "not_yet"),
-    *("note", "row", "departs", "block", "mark", "measured"),
-}
+NEEDED = ("paper", "title", "source", "seeds", "cells")  # keys of a file whose cells a paper's settings make
+# Keys of any line, in addition to the table's rows and columns and its metrics; and of a published one, in addition to
+# the settings of its paper.
+LINE_KEYS = {"method", "value", "spread", "source", "quoted", "not_yet", "note"}
+PRINTED_KEYS = {"label", "also_quoted", "row", "departs", "block", "mark", "measured"}
 SELECTIONS = {
     "last": "Selection: the last round's model. Test data chose nothing.",
     "best_on_test": "Selection: the best round on the test set, as released: test data chose the round.",
@@ -68,7 +67,7 @@ def clients_of(e: Experiment, *, pooled: bool = False) -> IntArray:
 
     `pooled`: test images count where they are not drawn from a pool, too, as in the keys of the arena's cells.
     """
-    data, K, of_set = e.data, e.federation.K, known(e.data.name)
+    data, K, of_set = e.data, e.federation.K, entry_of(e.data.name)
     training = of_set.train + of_set.test - data.pooled_test if data.pooled_test or pooled else of_set.train
     at_clients = K * of_set.num_classes * data.labels_per_client if data.label_setting == "every_client" else 0
     left = min(training, data.images or training) - data.N_s - data.N_validation - at_clients
@@ -155,38 +154,59 @@ def item(paper: Paper, name: str, profile: str) -> Item:
     check_profile(profile)
     full_name = f"{paper.name}/{name}"
     file = read_published(full_name)
-    lines = [{"measured": file.get("measured", False), **line} for line in file["cells"]]
-    _check_keys(paper, file, lines)
-    every = [Entry(paper=paper, file=file, line=line, profile=profile) for line in lines]
+    missing = [key for key in NEEDED if not getattr(file, key)]
+    if missing:
+        raise ConfigError(f"{full_name}: {missing[0]} is missing; a published table has {', '.join(NEEDED)}")
+    lines = [{"measured": file.measured, **line} for line in file.cells]
+    try:
+        check_lines(file, lines, PRINTED_KEYS | paper.keys)
+        return _item(paper, file, lines, full_name, profile)
+    except ConfigError as error:
+        raise ConfigError(f"{full_name}: {error}") from None
+
+
+def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, profile: str) -> Item:
+    """Build the item of these lines. Raise ConfigError."""
+    every = [PrintedEntry(paper=paper, file=file, line=line, profile=profile) for line in lines]
     entries = [entry for entry in every if "not_yet" not in entry.line]
     printed: dict[str, Cell] = {}  # entries that are printed twice, or that a stand-in makes equal, are there once
     for entry in entries:
         if entry.label not in printed:
             printed[entry.label] = entry.cell()
+    name = full_name.partition("/")[2]
     cells = (*printed.values(), *paper.additions(name, tuple(printed.values())))
-    cells = (*cells, *_controls(full_name, file, tuple(printed.values())))
-    on_accuracy = file["metrics"][0].startswith((ACCURACY, "rounds_to/"))
-    if paper.bounded and on_accuracy and "cells_of" not in file:  # else bounded in the other item
+    cells = (*cells, *_controls(file, tuple(printed.values())))
+    on_accuracy = file.metrics[0].startswith((ACCURACY, "rounds_to/"))
+    if paper.bounded and on_accuracy and not file.cells_of:  # else bounded in the other item
         cells = (*cells, *bounds(cells))
-    claims = claims_of(file, {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line})
+    data_names = {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line}
     stand_ins = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
-    check_labels(full_name, claims, [cell.label for cell in cells])
     data_of_item = entries[0].printed_data
-    return Item(
+    return item_from(
+        file,
+        cells,
+        claims_of(file.claims, data_names),
         name=full_name,
-        title=file["title"] + (f" (stand-in: {', '.join(stand_ins)})" if stand_ins else ""),
+        title=file.title + (f" (stand-in: {', '.join(stand_ins)})" if stand_ins else ""),
         profile=profile,
-        cells=cells,
         shown=tuple(entry.shown(data_of_item) for entry in every if "not_yet" in entry.line),
-        claims=claims,
-        seeds=file.get("runs") or paper.seeds.get(profile, file["seeds"]),
+        seeds=file.runs or paper.seeds.get(profile, file.seeds),
         notes=tuple(_notes(paper, full_name, file, entries)),
-        metrics=tuple(file["metrics"]),
-        rows=tuple(file["rows"]),
-        columns=tuple(file["columns"]),
-        drawing=drawing_of(file),
-        margin=file.get("margin"),
+        rows=file.rows,
+        columns=file.columns,
         confirms_from=paper.confirms_from,
+    )
+
+
+def item_from(file: TableFile, cells: Sequence[Cell], claims: tuple[Claim, ...], **more: Any) -> Item:
+    """Build the item of a file with these cells and claims. Raise ConfigError for a claim on a label of no cell."""
+    labels = [cell.label for cell in cells]
+    for claim in claims:
+        for label in claim.labels:
+            if label not in labels:
+                raise ConfigError(f"claim {claim.name!r}: no cell {label!r}; {nearest(label, labels)}")
+    return Item(
+        cells=tuple(cells), claims=claims, metrics=file.metrics, drawing=file.figure, margin=file.margin, **more
     )
 
 
@@ -218,11 +238,11 @@ class Control:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class PrintedEntry:
     """A printed line under one profile."""
 
     paper: Paper
-    file: Mapping[str, Any]
+    file: TableFile
     line: Line
     profile: str
 
@@ -246,7 +266,7 @@ class Entry:
     @property
     def keys(self) -> list[str]:
         """The keys that name its row and column."""
-        return [key for key in (*self.file["rows"], *self.file["columns"]) if key in self.line]
+        return [key for key in (*self.file.rows, *self.file.columns) if key in self.line]
 
     @cached_property
     def factors(self) -> dict[str, Factor]:
@@ -272,28 +292,30 @@ class Entry:
         computed = {**COMPUTED, **self.paper.computed}
         setting = {key: self.factors.get(key, self.word(key)) for key in self.printed_factors}
         role: Literal["published", "quoted", "partition"] = "quoted" if self.line.get("also_quoted") else "published"
-        if self.file.get("figure", {}).get("kind") == "class_counts":
+        if self.file.figure is not None and self.file.figure.kind == "class_counts":
             role = "partition"
         return Cell(
             label=self.label,
             setting={"method": self.line["method"], **setting},
             experiment=self.experiment,
-            published=_printed(self.file, self.line),
+            published=printed_of(self.file, self.line, self.file.seeds or 1),
             printed_at=self.printed_at,
-            computed={name: computed[name](self.experiment) for name in self.file.get("computed", ())},
+            computed={name: computed[name](self.experiment) for name in self.file.computed},
             role=role,
-            note="; ".join(self._notes()),
+            note=note_of(self.line),
         )
 
-    def shown(self, data_of_item: str) -> Shown:
+    def shown(self, data_of_item: str) -> ItemEntry:
         """The line as one that nothing is trained for. `data_of_item`: the data set of a line that names none."""
         words: dict[str, Any] = {key: WORDS.get(self.line[key], self.line[key]) for key in ("method", *self.keys)}
         label = str(self.line.get("label", "/".join(str(self.line[key]) for key in self.keys)))
         data = str(self.line.get("data") or getattr(self.paper.setting, "data", ""))
         label = label.replace("{data}", str(WORDS.get(data, data)))
         printed_at = {"data": WORDS.get(data, data) if data else data_of_item}
-        published = _printed(self.file, self.line)
-        return Shown(label=label, setting=words, published=published, printed_at=printed_at, note=self.line["not_yet"])
+        published = printed_of(self.file, self.line, self.file.seeds or 1)
+        return ItemEntry(
+            label=label, setting=words, published=published, printed_at=printed_at, note=self.line["not_yet"]
+        )
 
     @property
     def printed_data(self) -> str:
@@ -325,17 +347,17 @@ class Entry:
         words = {key: WORDS.get(value, value) if isinstance(value, str) else value for key, value in differing.items()}
         return {"data": self.printed_data, **words}
 
-    def _notes(self) -> Iterator[str]:
-        if self.line.get("note"):
-            yield self.line["note"]
-        if self.line.get("quoted"):
-            yield f"the paper quotes its number from {self.line['source']}"
+
+def note_of(line: Line) -> str:
+    """Write what a reader has to know of a line."""
+    quoted = f"the paper quotes its number from {line['source']}" if line.get("quoted") else ""
+    return "; ".join(filter(None, (line.get("note", ""), quoted)))
 
 
-def _controls(item: str, file: Mapping[str, Any], cells: Sequence[Cell]) -> Iterator[Cell]:
-    """Not of a cell that has these fields already, such as a stand-in's."""
-    for number, table in enumerate(file.get("controls", ())):
-        where = f"{item}: controls[{number}]"
+def _controls(file: TableFile, cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Build the file's controls; not of a cell that has these fields already, such as a stand-in's."""
+    for number, table in enumerate(file.controls):
+        where = f"controls[{number}]"
         control = from_plain(Control, table, where)
         of = [cell for cell in cells if control.is_of(cell)]
         if not of:
@@ -344,38 +366,38 @@ def _controls(item: str, file: Mapping[str, Any], cells: Sequence[Cell]) -> Iter
         yield from (added for cell, added in beside if added.experiment != cell.experiment)
 
 
-def _printed(file: Mapping[str, Any], line: Line) -> dict[str, Printed]:
-    """By metric: `value` and `spread` are of the first; each goes by the last word of its name ("auroc = 94.2")."""
-    first, *_ = metrics = file["metrics"]
-    words = {metric: metric.rpartition("/")[2] for metric in metrics}
+def printed_of(file: TableFile, line: Line, runs: int) -> dict[str, Printed]:
+    """Read the published numbers by metric: `value` and `spread` are of the first; each goes by the last word of its
+    name ("auroc = 94.2"). `runs`: that they are means of. Raise ConfigError."""
+    first = file.metrics[0]
+    words = {metric: metric.rpartition("/")[2] for metric in file.metrics}
     values = {metric: line[word] for metric, word in words.items() if word in line}
     if "value" in line:
         values = {first: line["value"], **values}
     spread = {first: line.get("spread")}
-    return {metric: Printed(value=v, spread=spread.get(metric), runs=file["seeds"]) for metric, v in values.items()}
+    for key, value in (*values.items(), ("spread", line.get("spread", 0.0))):
+        read_as(float, value, f"a cell: {key}")
+    return {metric: Printed(value=v, spread=spread.get(metric), runs=runs) for metric, v in values.items()}
 
 
-def _notes(paper: Paper, name: str, file: Mapping[str, Any], entries: Sequence[Entry]) -> Iterator[str]:
+def _notes(paper: Paper, name: str, file: TableFile, entries: Sequence[PrintedEntry]) -> Iterator[str]:
     """Notes at the foot of the item, each once."""
     stand_ins = [entry.stand_in for entry in entries if entry.stand_in]
     if stand_ins:
         yield from dict.fromkeys(note for stand_in in stand_ins for note in stand_in.notes)
     else:
-        yield from file["notes"]
+        yield from file.notes
     yield from dict.fromkeys(SELECTIONS[entry.experiment.evaluation.selection] for entry in entries)
     yield from paper.notes_on_variants(name, entries[0].profile)
 
 
-def _check_keys(paper: Paper, file: Mapping[str, Any], lines: Iterable[Line]) -> None:
-    metrics = {metric.rpartition("/")[2] for metric in file["metrics"]}
-    known = LINE_KEYS | paper.keys | metrics | {*file["rows"], *file["columns"]}
+def check_lines(file: TableFile, lines: Iterable[Line], more: Iterable[str]) -> None:
+    """Raise ConfigError for a key that no line has. `more`: those that the file's lines have in addition."""
+    words = {metric.rpartition("/")[2] for metric in file.metrics}
+    known = {*LINE_KEYS, *more, *words, *file.rows, *file.columns}
     for line in lines:
-        check_keys(f"{paper.name}/{file['item']}: a cell", line, known)
-
-
-def check_labels(item: str, claims: Iterable[Claim], labels: Sequence[str]) -> None:
-    """Raises ConfigError for a claim on a label that no cell has."""
-    for claim in claims:
-        for label in claim.labels:
-            if label not in labels:
-                raise ConfigError(f"{item}: claim {claim.name!r}: no cell {label!r}; {nearest(label, labels)}")
+        check_keys("a cell", line, known)
+        for key in ("note", "not_yet", "source"):
+            read_as(str, line.get(key, ""), f"a cell: {key}")
+        if line.get("quoted") and not line.get("source"):
+            raise ConfigError('a cell: quoted: the source is missing; write source = "..."')

@@ -39,6 +39,7 @@ def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
             "hash": environment.data.content_hash,
             "note": environment.data.note,
             "partition": environment.split.hash(),
+            "class_counts": environment.class_counts,
         },
     }
 

@@ -110,6 +110,11 @@ class RunRecord:
     def data_hash(self) -> str | None:
         return cast(str | None, self.manifest.get("data", {}).get("hash"))
 
+    @property
+    def class_counts(self) -> Mapping[str, Any]:
+        """Images of each class at the holders, as `Environment.class_counts`; empty in an older record."""
+        return cast(Mapping[str, Any], self.manifest.get("data", {}).get("class_counts", {}))
+
     def summary(self, metric: str) -> Mapping[str, float]:
         """{"mean", "median"} over all rounds that measured it; empty where none did."""
         if metric in self.summaries:

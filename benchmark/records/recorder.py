@@ -15,7 +15,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from benchmark.diagnostics.exchange import Exchange
+from benchmark.diagnostics.communication import CommunicationSummary
 from benchmark.errors import CannotWrite
 from benchmark.experiment import Experiment, to_json
 from benchmark.federated.module import FederatedModule
@@ -23,11 +23,11 @@ from benchmark.files import json_bytes, put_once, remove_temporaries, replacing,
 from benchmark.methods.protocol import Weights
 from benchmark.numerics import CURRENT, numerics_of
 from benchmark.records import state
-from benchmark.records.claim import Claim
 from benchmark.records.cpu_clock import CpuClock
 from benchmark.records.identity import INITIAL_WEIGHTS, read_manifest
 from benchmark.records.record import PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest, run_name
 from benchmark.records.result import result_of
+from benchmark.records.run_lock import RunLock
 from benchmark.records.state import RunState
 from benchmark.records.wandb_mirror import agents_run
 
@@ -42,17 +42,17 @@ UNFINISHED_FILES = (state.NAME, PROGRESS, "checkpoints")  # which a finished run
 class Recorder(pl.Callback):
     """Saves a run after its first round and then by the clock, and publishes its result.
 
-    It looks for its claim before it writes, and raises ClaimLost. Any method that writes raises CannotWrite.
+    It looks for its lock before it writes, and raises RunLockLost. Any method that writes raises CannotWrite.
     """
 
     def __init__(
-        self, claim: Claim, experiment: Experiment, resumed: RunState | None = None, clock: CpuClock | None = None
+        self, lock: RunLock, experiment: Experiment, resumed: RunState | None = None, clock: CpuClock | None = None
     ) -> None:
         """`resumed`: the state to go on from. `clock` runs since the run was begun, so that the first round's CPU time
         holds what went into the data."""
-        self.folder, self.experiment, self._claim = claim.folder, experiment, claim
+        self.folder, self.experiment, self._lock = lock.folder, experiment, lock
         self._state, self._lines = resumed, list(resumed.lines) if resumed else []
-        self.exchange = Exchange(resumed.exchange if resumed else None)  # a callback of its own
+        self.exchange = CommunicationSummary(resumed.exchange if resumed else None)  # a callback of its own
         self._saved = self.rounds_done  # the last round that is on disk
         self._next_save = 0.0  # what saving costs, or that it cannot be, shows after the first round
         self._round_started = time.monotonic()
@@ -65,7 +65,7 @@ class Recorder(pl.Callback):
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
         """Write what is known before the first round, and remove what an attempt before it left."""
-        self._claim.check()
+        self._lock.check()
         remove_temporaries(self.folder)
         if self._state is None:
             if any((self.folder / name).exists() for name in OLD_FILES):
@@ -85,7 +85,7 @@ class Recorder(pl.Callback):
             "from_round": self.rounds_done,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             **{name: manifest.get(name) for name in ATTEMPT_ENTRIES},
-            "after": self._claim.after,
+            "after": self._lock.after,
             "wandb": agents_run(os.environ),
         }
         known = {name: value for name, value in attempt.items() if value is not None}
@@ -131,11 +131,11 @@ class Recorder(pl.Callback):
 
     def save(self) -> None:
         """Put the last finished round on disk, if it is not there."""
-        self._claim.check()
+        self._lock.check()
         if self._state is None or self._state.round == self._saved:
             return
         started = time.monotonic()
-        state.save(self.folder, self._state, run_name(self.experiment), self._claim.check)
+        state.save(self.folder, self._state, run_name(self.experiment), self._lock.check)
         self._write_progress()
         ended = time.monotonic()
         self._saved = self._state.round
@@ -149,7 +149,7 @@ class Recorder(pl.Callback):
         Where another process was faster, its rounds and its result stay, and are returned. What only an unfinished run
         needs is removed.
         """
-        self._claim.check()
+        self._lock.check()
         for name, weights in (models or {}).items():
             _export(self.folder, name, weights)
         rounds = put_once(self.folder / ROUNDS, "".join(self._lines).encode())
@@ -162,13 +162,13 @@ class Recorder(pl.Callback):
             error=error,
         )
         result["digest"] = run_digest(self.folder, result)
-        self._claim.check()
+        self._lock.check()
         published: dict[str, Any] = json.loads(put_once(self.folder / RESULT, json_bytes(result)))
         remove(self.folder, UNFINISHED_FILES)
         return published
 
     def _write_progress(self) -> None:
-        with replacing(self.folder / PROGRESS, self._claim.check) as file:
+        with replacing(self.folder / PROGRESS, self._lock.check) as file:
             file.write("".join(self._lines).encode())
 
 

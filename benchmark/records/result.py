@@ -20,8 +20,8 @@ def result_of(
 ) -> dict[str, Any]:
     """Build the result without its digest.
 
-    `status`: done or diverged, by which `error`. `exchange`: who sent what, `Exchange.summary`. `cpu_seconds_after`:
-    since the last round's line.
+    `status`: done or diverged, by which `error`. `exchange`: who sent what (diagnostics/communication.py).
+    `cpu_seconds_after`: since the last round's line.
     """
     wall_seconds = sum(line["time/round_seconds"] for line in rounds)
     cpu_seconds = sum(line["time/cpu_seconds"] for line in rounds) + cpu_seconds_after

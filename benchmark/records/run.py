@@ -18,7 +18,6 @@ from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule, fit
 from benchmark.federated.processes import load_ahead
 from benchmark.records import state
-from benchmark.records.claim import PATIENCE, ClaimLost, claimed, refuse_if_held
 from benchmark.records.cpu_clock import CpuClock
 from benchmark.records.identity import (
     INITIAL_WEIGHTS,
@@ -33,6 +32,7 @@ from benchmark.records.identity import (
 from benchmark.records.provenance import manifest
 from benchmark.records.record import measurements, read_result, run_name
 from benchmark.records.recorder import UNFINISHED_FILES, Recorder, remove
+from benchmark.records.run_lock import PATIENCE, RunLockLost, locked, refuse_if_held
 from benchmark.records.state import RunState
 
 GOES_ON = "the same command goes on from there"
@@ -69,7 +69,7 @@ def run(
         print(f"fssl: {reason}", file=sys.stderr)
     if (finished := _finished(folder)) is not None:
         return finished
-    refuse_if_held(folder, patience)  # before time goes into data; `claimed` is what decides
+    refuse_if_held(folder, patience)  # before time goes into data; `locked` is what decides
     stop, clock = stopping.StopOnSignal(), CpuClock()
     try:
         with stop.listening():
@@ -78,7 +78,7 @@ def run(
                 load_ahead()  # while data are prepared
             computed_from = {"sources": all_sources(here), INITIAL_WEIGHTS: initial_weights(here)}
             environment = prepare(experiment)
-            with claimed(folder, patience=patience) as claim:
+            with locked(folder, patience=patience) as lock:
                 if seed_folder(runs, here) != folder:
                     raise RunningElsewhere(f"{folder}: another process began it on other data or code; call again")
                 if (finished := _finished(folder)) is not None:  # by another process, which was at it until now
@@ -87,7 +87,7 @@ def run(
                 if resumed:
                     engine = engine.as_recorded(read_manifest(folder))
                 chosen = build_engine(engine, environment)
-                recorder = Recorder(claim, experiment, resumed, clock)
+                recorder = Recorder(lock, experiment, resumed, clock)
                 with contextlib.closing(chosen):
                     recorder.begin({**manifest(environment, chosen), **computed_from, **begun_under()})
                     module = FederatedModule(
@@ -136,7 +136,7 @@ def _train(
         raise
     except BaseException:
         signal = stopping.received()  # also where a worker's end came first: the signal went to the whole group
-        with contextlib.suppress(*(() if signal else (CannotWrite, ClaimLost))):  # the first reason counts
+        with contextlib.suppress(*(() if signal else (CannotWrite, RunLockLost))):  # the first reason counts
             recorder.save()
         if signal is None:
             raise

@@ -47,11 +47,16 @@ EXPERIMENT: Wanted = {
     "seed": "a whole number",
 }
 _CODE: Mapping[str, Wanted] = {"commit": "text", "changes??": "text"}
+_COUNTS: Wanted = {
+    "server": ["a whole number"],
+    "clients?": [["a whole number"]],
+    "labelled?": [["a whole number"]],
+}
 MANIFEST: Wanted = {
     "code": _CODE,
     "packages": {"*": "text"},
     "hardware?": {"processor??": "text", "model??": "text"},
-    "data": {"name": "text", "hash": "text", "partition": "text", "note?": "text"},
+    "data": {"name": "text", "hash": "text", "partition": "text", "note?": "text", "class_counts?": _COUNTS},
     "engine": {"name": "text", "threads": "a whole number", "workers??": "a whole number"},
     "attempts?": [
         {

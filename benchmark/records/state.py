@@ -32,7 +32,7 @@ class RunState:
     state: State
     lines: tuple[str, ...]  # of rounds.jsonl, each with its end of line
     measured: Mapping[str, int]  # `record.measurements`: all rounds measure the same
-    exchange: Mapping[str, Any]  # `Exchange.summary` so far
+    exchange: Mapping[str, Any]  # `CommunicationSummary.summary` so far
 
     @property
     def round(self) -> int:

@@ -19,7 +19,7 @@ from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, Diverged, FsslError, Stopped, one_line
 from benchmark.experiment import NUMERICS, from_record
 from benchmark.numerics import CURRENT, numerics_in_words
-from benchmark.records import claim, state
+from benchmark.records import run_lock, state
 from benchmark.records.identity import changed_inputs, own_names
 from benchmark.records.provenance import equal_bits_expected
 from benchmark.records.record import RunRecord, metrics_in, read_run, run_folder
@@ -138,8 +138,8 @@ def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
 
 
 def _unfinished_faults(folder: Path, run: str) -> Iterator[str]:
-    if claim.read(folder) == {}:
-        yield f"{claim.NAME}: is damaged; its heartbeat counts"
+    if run_lock.read(folder) == {}:
+        yield f"{run_lock.NAME}: is damaged; its heartbeat counts"
     try:
         state.load(folder, run)
     except (ConfigError, DataError) as error:
@@ -154,12 +154,14 @@ def equal(left: Any, right: Any, tolerance: float) -> bool:
 
 
 def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
-    """Hashes of data and partitions, computed again; and the sets of which these files are not here."""
+    """Hashes of data and partitions and the classes that holders have, computed again; and the sets of which these
+    files are not here."""
     from benchmark.federated.environment import prepare
 
     faults, absent = [], set()
     sets: dict[str, DataSet] = {}
     computed: dict[object, Mapping[str, str]] = {}
+    classes: dict[object, Mapping[str, Any]] = {}
     records = list(records)
     trained_on = {(run.cell_key, run.seed, run.data_hash) for run in records}
     for record in records:
@@ -174,6 +176,7 @@ def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
                 sets[name] = sets[name] if name in sets else load(name)
                 here = prepare(experiment.with_seed(record.seed), data=sets[name])
                 computed[key] = {"hash": here.data.content_hash, "partition": here.split.hash(), "note": here.data.note}
+                classes[key] = here.class_counts
         except FsslError:  # `record_faults` reports what is wrong with the experiment
             continue
         notes = (record.data_note, computed[key]["note"])
@@ -189,6 +192,8 @@ def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
             recorded, right = record.manifest.get("data", {}).get(what), computed[key][what]
             if record.manifest and recorded != right:
                 faults.append(f"{record.path}: manifest.json: data.{what} is {recorded}; computed again {right}")
+        if record.class_counts not in ({}, classes[key]):
+            faults.append(f"{record.path}: manifest.json: data.class_counts are not those of these data")
     return faults, absent
 
 

@@ -13,11 +13,11 @@ from math import fsum
 from statistics import fmean
 
 from benchmark.papers.bounds import bound_of
-from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Claim, Family, Item
+from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Claim, ClaimFamily, Item
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.cell_results import CellResult, Records, cell_result, ends_and_bound, typically_below
 from benchmark.verdicts.families import families_in, family_of, first_seed_of, hash_of
 from benchmark.verdicts.metrics import fell_from_its_best, gain_at_end, never_reached
-from benchmark.verdicts.results import CellResult, Records, cell_result, ends_and_bound, typically_below
 from benchmark.verdicts.room import room_of
 from benchmark.verdicts.rule import BELOW_BOUND, SEEDS, STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast
@@ -44,7 +44,7 @@ class Evidence:
     devices: Mapping[int, str] = field(default_factory=dict)  # seed that lacks runs -> the device they have to be of
     room: float | None = None  # see room.py
     hash: str = ""
-    family: Family = Family()  # that its runs were begun under, or will be
+    family: ClaimFamily = ClaimFamily()  # that its runs were begun under, or will be
     first: int = CONFIRMING.start  # of the seeds that judge it
     hundred: int = 1  # of the paper's hundreds of confirming seeds
 
@@ -190,9 +190,9 @@ def _collapsed(
     return collapsed
 
 
-def _families(item: Item, records: Records) -> dict[int, Family]:
+def _families(item: Item, records: Records) -> dict[int, ClaimFamily]:
     """The paper's families that have confirming runs, by their first seed; the records' own come first."""
-    families: dict[int, Family] = {}
+    families: dict[int, ClaimFamily] = {}
     for cell in item.cells:
         for seed, run in records.get(cell.cell_key, {}).items():
             if seed in CONFIRMING and (family := families_in(run.manifest).get(item.family)) is not None:

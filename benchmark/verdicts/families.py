@@ -17,7 +17,7 @@ from typing import Any
 from benchmark.errors import ConfigError, FsslError
 from benchmark.experiment import Experiment
 from benchmark.files import read_json, write_atomically
-from benchmark.papers.item import CONFIRMING, Claim, Family, Item
+from benchmark.papers.item import CONFIRMING, Claim, ClaimFamily, Item
 from benchmark.papers.items import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.records.copies import read_copy, reference_folders
@@ -39,7 +39,7 @@ class Declared:
 
     name: str  # what manifests call it: "ssfl demo", "ssfl-printed gpu"
     keys: frozenset[str]  # of its cells
-    claims: Family
+    claims: ClaimFamily
     # The first claim on each contrast: one that several items have is judged once. Empty for what was noted by a user.
     owners: Mapping[object, tuple[Item, Claim]] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ def declared_by(items: Sequence[Item]) -> Declared:
     others = tuple(claim for is_main, claim in judged if not is_main)
     cells = {cell.cell_key for item in items for cell in item.cells}
     chosen = {run.cell_key for item in items for choice in item.choices for run in choice.finals.values()}
-    claims = Family(main=main, others=others)
+    claims = ClaimFamily(main=main, others=others)
     return Declared(name=items[0].family, keys=frozenset(cells | chosen), claims=claims, owners=owners)
 
 
@@ -109,7 +109,7 @@ def _own_families(results: Path) -> Iterator[Declared]:
     """Raises DataError."""
     for noted in map(noted_own, own_files(results)):
         if noted["main"] or noted["others"]:
-            claims = Family(main=tuple(noted["main"]), others=tuple(noted["others"]))
+            claims = ClaimFamily(main=tuple(noted["main"]), others=tuple(noted["others"]))
             yield Declared(name=noted["name"], keys=frozenset(noted["keys"]), claims=claims)
 
 
@@ -172,10 +172,10 @@ def _families_judged_by(cell_key: str, profile: str, seed: int) -> list[Declared
     return [of for (_, first), of in families if seed >= first and of.owners and cell_key in of.keys]
 
 
-def families_in(manifest: Mapping[str, Any]) -> dict[str, Family]:
+def families_in(manifest: Mapping[str, Any]) -> dict[str, ClaimFamily]:
     """The families under which a run began, by name; none for runs that do not confirm."""
     return {
-        name: Family(main=tuple(family["main"]), others=tuple(family["others"]))
+        name: ClaimFamily(main=tuple(family["main"]), others=tuple(family["others"]))
         for name, family in manifest.get("claims", {}).items()
     }
 
@@ -188,12 +188,12 @@ def first_seed_of(seed: int) -> int:
     return seed - seed % SEEDS
 
 
-def closed(item: Item, results: Path) -> dict[int, Family]:
+def closed(item: Item, results: Path) -> dict[int, ClaimFamily]:
     """The families of the item's paper at its profile that have runs, by their first seed."""
     return _closed(results, family_items(item))
 
 
-def family_of(item: Item, claim: Claim, families: Mapping[int, Family]) -> tuple[int, Family]:
+def family_of(item: Item, claim: Claim, families: Mapping[int, ClaimFamily]) -> tuple[int, ClaimFamily]:
     """The first seed and the family of the runs that judge the claim: its closed family's, or the next hundred."""
     for first, family in sorted(families.items()):
         if hash_of(item, claim) in family:
@@ -204,15 +204,15 @@ def family_of(item: Item, claim: Claim, families: Mapping[int, Family]) -> tuple
     return following, _without_earlier(family_items(item).claims, families, following)
 
 
-def _without_earlier(family: Family, families: Mapping[int, Family], first: int) -> Family:
+def _without_earlier(family: ClaimFamily, families: Mapping[int, ClaimFamily], first: int) -> ClaimFamily:
     """The family without the claims that earlier hundreds judge."""
     for start, earlier in families.items():
         family = family.without(earlier) if start < first else family
     return family
 
 
-def _closed(results: Path, declared: Declared) -> dict[int, Family]:
-    families: dict[int, Family] = {}
+def _closed(results: Path, declared: Declared) -> dict[int, ClaimFamily]:
+    families: dict[int, ClaimFamily] = {}
     for first, path in _confirming_runs(results, declared.keys):
         if first not in families and (family := families_in(_manifest(path)).get(declared.name)) is not None:
             families[first] = family

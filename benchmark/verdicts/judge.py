@@ -28,12 +28,12 @@ from typing import Literal, TypeAlias
 
 from scipy.special import betaincinv, nctdtrinc, stdtrit
 
-from benchmark.papers.item import CONFIRMING, Claim, Family, Item
+from benchmark.papers.item import CONFIRMING, Claim, ClaimFamily, Item
 from benchmark.papers.table import COMPUTED
+from benchmark.verdicts.cell_results import Records, cell_result
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, evidence
 from benchmark.verdicts.families import owner
 from benchmark.verdicts.looks import errors, smallest_look
-from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.room import is_short
 from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, ROOM, RUNS_FALL
 from benchmark.verdicts.signed_ranks import DIGITS, Interval, interval, median_interval, sign_test, typical
@@ -142,7 +142,7 @@ class Reading:
 def judge(item: Item, records: Records) -> list[Judged]:
     """Every claim of the item, in the item's order. Raises KeyError for a claim on a label the item does not have."""
     judged: dict[int, Judged] = {}
-    families: dict[tuple[int, Family], dict[int, Evidence]] = {}
+    families: dict[tuple[int, ClaimFamily], dict[int, Evidence]] = {}
     for number, claim in enumerate(item.claims):
         place, owned = owner(item, claim)
         seen = evidence(item, records, claim)
@@ -168,7 +168,7 @@ def family_error(hundred: int) -> float:
     return FAMILY_ERROR if hundred == 1 else FAMILY_ERROR / 2**hundred
 
 
-def decide(claims: Sequence[Evidence], family: Family, hundred: int = 1) -> list[tuple[Reading, float]]:
+def decide(claims: Sequence[Evidence], family: ClaimFamily, hundred: int = 1) -> list[tuple[Reading, float]]:
     """For each of an item's claims in a family: what its looks say, and the error at which they judged it."""
     error = family_error(hundred)
     half = error / 2 if family.main and family.others else error

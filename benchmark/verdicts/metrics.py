@@ -89,7 +89,7 @@ def millions(record: RunRecord) -> float | None:
     return None if up is None or down is None else (up + down) / 4e6
 
 
-# What was exchanged in a run ("exchange" in its result, benchmark/diagnostics/exchange.py), for FedSwitch's Table 1.
+# What a run exchanged ("exchange" in its result, benchmark/diagnostics/communication.py), for FedSwitch's Table 1.
 
 OF_OTHERS = {"helpers"}  # what a client receives that other clients made, and that the server only passed on
 

@@ -11,8 +11,8 @@ from typing import Protocol
 from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import CONFIRMING, PILOTS, Claim, Item
+from benchmark.verdicts.cell_results import Records, cell_result
 from benchmark.verdicts.judge import DECIDED, Judged, Verdict
-from benchmark.verdicts.results import Records, cell_result
 from benchmark.verdicts.signed_ranks import typical
 from benchmark.verdicts.statistics import contrast, in_unit
 

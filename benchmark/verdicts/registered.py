@@ -1,6 +1,7 @@
 """Whether confirmatory runs began under a rule and under claims that existed then.
 
-checks.py compares the claims that runs of one seed block name with each other; here they are compared with the papers'.
+`troubles_of_claims` compares the claims that runs of one seed block name with each other, and
+`troubles_of_registration` compares them with the papers'.
 """
 
 from collections import defaultdict
@@ -11,13 +12,13 @@ from functools import cache
 from pathlib import Path
 
 from benchmark.errors import DataError
-from benchmark.papers.item import CONFIRMING, Family
+from benchmark.papers.item import CONFIRMING, ClaimFamily
 from benchmark.papers.items import ITEMS
 from benchmark.papers.scale import PROFILES
 from benchmark.records.copies import COMMITTED, read_copy
-from benchmark.records.history import LEEWAY, started_at
+from benchmark.records.git_history import LEEWAY, started_at
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.families import Declared, families_at, families_in, first_seed_of
+from benchmark.verdicts.families import Declared, families_at, families_in, families_of, first_seed_of
 from benchmark.verdicts.rule import RULE_VERSION, rule
 
 # The hash of `rule.constants` in each earlier version that manifests have. A new version adds the one before it.
@@ -38,6 +39,26 @@ def troubles_of_registration(records: Iterable[RunRecord]) -> list[str]:
     confirmatory = [record for record in records if record.seed in CONFIRMING and record.manifest]
     troubles = [f"{record.path}: manifest.json: {fault}" for record in confirmatory for fault in _faults(record)]
     return [*troubles, *_without_claims(confirmatory), *_without_seeds(confirmatory)]
+
+
+def troubles_of_claims(records: Iterable[RunRecord]) -> list[str]:
+    """Confirming runs that did not begin under their papers' claims, or under others than their hundred of seeds."""
+    troubles = []
+    families: dict[tuple[str, int], tuple[ClaimFamily, Path]] = {}
+    for record in records:
+        if record.seed not in CONFIRMING or not record.manifest:
+            continue
+        noted = families_in(record.manifest)
+        wanted = families_of(record.cell_key, str(record.experiment.get("profile")), record.seed)
+        for name in sorted(wanted - noted.keys()):
+            troubles.append(
+                f"{record.path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm"
+            )
+        for name, family in noted.items():
+            first, other = families.setdefault((name, first_seed_of(record.seed)), (family, record.path))
+            if family != first:
+                troubles.append(f"{record.path}: manifest.json: other claims of {name} than {other} was begun under")
+    return troubles
 
 
 def _faults(record: RunRecord) -> Iterator[str]:
@@ -117,9 +138,9 @@ def _wanted(name: str, profile: str, first: int, begun: datetime | None) -> Mapp
 
 
 @cache
-def _committed(name: str, profile: str) -> Mapping[int, Family]:
+def _committed(name: str, profile: str) -> Mapping[int, ClaimFamily]:
     """The family as this suite's committed runs have it, by the first seed of the block."""
-    families: dict[int, Family] = {}
+    families: dict[int, ClaimFamily] = {}
     keys = sorted({key for declared in _of_name(name, profile).values() for key in declared.keys})
     for key in keys:
         for path in sorted((COMMITTED / "reference" / key).glob("seed=[1-9][0-9][0-9].json.gz")):
@@ -129,7 +150,7 @@ def _committed(name: str, profile: str) -> Mapping[int, Family]:
     return families
 
 
-def _family_in(path: Path, name: str) -> Family | None:
+def _family_in(path: Path, name: str) -> ClaimFamily | None:
     try:
         return families_in(read_copy(path).manifest).get(name)
     except DataError:  # `fssl verify` reports it

@@ -18,7 +18,7 @@ from statistics import median
 from benchmark.methods.central import Central
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, Cell, Claim, Item
-from benchmark.verdicts.results import Records, cell_result
+from benchmark.verdicts.cell_results import Records, cell_result
 from benchmark.verdicts.rule import ROOM
 
 ENDPOINTS = ("last", "end", "speed", "throughout")

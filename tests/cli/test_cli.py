@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from benchmark.cli.list import _item
-from benchmark.cli.main import VERBS, WITHDRAWN, parser
+from benchmark.cli.main import VERBS, parser
 from benchmark.cli.run import _nothing_kept, resolve
+from benchmark.cli.withdrawn import WITHDRAWN
 from benchmark.data.datasets import DATASETS
 from benchmark.errors import Stopped
 from benchmark.methods.registry import METHODS

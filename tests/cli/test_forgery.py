@@ -11,7 +11,7 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.cli.verify import further_troubles
-from benchmark.records import history
+from benchmark.records import git_history
 from benchmark.records.copies import copied, copy_digest, copy_of
 from benchmark.records.record import RunRecord
 from benchmark.sharing.bundle import write
@@ -192,11 +192,11 @@ def test_most_edits_are_refused() -> None:
 
 def test_without_a_history_commits_are_not_compared_and_it_is_said(honest: Copies, monkeypatch) -> None:
     of_all("manifest", "code", "commit", to="0" * 40)(copies := copy.deepcopy(honest))
-    monkeypatch.setattr(history, "commit_times", lambda: None)
-    assert further_troubles(records_of(copies)) == ([], {history.WITHOUT_HISTORY})
-    of_all("manifest", "code", "commit", to=history.UNKNOWN)(copies)
+    monkeypatch.setattr(git_history, "commit_times", lambda: None)
+    assert further_troubles(records_of(copies)) == ([], {git_history.WITHOUT_HISTORY})
+    of_all("manifest", "code", "commit", to=git_history.UNKNOWN)(copies)
     of_all("manifest", "attempts", to=[{"from_round": 0, "started": "2026-11-27T00:00:00Z"}])(copies)
-    assert further_troubles(records_of(copies)) == ([], {history.WITHOUT_GIT})
+    assert further_troubles(records_of(copies)) == ([], {git_history.WITHOUT_GIT})
 
 
 # Runs that nobody can train here

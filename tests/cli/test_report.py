@@ -16,7 +16,6 @@ import pytest
 
 from benchmark.cli import report, reproduce
 from benchmark.cli.main import main
-from benchmark.cli.own_runs import with_own
 from benchmark.errors import CannotWrite
 from benchmark.experiment import to_json
 from benchmark.papers import items as paper_items
@@ -26,6 +25,7 @@ from benchmark.records.collect import read_once, read_records
 from benchmark.records.copies import write_reference
 from benchmark.records.record import Records, run_folder
 from benchmark.records.run import run
+from reports.own_items import with_own
 from sweeps.plan import plan
 from tests.conftest import ROOT, record_of, tiny_experiment, wait_until
 

@@ -20,7 +20,7 @@ from benchmark.records.copies import copy_digest, write_reference
 from benchmark.records.record import RunRecord, run_digest, run_folder
 from benchmark.records.run import run
 from benchmark.sharing.verify import check_records, data_faults
-from benchmark.verdicts.checks import troubles_of_claims
+from benchmark.verdicts.registered import troubles_of_claims
 from tests.conftest import ROOT, record_of, tiny_experiment
 
 

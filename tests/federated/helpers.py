@@ -12,7 +12,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
-from benchmark.federated.processes import starting
+from benchmark.federated.processes import process_context
 from benchmark.methods.protocol import Weights
 
 FastHere = partial(ReferenceEngine, fast=True)  # what a worker does, in this process
@@ -32,7 +32,7 @@ def weights_after(experiment: Experiment, rounds: int | None = None, environment
 
 def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function returns in a process of its own, forked from one that has loaded torch and nothing else."""
-    with starting() as context, ProcessPoolExecutor(1, context) as executor:
+    with process_context() as context, ProcessPoolExecutor(1, context) as executor:
         return executor.submit(function, *arguments).result()
 
 

@@ -138,10 +138,10 @@ def test_workers_on_cuda_are_started_anew_and_have_the_devices_in_turn(monkeypat
     given: list[tuple[str, bool]] = []
 
     @contextlib.contextmanager
-    def starting(*, fresh: bool = False):
+    def process_context(*, fresh: bool = False):
         yield fresh
 
-    monkeypatch.setattr(process_pool, "starting", starting)
+    monkeypatch.setattr(process_pool, "process_context", process_context)
     monkeypatch.setattr(process_pool, "Worker", lambda fresh, content, device: given.append((str(device), fresh)))
     monkeypatch.setattr(process_pool, "prepare_torch", lambda device, precision: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")

@@ -5,7 +5,7 @@ from multiprocessing import Pipe
 import torch
 
 from benchmark.federated.process_pool import packed, received, send
-from benchmark.federated.processes import starting
+from benchmark.federated.processes import process_context
 from tests.federated.helpers import agree
 
 TENSORS = {
@@ -24,7 +24,7 @@ def answers(pipe) -> None:
 
 
 def test_tensors_keep_values_types_and_layout_between_processes():
-    with starting() as context:
+    with process_context() as context:
         ours, theirs = context.Pipe()
         process = context.Process(target=answers, args=(theirs,))
         process.start()

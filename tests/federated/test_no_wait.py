@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmark.data.augment import Augmentation, Gentle, Weak, make_views
 from benchmark.data.randaugment import RandAugment
-from benchmark.diagnostics.exchange import Exchange
+from benchmark.diagnostics.communication import CommunicationSummary
 from benchmark.federated.engines import ReferenceEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule, fit
@@ -175,7 +175,7 @@ def test_whole_runs_stay_on_the_device(name):
 
     def numbers(module: FederatedModule) -> list[dict[str, float]]:
         noted = Noted(1)
-        fit(module, [noted, Exchange()])
+        fit(module, [noted, CommunicationSummary()])
         return noted.seen
 
     expected = numbers(FederatedModule(environment, ReferenceEngine(environment, fast=True)))

@@ -21,7 +21,7 @@ from benchmark.federated.engines import Engine
 from benchmark.federated.environment import Environment, prepare, weights_of
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.process_pool import ProcessPool
-from benchmark.federated.processes import starting
+from benchmark.federated.processes import process_context
 from benchmark.losses import supervised_loss
 from benchmark.methods.protocol import Job, Key, Limit, Local, Stream, Tree
 from benchmark.methods.shared import StudentUpdate
@@ -250,7 +250,7 @@ def trains(folder: str) -> None:
 
 def test_no_worker_outlives_its_parent(tmp_path):
     """The parent is killed in the middle of a worker's job: the worker is gone within three seconds."""
-    with starting() as context:
+    with process_context() as context:
         parent = context.Process(target=trains, args=(str(tmp_path),))
         parent.start()
     wait_until(lambda: (tmp_path / "0").exists())

@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_a
 from torch import Tensor
 
 from benchmark.federated.evaluate import scores
-from benchmark.federated.ledger import PseudoLabelQuality, summary
+from benchmark.federated.round_metrics import PseudoLabelQuality, summary
 
 # N images, D classes
 

@@ -18,7 +18,7 @@ from benchmark.federated import processes
 
 processes.LOADED = ["textwrap"]
 if __name__ == "__main__":
-    with processes.starting(fresh=FRESH) as context:
+    with processes.process_context(fresh=FRESH) as context:
         process = context.Process(target=time.sleep, args=(60,), daemon=True)
         process.start()
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
@@ -35,7 +35,7 @@ processes.LOADED = ["textwrap"]
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 try:
-    with processes.starting():
+    with processes.process_context():
         os.kill(os.getpid(), signal.NAME)
         time.sleep(0.2)
         print("started")

@@ -282,7 +282,7 @@ def reads_of_a_round(name: str, clients: int) -> int:
         module = FederatedModule(environment, OnAccelerator(environment))
         accelerator.waits.clear()
         module.training_step(1, 0)
-    files = ("federated/ledger", "federated/local", "federated/jobs", "federated/trees", "federated/batches")
+    files = ("federated/round_metrics", "federated/local", "federated/jobs", "federated/trees", "federated/batches")
     return sum(count for place, count in accelerator.waits.items() if place.split(" at ")[1].startswith(files))
 
 

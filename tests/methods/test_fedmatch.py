@@ -14,7 +14,8 @@ from benchmark.data.pooled import gaussian_image
 from benchmark.federated.environment import prepare
 from benchmark.federated.local import load
 from benchmark.federated.trees import tree_bytes
-from benchmark.methods.fedmatch import ClientUpdate, FedMatch, Lambdas, applied, changes, summed
+from benchmark.methods.changed_entries import changed_entries, with_changed_entries
+from benchmark.methods.fedmatch import ClientUpdate, FedMatch, Lambdas, summed
 from benchmark.methods.protocol import Batch, Step
 from benchmark.optimizer import Optimizer
 from tests.federated.helpers import difference, module_of
@@ -49,7 +50,9 @@ def test_helpers_are_the_nearest_seen_clients_every_third_round(setting):
             client, has = job.key.client, job.receives.get("helpers", {})
             wanted = by_distance(client, last)[:2] if round_number % 3 == 0 and client in last else []
             for changed, helper in zip(has.values(), wanted, strict=True):
-                psi = applied(applied(known[str(client)]["psi"], job.receives["psi"]), changed)
+                psi = with_changed_entries(
+                    with_changed_entries(known[str(client)]["psi"], job.receives["psi"]), changed
+                )
                 assert difference(psi, known[str(helper)]["psi"]) <= METHOD.delta_threshold * 1.01
                 helped += 1
         for job, _ in watch.clients(round_number):
@@ -154,15 +157,15 @@ def test_bytes_by_hand(changed, size):
     """A tensor of 8 x 8 entries of four bytes: 256 whole; positions 8 each; bits 8 and 4 each."""
     before = {"w": torch.zeros(8, 8)}
     after = {"w": torch.cat([torch.ones(changed), torch.zeros(64 - changed)]).reshape(8, 8)}
-    assert tree_bytes(changes(before, after, 0.5)) == size
+    assert tree_bytes(changed_entries(before, after, 0.5)) == size
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=80), st.sampled_from([0.0, 0.3, 2.0]))
 def test_entries_that_moved_take_the_new_value_and_others_the_old(pairs, threshold):
     old, new = (torch.tensor(column, dtype=torch.float32) for column in zip(*pairs, strict=True))
     before, after = {"w": old, "same": torch.ones(3)}, {"w": new, "same": torch.ones(3)}
-    sent = changes(before, after, threshold)
-    got = applied(before, sent)["w"]
+    sent = changed_entries(before, after, threshold)
+    got = with_changed_entries(before, sent)["w"]
     far = (new - old).abs() > threshold
     assert torch.equal(got[far], new[far]) and torch.equal(got[~far], old[~far])
     assert "same" not in sent and tree_bytes(sent) <= tree_bytes({"w": new})

@@ -1,6 +1,7 @@
 """The pairs of `PAPER/departures`: each differs in its switch alone, and rests on a cell that other items have."""
 
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.trees import first_not_finite
 from benchmark.papers import items as paper_items
-from benchmark.papers import switches
+from benchmark.papers import published
 from benchmark.papers.items import cell_named
 from benchmark.papers.scale import with_fields
 from benchmark.papers.switches import switches_of
@@ -34,10 +35,10 @@ def test_every_switch_is_at_its_entry_of_the_handwritten_page(paper):
 
 
 def test_a_misspelt_switch_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(switches, "PUBLISHED", tmp_path)
     paper_items.item_of.cache_clear()
-    file = (ROOT / "results" / "published" / "ssfl" / "departures.toml").read_text()
-    (tmp_path / "ssfl").mkdir()
+    shutil.copytree(published.PUBLISHED / "ssfl", tmp_path / "ssfl")
+    file = (tmp_path / "ssfl" / "departures.toml").read_text()
+    monkeypatch.setattr(published, "PUBLISHED", tmp_path)
     (tmp_path / "ssfl" / "departures.toml").write_text(file.replace("entry = 10", "entri = 10", 1))
     with pytest.raises(ConfigError, match="switch 'schedule': unknown key 'entri'; did you mean 'entry'"):
         item_of("ssfl/departures", "demo")

@@ -124,7 +124,7 @@ def has(line: Mapping[str, Any], said: Mapping[str, Any], cell: Cell) -> bool:
 def test_every_factor_that_is_shown_is_the_one_that_runs(profile):
     """And where the print has another, the published number says it: 200 rounds of FedMatch, of which 600 run."""
     for name in (name for name in ITEMS if not name.startswith("arena/") and not name.endswith("/departures")):
-        lines = read_published(name)["cells"]
+        lines = read_published(name).cells
         for cell in (cell for cell in item_of(name, profile).cells if cell.role in ("published", "quoted")):
             said = {key: value for key, value in cell.setting.items() if key in RUNS or key in FACTORS}
             runs = {key: RUNS[key](cell.experiment) for key in said if key in RUNS}

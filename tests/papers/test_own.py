@@ -10,15 +10,17 @@ from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, from_json, to_json
 from benchmark.papers import own
+from benchmark.papers.item import ACCURACY
 from benchmark.papers.items import ITEMS, cell_named, items
 from benchmark.papers.own import DEFAULT
-from benchmark.papers.published import read_published
+from benchmark.papers.published import read_published, read_table
 from benchmark.records import copies
 from benchmark.records.run import run
 from benchmark.verdicts.families import note_own, own_files
 from benchmark.verdicts.metrics import DERIVED
 from benchmark.verdicts.statistics import FRACTIONS
 from tests.conftest import tiny_experiment
+from tests.readme import own_table
 
 FILE = """
 title   = "Mine on digits"
@@ -34,7 +36,44 @@ form     = "improves"
 """
 CLAIMS = FILE[FILE.index("[[claims]]") :]
 CONTRAST = '"FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -1'
+THE_VALUE = '{ method = "FedSwitch", column = "R = 0.8", value = 1 }'
 SHORT = ("--federation.rounds=1", "--federation.T=1")
+
+
+# All keys that a user's file had before, some of them as nested tables; and what the reader of that time made of it.
+OLD = """
+title   = "Old"
+from    = "arena/digits:FedSwitch/untuned"
+seeds   = 2
+metrics = ["test/accuracy", "test/loss"]
+notes   = ["A note."]
+figure  = { kind = "against", x = "column" }
+
+[fields]
+"federation.rounds" = 2
+method.warm_start_rounds = 0
+
+[rows]
+A = {}
+B = { from = "arena/digits:SemiFL/untuned" }
+
+[columns.few]
+data.N_s = 50
+
+[columns."more"]
+"data.N_s" = 100
+network = "small_cnn"
+
+[[claims]]
+name     = "B is better"
+contrast = { "B/few" = 1, "A/few" = -1 }
+form     = "improves"
+"""
+OLD_KEYS = {
+    **{"A/few": "999dfb988928e330", "A/more": "523154b38216945e"},
+    **{"B/few": "f85ab27a38684734", "B/more": "cbd012ff14380ba5"},
+}
+OLD_CLAIM = "9b7671e69a14b39d"
 
 
 @pytest.fixture
@@ -58,6 +97,52 @@ def test_cells_are_a_start_with_the_fields_of_row_and_column(mine):
         plain["partition"]["R"] = 0.8
         assert item.cell(f"{row}/R = 0.8").experiment == from_json(plain)
     assert item.family == "mine/mine demo"
+
+
+def test_a_published_value_is_optional_and_moves_no_cell(mine, printed):
+    """A value of a cell is shown beside it, and one of no cell alone; nothing more is trained."""
+    (plain,) = items(["./mine.toml"], "demo")
+    lines = (
+        '{ method = "FedSwitch", column = "R = 0.8", value = 71.5, spread = 0.5 }',
+        '{ method = "Theirs", column = "R = 0.8", value = 80, not_yet = "only printed" }',
+    )
+    mine.write_text(f"cells = [{', '.join(lines)}]\n{FILE}")
+    (item,) = items(["./mine.toml"], "demo")
+    assert [cell.cell_key for cell in item.cells] == [cell.cell_key for cell in plain.cells]
+    assert [item.hash_of(claim) for claim in item.claims] == [plain.hash_of(claim) for claim in plain.claims]
+    ours, without = item.cells
+    assert (ours.published[ACCURACY].value, ours.published[ACCURACY].spread, without.published) == (71.5, 0.5, {})
+    assert ours.published[ACCURACY].runs == 1  # `seeds` are those that are trained
+    (theirs,) = item.shown
+    assert (theirs.label, theirs.printed(), theirs.note) == ("Theirs/R = 0.8", 80, "only printed")
+    places = ["--results", "r", "--profile", "demo"]
+    assert json.loads(printed("plan", "./mine.toml", "--json", *places))["runs"] == 2
+    shown = json.loads(printed("reproduce", "./mine.toml", "--pilots", "1", "--json", *places))
+    published = {cell["label"]: cell["published"] for cell in shown["cells"]}
+    assert published["FedSwitch/R = 0.8"] == 71.5 and published["SemiFL/R = 0.8"] is None
+
+
+def test_one_reader_reads_a_published_table_and_a_user_s(mine):
+    """README's table and each published file are one type; what only one of them has is at its default in the other."""
+    published, own_file = read_published("semifl/tab4"), read_table(own_table())
+    assert type(published) is type(own_file)
+    assert (own_file.cells, own_file.source, published.fields) == ((), "", {})
+    assert set(own_file.rows) == {"Mine", "SemiFL"} and own_file.fields["from"] == "arena/digits:FedSwitch/untuned"
+
+
+def test_a_table_of_the_first_release_has_the_cells_that_it_had(mine):
+    """Every key that a user's table had before it shared the published tables' format, with the cells' keys of then."""
+    mine.write_text(OLD)
+    (item,) = items(["./mine.toml"], "demo")
+    assert {cell.label: cell.cell_key for cell in item.cells} == OLD_KEYS
+    assert [item.hash_of(claim) for claim in item.claims] == [OLD_CLAIM]
+    assert (item.title, item.seeds, item.metrics, item.columns) == (
+        "Old",
+        2,
+        ("test/accuracy", "test/loss"),
+        ("column",),
+    )
+    assert item.drawing is not None and item.drawing.kind == "against" and "A note." in item.notes
 
 
 def test_it_is_planned_trained_shown_and_swept(mine, printed):
@@ -88,20 +173,20 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed):
         ("= 1\nfields", '= "a"\nfields', "seeds: 'a'"),
         ('"SemiFL/R = 0.8" = -1', '"SemiFL/R = 0" = -1', "no cell 'SemiFL/R = 0'"),
         ('contrast = { "FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -1 }', 'contrast = "x"', "'x' is not a table"),
-        (CLAIMS, 'claims = ["x"]', "claims: ['x'] is not"),
+        (CLAIMS, 'claims = ["x"]', "claims[0]: 'x' is not a table"),
         (CLAIMS, f"{CLAIMS}least = 0.1\n{CLAIMS}", "claim 'FedSwitch is better': is 'FedSwitch is better' again"),
         (CLAIMS, f'{CLAIMS}mean_over = ["mnist"]', "mean_over: these cells name no data set"),
         (CLAIMS, f'{CLAIMS}endpoint = "arithmetic"', "test/accuracy differs from run to run; choose 'end'"),
         (CLAIMS, f'{CLAIMS}endpoint = "reached"\nmetric = "rounds_to/70"', "such as rounds_to/0.7"),
         ("seeds   = 1", "seeds = 0", "choose 1 to 100"),
         ("seeds   = 1", "seeds = -2", "choose 1 to 100"),
-        ("seeds   = 1", "seeds = true", "choose 1 to 100"),
+        ("seeds   = 1", "seeds = true", "seeds: True"),
         ("seeds   = 1", "seeds = 200", "choose 1 to 100"),
         ("seeds   = 1", 'metrics = ["rounds_to/abc"]', "such as rounds_to/0.7"),
         ("seeds   = 1", 'figure = { metrics = ["rounds_to/70"] }', "such as rounds_to/0.7"),
         ("seeds   = 1", "metrics = []", 'write metrics = ["test/accuracy"]'),
-        ("seeds   = 1", "metrics = [1]", "metrics: [1] is not"),
-        ("seeds   = 1", "notes = [1]", "notes: [1] is not"),
+        ("seeds   = 1", "metrics = [1]", "metrics[0]: 1 is not a text"),
+        ("seeds   = 1", "notes = [1]", "notes[0]: 1 is not a text"),
         ("seeds   = 1", 'figure = { kind = "curve" }', "figure.kind: 'curve'; choose curves, against or class_counts"),
         ("seeds   = 1", 'figure = { metrics = "test/loss" }', "'test/loss' is not a list"),
         ("seeds   = 1", 'from = "./mine.toml:SemiFL"', "./mine.toml begins with itself"),
@@ -127,6 +212,26 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed):
         ("seeds   = 1", 'metrics = ["test/acuracy"]', "did you mean 'test/accuracy'"),
         ("seeds   = 1", 'figure = { metrics = ["pseudo/keep"] }', "did you mean 'pseudo/kept'"),
         ("FedSwitch = {}", '"FedSwitch " = {}, FedSwitch = {}', "two cells have the label"),
+        ("seeds   = 1", 'form = "ssfl/tab2:FedAvg/full"', "did you mean 'from'"),
+        ("seeds   = 1", "from = 3", "from: 3 is not a text"),
+        ("seeds   = 1", 'paper = "ssfl"', "paper: a table of your own has none"),
+        ("seeds   = 1", "runs = 2", "runs: a table of your own has none"),
+        ("seeds   = 1", 'computed = ["MB"]', "computed: a table of your own has none"),
+        (
+            "seeds   = 1",
+            'cells = [{ method = "FedSwich", column = "R = 0.8", value = 1 }]',
+            "cells[0].method: no such name is in the table: 'FedSwich'",
+        ),
+        ("seeds   = 1", 'cells = [{ method = "FedSwitch", column = "R=0.8", value = 1 }]', "did you mean 'R = 0.8'"),
+        ("seeds   = 1", 'cells = [{ method = "FedSwitch", column = "R = 0.8", valeu = 1 }]', "did you mean 'value'"),
+        ("seeds   = 1", 'cells = [{ method = "FedSwitch", column = "R = 0.8", value = "x" }]', "'x' is not a number"),
+        ("seeds   = 1", f"cells = [{THE_VALUE}, {THE_VALUE}]", "'FedSwitch/R = 0.8' is given twice"),
+        ("seeds   = 1", 'cells = [{ method = "FedSwitch", column = "R = 0.8", quoted = true }]', "source is missing"),
+        (
+            CLAIMS,
+            '[[controls]]\nof = { method = "X" }\nfields = {}\nnote = "n"',
+            "controls: a table of your own has none",
+        ),
     ],
 )
 def test_what_is_misspelt_is_refused_in_one_line(mine, typed, instead, message):
@@ -210,7 +315,7 @@ def test_metrics_that_runs_and_verdicts_know_are_known(tmp_path):
     evaluation = Evaluation(every=1, gradient_diversity_every=1)
     recorded = run(tiny_experiment(evaluation=evaluation), tmp_path)["last"]
     files = [read_published(name) for name in ITEMS if not name.startswith("arena/") and "/departures" not in name]
-    published = [metric for file in files for metric in file["metrics"]]
+    published = [metric for file in files for metric in file.metrics]
     names = {*recorded, *DERIVED, *FRACTIONS, *published}
     cell = tiny_experiment(evaluation=evaluation)
     assert [name for name in names if not own.measures(cell, name)] == []

@@ -16,9 +16,9 @@ import pytest
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.items import items
 from benchmark.records.copies import read_copy
+from benchmark.verdicts.cell_results import counted
 from benchmark.verdicts.families import families_in
 from benchmark.verdicts.judge import judge
-from benchmark.verdicts.results import counted
 from sweeps.plan import plan
 from tests.conftest import ROOT
 

@@ -1,6 +1,8 @@
 """SAGE's protocol: printed numbers by an independent parse of the paper's text, settings by hand from released code."""
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 import yaml
@@ -14,8 +16,8 @@ OURS = {"ProxyFL (ours)": "ProxyFL", "LPL": "FixMatch-LPL", "GPL": "FixMatch-GPL
 TARGETS = ("0.3", "0.4", "0.5")
 
 
-def lines(name: str) -> list[dict]:
-    return read_published(f"sage/{name}")["cells"]
+def lines(name: str) -> Sequence[Mapping[str, Any]]:
+    return read_published(f"sage/{name}").cells
 
 
 def test_every_number_of_tables_1_3_6_and_8_is_transcribed_twice():

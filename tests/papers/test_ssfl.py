@@ -21,9 +21,7 @@ def test_the_distinct_runs_are_the_transcribed_ones(transcribed):
     }
     assert len(theirs) == 116 + 3
     unreported = {"tab4": [24], "tab5": [28], "tabe1": [30, 31]}
-    lines = [
-        line for name in unreported for line in read_published(f"ssfl/{name}")["cells"] if line["method"] == "FedAvg"
-    ]
+    lines = [line for name in unreported for line in read_published(f"ssfl/{name}").cells if line["method"] == "FedAvg"]
     assert len([line for line in lines if line.get("row") in sum(unreported.values(), [])]) == 12
     for also_quoted, published, quoted in ((False, 116 + 3 + 12, 4), (True, 135, 0)):
         cells = [cell for item in items(["ssfl"], "paper", also_quoted=also_quoted) for cell in item.cells]
@@ -38,8 +36,8 @@ def test_the_distinct_runs_are_the_transcribed_ones(transcribed):
 @pytest.mark.parametrize("name", ITEMS)
 def test_cells_have_the_settings_of_their_rows(name):
     """Every number of a cell is among those of its row of Table A.2, or the cell says in what it departs."""
-    rows = {row["row"]: row for row in read_published("ssfl/taba2")["cells"]}
-    for cell in read_published(f"ssfl/{name}")["cells"]:
+    rows = {row["row"]: row for row in read_published("ssfl/taba2").cells}
+    for cell in read_published(f"ssfl/{name}").cells:
         if "row" not in cell:
             continue
         row = rows[cell["row"]]
@@ -60,7 +58,7 @@ def cosine(sgd: Optimizer) -> Cosine:
 
 def test_the_printed_optimizer_is_table_a1():
     """gamma, c, e M/B warm-up steps, E M/B steps, the floor, momentum and weight decay of each row."""
-    for row in read_published("ssfl/taba1")["cells"]:
+    for row in read_published("ssfl/taba1").cells:
         sgd = experiment(replace(BASE, data=row["data"], E=row["E"]), "paper").optimizer
         epoch = row["M"] // row["B"]
         assert (sgd.lr, sgd.momentum, sgd.weight_decay) == (row["gamma"], row["momentum"], row["weight_decay"])
@@ -74,7 +72,7 @@ def test_departures_name_every_difference_of_the_rules():
     page = (ROOT / "reports" / "ssfl" / "departures.md").read_text()
     for name in ITEMS:
         fields = set()
-        for line in read_published(f"ssfl/{name}")["cells"]:
+        for line in read_published(f"ssfl/{name}").cells:
             released, printed = (
                 flat(to_json(experiment(PAPER.setting_of(line), rule))) for rule in ("released_code", "paper")
             )

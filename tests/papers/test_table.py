@@ -108,7 +108,7 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
             'from = "improves"',
             r"claim 'A is better': unknown key from = 'improves'; did you mean 'form'",
         ),
-        ("log_x = true", "logx = true", r"unknown key toy/tab1.figure.logx = True; did you mean 'log_x'"),
+        ("log_x = true", "logx = true", r"unknown key figure.logx = True; did you mean 'log_x'"),
         ('paper = "toy"', "paper = ", "toy/tab1.toml"),
         ("least = 0.01", "", "claim 'A is better': least is missing"),
         ("least = 0.01", 'least = "small"', "least: 'small' is not a number"),
@@ -157,7 +157,7 @@ def test_a_control_of_no_cell_is_refused(toy):
 @pytest.mark.parametrize("paper", WITH_SWITCHES, ids=lambda paper: paper.name)
 def test_a_method_that_a_paper_does_not_have_is_refused(paper):
     name = next(name for name in ITEMS if name.startswith(f"{paper.name}/"))
-    line = read_published(name)["cells"][0]
+    line = read_published(name).cells[0]
     with pytest.raises(ConfigError, match="method: 'FedMix'"):
         paper.experiment(paper.setting_of({**line, "method": "FedMix"}))
 

@@ -102,12 +102,12 @@ def test_every_entry_is_transcribed_twice(name, transcribed):
     entries = [e for e in transcribed[name]["cells"] if "copied_from" not in e or e.get("mean", 0) is not None]
     theirs = [words for entry in entries for words in in_our_words(name, entry)]
     file = read_published(name.replace(".", "/"))
-    unmatched = [known(line) for line in file["cells"] if line.get("source") != "Table 2"]
+    unmatched = [known(line) for line in file.cells if line.get("source") != "Table 2"]
     for entry in theirs:
         match = next((line for line in unmatched if entry.items() <= line.items()), None)
         assert match is not None, entry
         unmatched.remove(match)
-    assert "cells_of" in file or not [line for line in unmatched if "value" in line]
+    assert file.cells_of or not [line for line in unmatched if "value" in line]
 
 
 def numbers(text: str) -> list[float]:
@@ -117,7 +117,7 @@ def numbers(text: str) -> list[float]:
 
 def test_table_a2_of_ssfl_is_transcribed_twice(transcribed):
     """Row by row: data set, method, and all numbers that are printed; dots between them stand for even steps."""
-    rows = {row["row"]: row for row in read_published("ssfl/taba2")["cells"]}
+    rows = {row["row"]: row for row in read_published("ssfl/taba2").cells}
     theirs = {row["row"]: row for row in transcribed["ssfl.taba2"]["cells"]}
     assert sorted(rows) == sorted(theirs) == list(range(1, 51))
     short = {"Cifar10": "cifar10", "SVHN": "svhn", "EMNIST": "emnist_balanced", "STL-10": "stl10"}

@@ -13,9 +13,9 @@ from typing import Any
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.engines import EngineOptions
-from benchmark.federated.processes import starting
-from benchmark.records.claim import PATIENCE
+from benchmark.federated.processes import process_context
 from benchmark.records.run import run
+from benchmark.records.run_lock import PATIENCE
 from tests.conftest import status_of, wait_until
 from tests.records import faults
 
@@ -49,7 +49,7 @@ class Child:
         self._results = results
         self._said = Path(f"{results}.said-{next(_COUNT)}")  # outside the results, whose disk may be full
         options = EngineOptions(engine=engine, workers=workers)
-        with starting() as context:
+        with process_context() as context:
             self._process = context.Process(
                 target=_run, args=(experiment, results, options, patience, wrong, self._said)
             )

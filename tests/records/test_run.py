@@ -29,11 +29,11 @@ from benchmark.federated.processes import load_ahead, usable_cores
 from benchmark.federated.stopping import Preempted, StopOnSignal, check, received
 from benchmark.files import replacing, write_atomically
 from benchmark.papers.items import items
-from benchmark.records.claim import claimed
 from benchmark.records.cpu_clock import CpuClock, tree_seconds
 from benchmark.records.record import measurements, run_folder
 from benchmark.records.recorder import Recorder
 from benchmark.records.run import run
+from benchmark.records.run_lock import locked
 from tests.conftest import record_of, tiny_experiment
 from tests.records.conftest import When, stopped_after
 from tests.records.equality import differences, saved, untimed
@@ -96,8 +96,8 @@ def test_a_folder_that_is_removed_under_its_process_ends_it_with_75(tiny, tmp_pa
 
 
 def test_the_recorder_never_writes_nan(tiny, tmp_path):
-    with claimed(tmp_path) as claim:
-        line = json.loads(Recorder(claim, tiny)._line(1, {"test/loss": float("nan"), "test/accuracy": 0.5}))
+    with locked(tmp_path) as lock:
+        line = json.loads(Recorder(lock, tiny)._line(1, {"test/loss": float("nan"), "test/accuracy": 0.5}))
     assert "test/loss" not in line and line["test/accuracy"] == 0.5
 
 

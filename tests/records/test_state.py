@@ -20,8 +20,8 @@ from benchmark.errors import ConfigError, DataError, DiskFull
 from benchmark.methods.protocol import State
 from benchmark.methods.ssfl import SSFL
 from benchmark.records import recorder
-from benchmark.records.claim import claimed
 from benchmark.records.run import run
+from benchmark.records.run_lock import locked
 from benchmark.records.state import FORMAT, NAME, RunState, load, save
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import agree, in_a_process
@@ -153,8 +153,8 @@ def test_saves_are_further_apart_where_one_takes_long(tmp_path, monkeypatch):
         saved.append(run_state.round)
 
     monkeypatch.setattr(recorder.state, "save", slow)
-    with claimed(tmp_path) as claim:
-        written = recorder.Recorder(claim, tiny_experiment())
+    with locked(tmp_path) as lock:
+        written = recorder.Recorder(lock, tiny_experiment())
         for number in range(1, 7):
             clock[0] += 100.0
             written._state = state_after(number)

@@ -8,7 +8,7 @@ from benchmark.experiment import Experiment, Federation, to_json
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import CONFIRMING, Cell, Choice, Claim, Item, Printed
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import Records
+from benchmark.verdicts.cell_results import Records
 
 MANIFEST = {
     "code": {"commit": "4f1c2a9be07d5531c8a7e2b6f0d9134a5e6c7b80", "changes": None},

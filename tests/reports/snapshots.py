@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmark.methods.semifl import SemiFL
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import Records
+from benchmark.verdicts.cell_results import Records
 from reports import findings, site
 from reports.formatting import cell_page, item_page
 from reports.paper_table import item_tables

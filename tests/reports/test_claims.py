@@ -11,9 +11,9 @@ import pytest
 from benchmark.papers.item import Elsewhere, Item
 from benchmark.papers.items import ITEMS, items
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.cell_results import ACCURACY, Records
 from benchmark.verdicts.families import hash_of
 from benchmark.verdicts.judge import Estimate, Judged
-from benchmark.verdicts.results import ACCURACY, Records
 from benchmark.verdicts.rule import RULE_VERSION
 from reports.claim_figures import claims_pictures
 from reports.claims import ClaimRow, rows_of, scope_text

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from benchmark.papers.item import Drawing, Item
-from benchmark.verdicts.results import cell_result
+from benchmark.verdicts.cell_results import cell_result
 from benchmark.verdicts.statistics import summary
+from reports.costs_and_curves import curve_rows, series_of
 from reports.figures import DARK, LOOKS, PALETTE, Picture, looks
 from reports.item_figures import DIVERSITY, caption_of, item_picture, panels_of
 from reports.reported import Reported
-from reports.results import curve_rows, series_of
 from tests.conftest import ROOT
 from tests.reports.fakes import COHORTS, ENDS, accuracies, make_cell, make_record, table2
 

@@ -9,7 +9,7 @@ import pytest
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Claim, Item
-from benchmark.verdicts.results import Records
+from benchmark.verdicts.cell_results import Records
 from reports.released import parts, released_table
 from reports.reported import Reported
 from tests.papers.conftest import item_of

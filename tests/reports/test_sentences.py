@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmark.papers.item import Elsewhere, Item
+from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.judge import Estimate, Judged, Verdict
-from benchmark.verdicts.results import Records
 from reports.claims import rows_of
 from reports.claims_table import claim_values
 from reports.exports import item_result

@@ -10,7 +10,7 @@ import pytest
 from benchmark.data.datasets import DATASETS
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.results import ACCURACY
+from benchmark.verdicts.cell_results import ACCURACY
 from reports.claims import rows_of
 from reports.claims_table import claims_table
 from reports.exports import item_result

@@ -31,8 +31,8 @@ from typing import Any
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment, Federation
-from benchmark.records.claim import PATIENCE, read
 from benchmark.records.record import is_recorded, read_run, run_folder
+from benchmark.records.run_lock import PATIENCE, read
 from benchmark.sharing.verify import record_faults
 from sweeps import workers
 from sweeps.launcher import launch

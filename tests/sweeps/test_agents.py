@@ -19,9 +19,9 @@ from benchmark.cli.agent import _devices_seen, _exit_code, _run_agents
 from benchmark.cli.main import main
 from benchmark.errors import Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.files import read_json
-from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
+from benchmark.records.run_lock import locked
 from benchmark.records.wandb_mirror import unreachable
 from sweeps.factors import experiment_of
 from sweeps.plan import plan_of_runs
@@ -131,7 +131,7 @@ def test_the_exit_code_is_that_of_the_records(tiny, tmp_path):
         code()
     with pytest.raises(Stopped, match="1 runs are left"):
         code(stopped=True)
-    with claimed(folder), pytest.raises(RunningElsewhere, match="1 runs are left; other workers train them"):
+    with locked(folder), pytest.raises(RunningElsewhere, match="1 runs are left; other workers train them"):
         code()
     run(runs[1], tmp_path)
     assert code() == 0

@@ -16,13 +16,13 @@ import pytest
 from benchmark.errors import DiskFull, FsslError, Stopped
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import EngineOptions
-from benchmark.federated.processes import starting
+from benchmark.federated.processes import process_context
 from benchmark.files import cannot_write
 from benchmark.methods.protocol import State
 from benchmark.methods.server_only import ServerOnly
-from benchmark.records.claim import claimed, read
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
+from benchmark.records.run_lock import locked, read
 from sweeps import launcher
 from sweeps.launcher import Launch, RunFailed, launch
 from sweeps.plan import plan_of_runs
@@ -105,7 +105,7 @@ def test_a_full_disk_is_waited_for(tiny, tmp_path, monkeypatch, capsys):
 
 def test_a_fork_server_that_dies_while_a_run_starts_costs_nothing(tiny, tmp_path):
     """As where memory runs out: it stands still when it is asked for a process, and is killed."""
-    with starting():
+    with process_context():
         pass
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     os.kill(server, signal.SIGSTOP)
@@ -158,7 +158,7 @@ def test_a_run_of_another_process_is_waited_for(tiny, tmp_path):
         if len(seen) == 3:
             raise KeyboardInterrupt
 
-    with claimed(folder):
+    with locked(folder):
         with pytest.raises(Stopped):
             launch(LocalWorkers(1, tmp_path), [tiny], tmp_path, watch=watch)
         assert [path.name for path in folder.iterdir()] == ["claim"]

@@ -20,7 +20,7 @@ from benchmark.records.copies import read_copy
 from benchmark.records.record import run_folder
 from sweeps import queue
 from sweeps.launcher import Launch, launch
-from sweeps.queue import Entry, Machine, Pace, Shelf, TimeIsUp, Timetable, Unit, read_queue, units_of, write_copy
+from sweeps.queue import Machine, Pace, QueueEntry, Shelf, TimeIsUp, Timetable, Unit, read_queue, units_of, write_copy
 from tests.conftest import ROOT, record_of
 from tests.sweeps.gates import Gated, begun
 
@@ -36,7 +36,9 @@ local_steps = 10
 core_hours = 0.1
 """
 ONE = replace(
-    Entry(name="one", item="i", profile="demo", labels=("a",), seeds=(0,), device="cpu", local_steps=1, core_hours=1),
+    QueueEntry(
+        name="one", item="i", profile="demo", labels=("a",), seeds=(0,), device="cpu", local_steps=1, core_hours=1
+    ),
 )
 HERE = Machine(device="cpu", processor="p", torch="2.15")
 

@@ -17,10 +17,10 @@ from benchmark.cli.main import main
 from benchmark.errors import CannotWrite, ConfigError
 from benchmark.experiment import Experiment, Federation
 from benchmark.federated.engines import EngineOptions
-from benchmark.records.claim import read as read_claim
 from benchmark.records.provenance import commit
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
+from benchmark.records.run_lock import read as read_claim
 from sweeps.launcher import Launch, launch
 from sweeps.ray_launcher import STORE, RayWorkers, fit_in, joined, train
 from tests.conftest import ROOT, alive, record_of, status_of, tiny_experiment

@@ -11,9 +11,9 @@ from rich.console import Console
 from benchmark.cli.progress import Display, watching
 from benchmark.errors import Diverged
 from benchmark.experiment import to_json
-from benchmark.records.claim import claimed
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
+from benchmark.records.run_lock import locked
 from sweeps.cost import count, weighed
 from sweeps.launcher import Launch
 from sweeps.status import RunStatus, on_disk, status_of, summary
@@ -24,11 +24,11 @@ def test_each_state_a_run_can_be_in(tiny, tmp_path):
     folders = {name: tmp_path / "made" / f"{number:016x}" / "seed=0" for number, name in enumerate(states)}
     folders["stopped"].mkdir(parents=True)
     (folders["stopped"] / "experiment.json").write_text(json.dumps(to_json(tiny)))
-    with subprocess.Popen(["true"]) as gone, claimed(folders["dead"]):
+    with subprocess.Popen(["true"]) as gone, locked(folders["dead"]):
         claim = json.loads((folders["dead"] / "claim").read_text())
     (folders["dead"] / "claim").write_text(json.dumps({**claim, "pid": gone.pid}))
     assert "dead: its process is gone" in str(status_of(folders["dead"], name="", rounds=3).trouble)
-    with claimed(folders["running"]):
+    with locked(folders["running"]):
         for state, folder in folders.items():
             assert status_of(folder, name="", rounds=3).state == state
     run(tiny, tmp_path)
@@ -85,7 +85,7 @@ def test_the_share_of_a_run_on_its_way_goes_by_its_planned_seconds(tiny, tmp_pat
 
 def test_the_command_from_another_shell(tiny, tmp_path, printed):
     run(tiny, tmp_path)
-    with claimed(other := run_folder(tmp_path, tiny.with_seed(1))):
+    with locked(other := run_folder(tmp_path, tiny.with_seed(1))):
         (other / "experiment.json").write_text(json.dumps(to_json(tiny.with_seed(1))))
         seen = json.loads(printed("status", "--json", "--results", tmp_path))
         assert seen["counts"]["done"] == seen["counts"]["running"] == 1 and len(seen["runs"]) == 2
@@ -113,7 +113,7 @@ def test_plain_lines_in_a_pipe_follow_the_runs_of_a_launch(tiny, tmp_path, monke
     with Display(Console(file=text, width=200)) as display:
         watch = watching(display, runs, tmp_path, {tiny.cell_key: "FedAvg"})
         launched.at_work.add(tiny)
-        with claimed(run_folder(tmp_path, tiny)):
+        with locked(run_folder(tmp_path, tiny)):
             watch(launched)
         run(tiny, tmp_path)
         launched.at_work.clear()

@@ -21,7 +21,7 @@ from benchmark.records.run import run
 from sweeps.launcher import launch
 from sweeps.workers import LocalWorkers
 from sweeps.studies import read_study
-from sweeps.tune import Worker, tune
+from sweeps.tune import TuneWorker, tune
 from tests.conftest import ROOT, tiny_experiment
 
 begin = multiprocessing.process.BaseProcess.start
@@ -39,7 +39,7 @@ def work(results):
 
 def search(results):
     study = read_study(str(ROOT / "tests" / "sweeps" / "toy.toml"), "demo", trials=10_000)
-    tune(Worker(study=study, storage=str(results / "s.journal"), results=results), jobs=3)
+    tune(TuneWorker(study=study, storage=str(results / "s.journal"), results=results), jobs=3)
 
 
 def train(results):

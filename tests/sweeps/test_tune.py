@@ -36,7 +36,7 @@ from benchmark.records.identity import source_hash
 from benchmark.records.record import run_folder
 from sweeps.storage import checked_place, storage_errors
 from sweeps.studies import DECLARED, Study, read_study, study_of_words
-from sweeps.tune import METRIC, Pruning, Worker, open_study, summary_of, tune
+from sweeps.tune import METRIC, Pruning, TuneWorker, open_study, summary_of, tune
 from tests.conftest import record_of, tiny_experiment
 from tests.sweeps.agents import FSSL, signalled
 
@@ -44,8 +44,8 @@ TOY_FILE = str(Path(__file__).with_name("toy.toml"))
 TOY = read_study(TOY_FILE, "demo")
 
 
-def worker(results: Path, study: Study = TOY, storage: str = "") -> Worker:
-    return Worker(study=study, storage=storage or str(results / "s.journal"), results=results)
+def worker(results: Path, study: Study = TOY, storage: str = "") -> TuneWorker:
+    return TuneWorker(study=study, storage=storage or str(results / "s.journal"), results=results)
 
 
 def tuned(results: Path, study: Study = TOY) -> dict:
@@ -115,7 +115,7 @@ def test_stopped_or_killed_in_the_middle_it_goes_on_with_the_same_values(number,
 
 def test_workers_that_race_end_exactly_as_many_trials_as_are_wanted(tmp_path, monkeypatch, impatient):
     """Six at once, each of which knows the others by the journal alone."""
-    monkeypatch.setattr(Worker, "_mean_accuracy", lambda self, values, trial: values["optimizer.lr"])
+    monkeypatch.setattr(TuneWorker, "_mean_accuracy", lambda self, values, trial: values["optimizer.lr"])
     ours = worker(tmp_path, replace(TOY, trials=3))
     with ThreadPoolExecutor(6) as workers:
         for _ in range(6):
@@ -160,7 +160,7 @@ def test_a_worker_that_was_held_for_dead_and_wakes_leaves_its_trial_to_another(t
     ours = worker(tmp_path, replace(TOY, trials=1))
     calls = []
 
-    def slept(self: Worker, values: dict, trial: optuna.Trial) -> float:
+    def slept(self: TuneWorker, values: dict, trial: optuna.Trial) -> float:
         calls.append(trial.number)
         if len(calls) == 1:
             others = open_study(ours.study, ours.storage)
@@ -169,7 +169,7 @@ def test_a_worker_that_was_held_for_dead_and_wakes_leaves_its_trial_to_another(t
         trial.report(0.5, 1)
         return 0.5
 
-    monkeypatch.setattr(Worker, "_mean_accuracy", slept)
+    monkeypatch.setattr(TuneWorker, "_mean_accuracy", slept)
     ours.work()
     states = [trial.state for trial in open_study(ours.study, ours.storage).trials]
     assert calls == [0, 1] and states == [TrialState.FAIL, TrialState.COMPLETE]
@@ -217,7 +217,7 @@ def test_whole_numbers_and_choices_are_tried_as_such(tmp_path, monkeypatch):
         "optimizer.nesterov=true,false",
     ]
     study = study_of_words(words, DEFAULT, typed="a test", trials=8)
-    monkeypatch.setattr(Worker, "_mean_accuracy", lambda self, values, trial: values["federation.T"] / 30)
+    monkeypatch.setattr(TuneWorker, "_mean_accuracy", lambda self, values, trial: values["federation.T"] / 30)
     trials = summary_of(study, tune(worker(tmp_path, study)))["trials"]
     tried = [trial["values"] for trial in trials]
     assert tried[0] == study.defaults
@@ -354,7 +354,7 @@ def test_a_study_on_postgresql_whose_password_is_nowhere(server, tmp_path, capfd
 
 
 def test_a_server_that_goes_away_is_one_line_and_comes_back(server, tmp_path):
-    worker = Worker(study=replace(TOY, trials=1, seeds=4), storage=server.url, results=tmp_path)
+    worker = TuneWorker(study=replace(TOY, trials=1, seeds=4), storage=server.url, results=tmp_path)
     server.stop()
     try:
         started = time.monotonic()

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmark.papers.item import CONFIRMING, Claim, Family
+from benchmark.papers.item import CONFIRMING, Claim, ClaimFamily
 from benchmark.verdicts import judge
 from benchmark.verdicts.evidence import Evidence
 from benchmark.verdicts.judge import REJECTIONS, Reading, decide
@@ -130,9 +130,9 @@ def claims_of(number: int, margin: float) -> list[Claim]:
     return [replace(one, form="comparable") if n % 3 == 2 else one for n in range(number)]
 
 
-def family_of(number: int, main: int) -> Family:
+def family_of(number: int, main: int) -> ClaimFamily:
     names = tuple(map(str, range(number)))
-    return Family(main=names[:main], others=names[main:])
+    return ClaimFamily(main=names[:main], others=names[main:])
 
 
 def evidence_of(runs: Runs, claims: list[Claim]) -> list[Evidence]:

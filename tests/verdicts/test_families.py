@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.papers.item import Family, Item
+from benchmark.papers.item import ClaimFamily, Item
 from benchmark.papers.items import items
 from benchmark.records.record import run_folder
 from benchmark.verdicts.families import begun_under, closed, families_of, family_items, family_of, hash_of, owner
@@ -19,7 +19,7 @@ def tab2() -> Item:
     return items(["ssfl/tab2"], "demo")[0]
 
 
-def begin(results: Path, item: Item, seed: int, claims: Family) -> None:
+def begin(results: Path, item: Item, seed: int, claims: ClaimFamily) -> None:
     """The manifest of a run of the item's first cell."""
     folder = run_folder(results, item.cells[0].experiment.with_seed(seed))
     folder.mkdir(parents=True)
@@ -35,7 +35,7 @@ def test_a_family_is_closed_by_its_first_confirming_run(tmp_path: Path, tab2: It
     assert begun_under(run.with_seed(99), tmp_path) == {} == closed(tab2, tmp_path)
     everything = begun_under(run.with_seed(100), tmp_path)["claims"]["ssfl demo"]
     assert {hash_of(tab2, claim) for claim in tab2.claims} < set(everything["others"]) | set(everything["main"])
-    few = Family(others=tuple(everything["others"][:3]))
+    few = ClaimFamily(others=tuple(everything["others"][:3]))
     begin(tmp_path, tab2, 103, few)
     other = items(["ssfl/tab4"], "demo")[0].cells[-1].experiment
     carried = begun_under(other.with_seed(100), tmp_path)["claims"]
@@ -45,7 +45,7 @@ def test_a_family_is_closed_by_its_first_confirming_run(tmp_path: Path, tab2: It
 def test_a_later_claim_is_judged_by_the_next_hundred(tmp_path: Path, tab2: Item):
     """Seeds 100 to 199 were begun without the first claim: its two cells run from 200 on, all others from 100."""
     late, *known = (hash_of(tab2, claim) for claim in tab2.claims)
-    begin(tmp_path, tab2, 100, Family(others=tuple(known)))
+    begin(tmp_path, tab2, 100, ClaimFamily(others=tuple(known)))
     firsts = [family_of(tab2, claim, closed(tab2, tmp_path))[0] for claim in tab2.claims[:2]]
     assert firsts == [200, 100]
     run = tab2.cells[0].experiment

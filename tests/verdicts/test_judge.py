@@ -14,10 +14,10 @@ import pytest
 from benchmark.errors import ConfigError
 from benchmark.papers.item import Claim, Item
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.evidence import evidence
 from benchmark.verdicts.judge import Judged, family_error
 from benchmark.verdicts.judge import judge as judge_as_begun
-from benchmark.verdicts.results import Records
 from benchmark.verdicts.signed_ranks import walsh_averages
 from tests.reports.fakes import accuracies, alone, begun_under, make_cell, make_record, pair
 

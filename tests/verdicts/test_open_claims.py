@@ -1,7 +1,7 @@
 """At how many seeds open claims can be decided, by the least p-value that n seeds can have: 2 / 2^n."""
 
-from benchmark.verdicts.checks import could_decide, looks_of, too_few_in_words
 from benchmark.verdicts.judge import judge
+from benchmark.verdicts.open_claims import could_decide, looks_of, too_few_in_words
 from tests.reports.fakes import accuracies, begun_under, gained, pair
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from benchmark.methods.central import FixMatch
 from benchmark.papers.item import Item
+from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.judge import judge, without_room
-from benchmark.verdicts.results import Records
 from benchmark.verdicts.room import ceiling, room_of
 from tests.reports.fakes import accuracies, begun_under, make_cell, pair
 

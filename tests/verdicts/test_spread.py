@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from benchmark.papers.item import Elsewhere, Item
+from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.others import at_largest_K, others_of
-from benchmark.verdicts.results import Records
 from benchmark.verdicts.spread import comes_out_again, machine_share, pairs, spread_at, spread_per_run
 from tests.reports.fakes import accuracies, begun_under, gained, pair
 

@@ -8,9 +8,9 @@ import pytest
 
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.checks import could_decide
+from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.judge import Judged, judge
-from benchmark.verdicts.results import Records
+from benchmark.verdicts.open_claims import could_decide
 from tests.reports.fakes import gained, pair
 
 GPU = {"engine": {"name": "pool", "device": "NVIDIA H200"}}

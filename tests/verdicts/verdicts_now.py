@@ -13,8 +13,8 @@ from typing import Any
 from benchmark.cli.report import COMMITTED, on_disk
 from benchmark.papers.items import ITEMS, VARIANTS
 from benchmark.records.collect import read_once, read_records
+from benchmark.verdicts.cell_results import counted
 from benchmark.verdicts.judge import judge
-from benchmark.verdicts.results import counted
 from benchmark.verdicts.rule import RULE_VERSION
 from tests.conftest import ROOT
 

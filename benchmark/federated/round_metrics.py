@@ -14,8 +14,8 @@ from benchmark.federated.trees import read_at_once, tree_bytes
 from benchmark.methods.protocol import Job, Outcome
 
 
-class Ledger:
-    """Sums of one round, entered job by job. Bytes are those of the trees that were really handed over."""
+class RoundMetrics:
+    """Sums over one round, entered job by job. Bytes are those of the trees that were really handed over."""
 
     def __init__(self, num_classes: int, tied: Collection[str] = ()) -> None:
         """`tied`: names of weights that are sent under another name (`Environment.tied`)."""
@@ -60,6 +60,12 @@ class PseudoLabelQuality:
 
     def add(self, labels_N: Tensor, kept_N: Tensor, truth_N: Tensor | None) -> None:
         self._steps.append((labels_N, kept_N, truth_N))
+
+    def joined(self, other: "PseudoLabelQuality") -> "PseudoLabelQuality":
+        """Return the quality of these pseudo-labels and, after them, the other ones."""
+        both = PseudoLabelQuality()
+        both._steps = [*self._steps, *other._steps]
+        return both
 
     def tensors(self) -> list[Tensor]:
         """What `metrics` is computed from: labels, whether they were kept and, if they are known, the true labels."""

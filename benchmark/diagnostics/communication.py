@@ -18,7 +18,7 @@ HOLDERS = {SERVER: "server", CENTRAL: "central"}  # every other holder is a clie
 Bytes = dict[str, int]  # name -> the most that one job handed over under it
 
 
-class Exchange(Observer):
+class CommunicationSummary(Observer):
     """Notes what each kind of holder received, sent, kept and trained.
 
     Of each name the largest number of bytes counts.

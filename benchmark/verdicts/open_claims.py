@@ -1,38 +1,13 @@
-"""What the command line says of claims: troubles that `fssl verify` reports, and seeds that open claims need.
-
-sharing/verify.py checks the records themselves.
-"""
+"""Which claims the records decide, and which seeds the open claims need."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
-from benchmark.papers.item import CONFIRMING, Family, Item
-from benchmark.records.record import Records, RunRecord
+from benchmark.papers.item import Item
+from benchmark.records.record import Records
+from benchmark.verdicts.cell_results import counted
 from benchmark.verdicts.evidence import gaps_in_words
-from benchmark.verdicts.families import families_in, families_of, first_seed_of
 from benchmark.verdicts.judge import Judged, judge, next_look
-from benchmark.verdicts.results import counted
-
-
-def troubles_of_claims(records: Iterable[RunRecord]) -> list[str]:
-    """Confirming runs that did not begin under their papers' claims, or under others than their hundred of seeds."""
-    troubles = []
-    families: dict[tuple[str, int], tuple[Family, Path]] = {}
-    for record in records:
-        if record.seed not in CONFIRMING or not record.manifest:
-            continue
-        noted = families_in(record.manifest)
-        wanted = families_of(record.cell_key, str(record.experiment.get("profile")), record.seed)
-        for name in sorted(wanted - noted.keys()):
-            troubles.append(
-                f"{record.path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm"
-            )
-        for name, family in noted.items():
-            first, other = families.setdefault((name, first_seed_of(record.seed)), (family, record.path))
-            if family != first:
-                troubles.append(f"{record.path}: manifest.json: other claims of {name} than {other} was begun under")
-    return troubles
 
 
 def decided_cells(item: Item, records: Records) -> set[str]:

@@ -15,19 +15,19 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 
 from benchmark.errors import RunningElsewhere
-from benchmark.records.claim import NAME, ClaimLost, claimed, is_held, why_dead
 from benchmark.records.cpu_clock import this_process
+from benchmark.records.run_lock import NAME, RunLockLost, is_held, locked, why_dead
 from tests.conftest import ROOT, wait_until
 
 # Claims the folder argv[1], says so, and when a line comes in whether the claim is still its own.
 HOLDER = """
 import sys
 from pathlib import Path
-from benchmark.records.claim import ClaimLost, claimed
-with claimed(Path(sys.argv[1]), beat=0.5) as claim:
+from benchmark.records.run_lock import RunLockLost, locked
+with locked(Path(sys.argv[1]), beat=0.5) as lock:
     print("claimed", flush=True)
     sys.stdin.readline()
-    print("own" if claim.is_own() else "lost", flush=True)
+    print("own" if lock.is_own() else "lost", flush=True)
 """
 
 
@@ -49,36 +49,36 @@ def of_another_machine(folder: Path) -> Path:
 
 
 def test_one_process_at_a_time_and_nothing_is_left(tmp_path):
-    with claimed(tmp_path) as claim:
-        assert is_held(tmp_path) and claim.is_own() and claim.after is None
-        with pytest.raises(RunningElsewhere, match="another process is at this run"), claimed(tmp_path):
+    with locked(tmp_path) as lock:
+        assert is_held(tmp_path) and lock.is_own() and lock.after is None
+        with pytest.raises(RunningElsewhere, match="another process is at this run"), locked(tmp_path):
             pass
-        assert claim.is_own()
+        assert lock.is_own()
     assert not is_held(tmp_path) and not list(tmp_path.iterdir())
 
 
 def test_a_live_process_keeps_its_claim_and_a_dead_one_loses_it_at_once(tmp_path, holder):
     """However short ago that one has beaten."""
-    with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=60.0):
+    with pytest.raises(RunningElsewhere), locked(tmp_path, patience=60.0):
         pass
     holder.send_signal(SIGKILL)
     holder.wait()
     assert why_dead(tmp_path, patience=1e6) == "its process is gone"
-    with claimed(tmp_path, patience=1e6) as claim:
-        assert claim.after == "its process is gone"
+    with locked(tmp_path, patience=1e6) as lock:
+        assert lock.after == "its process is gone"
 
 
 def test_a_stopped_process_loses_it_when_it_is_silent_and_notices_when_it_wakes(tmp_path, holder):
     holder.send_signal(SIGSTOP)
-    with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=60.0):
+    with pytest.raises(RunningElsewhere), locked(tmp_path, patience=60.0):
         pass
     wait_until(lambda: not is_held(tmp_path, patience=0.5), 20)
-    with claimed(tmp_path, patience=0.5) as claim:
+    with locked(tmp_path, patience=0.5) as lock:
         beat = (tmp_path / NAME).stat().st_mtime_ns
         holder.send_signal(SIGCONT)
         assert holder.communicate("\n", timeout=60)[0].strip() == "lost"
-        assert claim.is_own() and (tmp_path / NAME).stat().st_mtime_ns == beat  # it neither removed nor moved it
-    assert claim.after == "no heartbeat"
+        assert lock.is_own() and (tmp_path / NAME).stat().st_mtime_ns == beat  # it neither removed nor moved it
+    assert lock.after == "no heartbeat"
 
 
 @pytest.mark.parametrize(("silence", "taken"), [(110.0, False), (130.0, True), (-110.0, False), (-7200.0, True)])
@@ -89,14 +89,14 @@ def test_of_another_machine_only_the_heartbeat_is_known(tmp_path, silence, taken
     with ExitStack() as stack:
         if not taken:
             stack.enter_context(pytest.raises(RunningElsewhere))
-        assert stack.enter_context(claimed(tmp_path, beat=0.1)).after == "no heartbeat"
+        assert stack.enter_context(locked(tmp_path, beat=0.1)).after == "no heartbeat"
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
 def test_a_clock_that_jumps_takes_no_run_from_its_process(tmp_path, holder, jump):
     """A beat before the jump looks an hour off, until the next one comes."""
     os.utime(tmp_path / NAME, (time.time() - jump,) * 2)
-    with pytest.raises(RunningElsewhere), claimed(tmp_path, patience=60.0, beat=5.0):
+    with pytest.raises(RunningElsewhere), locked(tmp_path, patience=60.0, beat=5.0):
         pass
     assert holder.communicate("\n", timeout=60)[0].strip() == "own"
 
@@ -108,14 +108,14 @@ def test_a_claim_that_is_empty_or_damaged_counts_by_its_heartbeat(tmp_path):
         path.write_bytes(content)
         assert is_held(tmp_path)
         os.utime(path, (time.time() - 200,) * 2)
-        with claimed(tmp_path, beat=0.1) as claim:
-            claim.check()
+        with locked(tmp_path, beat=0.1) as lock:
+            lock.check()
 
 
 @pytest.mark.parametrize("gone", ["removed", "renamed", "taken over"])
 def test_a_holder_whose_claim_is_gone_is_told(tmp_path, gone):
     folder = tmp_path / "run"
-    with pytest.raises(ClaimLost, match="took this run over, or its folder was removed") as error, claimed(folder):
+    with pytest.raises(RunLockLost, match="took this run over, or its folder was removed") as error, locked(folder):
         if gone == "removed":
             shutil.rmtree(folder)
         elif gone == "renamed":
@@ -140,7 +140,7 @@ def test_a_process_of_an_older_version_is_respected_while_its_lease_beats(tmp_pa
     with ExitStack() as stack:
         if held:
             stack.enter_context(pytest.raises(RunningElsewhere, match="another process is at this run"))
-        stack.enter_context(claimed(tmp_path)).check()
+        stack.enter_context(locked(tmp_path)).check()
 
 
 def test_eight_at_fifty_runs_do_each_once(tmp_path):
@@ -153,9 +153,9 @@ def test_eight_at_fifty_runs_do_each_once(tmp_path):
         while folders:
             folder = folders.pop()
             try:
-                with claimed(folder) as claim:
+                with locked(folder) as lock:
                     if not (folder / "result.json").exists():
-                        claim.check()
+                        lock.check()
                         (folder / "result.json").touch()
                         done.append(folder)
             except RunningElsewhere:

@@ -1,4 +1,4 @@
-"""The ledger of confirmatory runs that are not committed."""
+"""The list of confirmatory runs that are not committed."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.papers.items import items
-from benchmark.records.ledger import LEDGER, left_out, left_out_in_words
+from benchmark.records.not_committed import FILE, left_out, left_out_in_words
 from tests.conftest import ROOT
 
 
-def test_each_group_of_the_ledger_is_of_cells_that_exist_and_has_a_reason() -> None:
+def test_each_group_is_of_cells_that_exist_and_has_a_reason() -> None:
     groups = left_out(ROOT / "results")
     assert groups
     for group in groups:
@@ -19,8 +19,8 @@ def test_each_group_of_the_ledger_is_of_cells_that_exist_and_has_a_reason() -> N
         assert group.reason.strip() and group.source.strip()
 
 
-def test_a_ledger_that_is_absent_is_empty_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+def test_an_absent_list_is_empty_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     assert left_out(tmp_path) == () and left_out_in_words(tmp_path) == ""
-    (tmp_path / LEDGER).write_text('[[runs]]\nitem = "ssfl/fig6"\ncounts = 3\n')
+    (tmp_path / FILE).write_text('[[runs]]\nitem = "ssfl/fig6"\ncounts = 3\n')
     with pytest.raises(ConfigError, match="count"):
         left_out(tmp_path)

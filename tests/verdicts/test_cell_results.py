@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from benchmark.verdicts.results import ACCURACY, Records, collapsed
+from benchmark.verdicts.cell_results import ACCURACY, Records, collapsed
 from tests.reports.fakes import accuracies, alone, make_record, pair
 
 

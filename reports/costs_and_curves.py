@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from benchmark.records.record import RunRecord
+from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.metrics import is_derived, value_of
-from benchmark.verdicts.results import CellResult
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, is_fraction, t_factor
 
 CURVE_COLUMNS = ("label", "cell_key", "seed", "status", "round")  # and one for each metric

@@ -17,7 +17,7 @@ from sweeps.factors import DEFAULT_PROFILE
 from sweeps.grid import Grid
 from sweeps.plan import plan, restricted
 
-Shown = tuple[Item, Records]
+ItemWithRecords = tuple[Item, Records]
 
 
 def note_cells(grid: Grid, results: Path) -> None:
@@ -27,7 +27,9 @@ def note_cells(grid: Grid, results: Path) -> None:
         note_own(items(sorted(files), profile), results)
 
 
-def with_own(results: Path, known: Sequence[Shown], read: Callable[..., Records], troubles: list[str]) -> list[Shown]:
+def with_own(
+    results: Path, known: Sequence[ItemWithRecords], read: Callable[..., Records], troubles: list[str]
+) -> list[ItemWithRecords]:
     """What is known, the items of one's own whose runs began here, and an item of all other runs."""
     have, every = {(item.name, item.profile) for item, _ in known}, [*known]
     for item in own_items(results, troubles):
@@ -50,8 +52,8 @@ def own_items(results: Path, troubles: list[str]) -> Iterator[Item]:
 
 
 def _other_runs(
-    results: Path, known: Iterable[Shown], read: Callable[..., Records], troubles: list[str]
-) -> Iterator[Shown]:
+    results: Path, known: Iterable[ItemWithRecords], read: Callable[..., Records], troubles: list[str]
+) -> Iterator[ItemWithRecords]:
     """An item with a row for each cell of this machine that no item has; none where there is none."""
     of_items = {cell.cell_key for item, _ in known for cell in item.cells}
     others = [folder.name for folder in sorted(results.glob("runs/*")) if folder.name not in of_items]

@@ -1,9 +1,9 @@
-"""The claim of a run: a file in its folder that names its holder.
+"""The lock of a run: the file `claim` in its folder, which names the process that works at the run.
 
     claim    {"token": a random name of this attempt, "machine": ..., "pid": ..., "started": ...}
 
 It is made by O_EXCL. Its file time, moved by its holder, is the heartbeat. Where the holder is gone from this machine,
-or silent for `PATIENCE` seconds, another process takes the claim over by an atomic replace; of a silent one it waits
+or silent for `PATIENCE` seconds, another process takes the lock over by an atomic replace; of a silent one it waits
 for a beat first, since a clock that jumps makes each beat before it look old. The holder looks for its own token before
 each save and before it publishes, and ends with 75 where it is gone: taken over, or the folder was removed or renamed.
 
@@ -30,16 +30,16 @@ from benchmark.records.cpu_clock import is_gone, this_process
 NAME = "claim"
 BEAT = 10.0  # seconds between heartbeats
 PATIENCE = 120.0  # seconds without a heartbeat; network file systems hold file times back for 60 s
-SECONDS_TO_SETTLE = 0.2  # two processes may take a claim over in the same moment: the second one has it
+SECONDS_TO_SETTLE = 0.2  # two processes may take a lock over in the same moment: the second one has it
 AT_IT, SILENT = "another process is at this run; wait for it or stop it", "no heartbeat"
 
 
-class ClaimLost(RunningElsewhere):
+class RunLockLost(RunningElsewhere):
     """The run is another process's now, or its folder is gone: what this process does no longer counts."""
 
 
 @dataclass(frozen=True)
-class Claim:
+class RunLock:
     """The right to work at the run in `folder`. `after`: why the holder before lost it (None: there was none)."""
 
     folder: Path
@@ -51,13 +51,15 @@ class Claim:
         return (read(self.folder) or {}).get("token") == self.token
 
     def check(self) -> None:
-        """Raises ClaimLost."""
+        """Raises RunLockLost."""
         if not self.is_own():
-            raise ClaimLost(f"{self.folder}: another process took this run over, or its folder was removed; call again")
+            raise RunLockLost(
+                f"{self.folder}: another process took this run over, or its folder was removed; call again"
+            )
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The claim's content; None without a claim, {} if it is damaged or just being written."""
+    """Return the content of the lock's file; None without one, {} if it is damaged or just being written."""
     try:
         content: dict[str, Any] | None = read_json(folder / NAME)
         return content
@@ -85,7 +87,7 @@ def why_dead(folder: Path, patience: float = PATIENCE) -> str | None:
 
 
 @contextlib.contextmanager
-def claimed(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> Iterator[Claim]:
+def locked(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> Iterator[RunLock]:
     """Hold the run's folder, with a heartbeat each `beat` seconds.
 
     Raises RunningElsewhere where another process is at the run, ClaimLost where one has taken it over, CannotWrite
@@ -93,38 +95,38 @@ def claimed(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> 
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        claim = _take(folder, patience, min(patience, 1.5 * beat))
+        lock = _take(folder, patience, min(patience, 1.5 * beat))
     except OSError as error:
         raise cannot_write(folder, error) from None
     ended = threading.Event()
-    heart = threading.Thread(target=_keep_beating, args=(claim, beat, ended), daemon=True)
+    heart = threading.Thread(target=_keep_beating, args=(lock, beat, ended), daemon=True)
     heart.start()
     try:
-        yield claim
+        yield lock
     except Exception:
-        claim.check()  # whatever fails in a run that was taken over does so because its files are another's
+        lock.check()  # whatever fails in a run that was taken over does so because its files are another's
         raise
     finally:
         ended.set()
         heart.join()
         with contextlib.suppress(OSError):
-            if claim.is_own():
+            if lock.is_own():
                 (folder / NAME).unlink()
 
 
-def _take(folder: Path, patience: float, watched: float) -> Claim:
-    """`watched`: seconds in which a live holder beats. Raises RunningElsewhere, ClaimLost, OSError."""
+def _take(folder: Path, patience: float, watched: float) -> RunLock:
+    """`watched`: seconds in which a live holder beats. Raises RunningElsewhere, RunLockLost, OSError."""
     refuse_if_held(folder, patience)
     why = why_dead(folder, patience)
     if why == SILENT and _is_touched(folder / NAME, watched):
         raise RunningElsewhere(f"{folder}: {AT_IT}")
-    claim = Claim(folder, secrets.token_hex(8), why)
-    content = json.dumps({"token": claim.token, **this_process()}).encode()
+    lock = RunLock(folder, secrets.token_hex(8), why)
+    content = json.dumps({"token": lock.token, **this_process()}).encode()
     if why is not None:
         write_atomically(folder / NAME, content)
         time.sleep(SECONDS_TO_SETTLE)
-        claim.check()
-        return claim
+        lock.check()
+        return lock
     try:
         with open(folder / NAME, "xb") as file:
             file.write(content)
@@ -133,11 +135,11 @@ def _take(folder: Path, patience: float, watched: float) -> Claim:
     except OSError:  # a full disk takes a name, but no content
         (folder / NAME).unlink(missing_ok=True)
         raise
-    return claim
+    return lock
 
 
 def _older_version(folder: Path, patience: float) -> bool:
-    """Whether a process of version 0.1.0 is at the run. Its numbered files under `leases` beat as a claim does."""
+    """Whether a process of version 0.1.0 is at the run. Its numbered files under `leases` beat as a lock does."""
     with contextlib.suppress(OSError):
         for path in (folder / "leases").glob("[0-9]*"):
             if b'"process"' in path.read_bytes() and _beats(path, patience):
@@ -181,8 +183,8 @@ def _touched(path: Path) -> float | None:
         return None
 
 
-def _keep_beating(claim: Claim, seconds: float, ended: threading.Event) -> None:
+def _keep_beating(lock: RunLock, seconds: float, ended: threading.Event) -> None:
     while not ended.wait(seconds):
         with contextlib.suppress(OSError):  # a folder that is away for a while: the next beat may reach it
-            if claim.is_own():
-                os.utime(claim.folder / NAME)
+            if lock.is_own():
+                os.utime(lock.folder / NAME)

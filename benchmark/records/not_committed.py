@@ -1,4 +1,4 @@
-"""Confirmatory runs that were begun and are not committed: the ledger `not_committed.toml` in the folder of results.
+"""Confirmatory runs that were begun and are not committed: the list `not_committed.toml` in the folder of results.
 
 It is written by hand. A run that confirms must not be left out because of its result, so each group has its reason.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmark.config import Count, from_plain
 from benchmark.errors import ConfigError
 
-LEDGER = "not_committed.toml"
+FILE = "not_committed.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,8 @@ class LeftOut:
 
 
 def left_out(results: Path) -> tuple[LeftOut, ...]:
-    """Return the ledger's groups; none if there is no ledger. Raise ConfigError for a damaged one."""
-    path = results / LEDGER
+    """Return the groups of the file; none if there is no file. Raise ConfigError for a damaged one."""
+    path = results / FILE
     if not path.is_file():
         return ()
     try:
@@ -49,4 +49,4 @@ def left_out_in_words(results: Path) -> str:
         return ""
     number = sum(group.count for group in groups)
     items = ", ".join(dict.fromkeys(group.item for group in groups))
-    return f"{number} confirmatory runs were begun and are not committed ({items}): {LEDGER} has the reasons"
+    return f"{number} confirmatory runs were begun and are not committed ({items}): {FILE} has the reasons"

@@ -1,0 +1,20 @@
+"""Names withdrawn commands and options, as they were typed, and what to type instead."""
+
+from collections.abc import Mapping
+
+WITHDRAWN: Mapping[str, str] = {
+    "bench": "`python -m tests.performance.engines`, in a checkout, times the engines",
+    "migrate": "`fssl reproduce ITEM` trains again what an older version recorded under another key",
+    "plan --budget": "`timeout -s INT 2h fssl reproduce ITEM` runs what fits into a time",
+    "report --pictures": "`fssl report --readme` draws them",
+    "report --serve": "the site opens from a file: reports/site/index.html",
+    "reproduce --budget": "`timeout -s INT 2h fssl reproduce ITEM` stops in time, and the same command goes on",
+    "reproduce --takeover-after": "leave it out: a run whose worker is silent for two minutes is taken over",
+    "run --dense": "`--engine reference` passes images below the threshold, too",
+    "tune --list": "`fssl tune` names the studies; their ranges and reasons are in sweeps/*.toml and on their pages",
+    "tune --takeover-after": "leave it out: the trial of a worker that is silent for two minutes is queued again",
+    "tune --timeout": "`timeout -s INT 2h fssl tune STUDY` stops in time, and the same command goes on",
+    "verify --replay": "`fssl verify --retrain N` trains N runs again",
+    "work --no-wait": "leave it out: runs that other workers train are waited for",
+    "work --takeover-after": "leave it out: a run whose worker is silent for two minutes is taken over",
+}

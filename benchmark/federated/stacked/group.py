@@ -1,0 +1,138 @@
+"""The jobs of one group: their tensors as rows, and their steps.
+
+Legend: M jobs, S of them in one step.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmark.data.image_ops import to_device
+from benchmark.federated.batches import JobBatches, LocalBatch
+from benchmark.federated.stacked.kinds import Member, Uses, same_tensors
+from benchmark.federated.stacked.layers import Masks
+from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
+from benchmark.federated.stacked.tick import Inputs, Networks, Results, State, Tick
+from benchmark.federated.stacked.trees import row, stacked
+from benchmark.methods.protocol import Tree
+from benchmark.optimizer import Optimizer
+
+
+class Group:
+    """The jobs of one group: their state, and their steps."""
+
+    def __init__(
+        self, networks: Networks, members: Sequence[Member], settings: Optimizer, uses: Uses, device: torch.device
+    ) -> None:
+        self._members, self._device = members, device
+        self._update = members[0].job.update
+        locals_ = [member.local for member in members]
+        trainable = {name: stacked([local.trainable[name] for local in locals_]) for name in locals_[0].trainable}
+        frozen = {name: stacked([local.frozen[name] for local in locals_]) for name in locals_[0].frozen}
+        self._parameters: Places = {}
+        for name, network in networks.trainable.items():
+            self._parameters[name] = {tensor: trainable[name][tensor] for tensor, _ in network.named_parameters()}
+        self.optimizer = StackedOptimizer(settings, self._parameters, [local.momentum for local in locals_])
+        trees = [uses.of(member) for member in members]
+        received = [tree[0] for tree in trees]
+        shared = {name for name in received[0] if same_tensors([tree[name] for tree in received])}
+        apart = [{name: value for name, value in tree.items() if name not in shared} for tree in received]
+        self.state = State(
+            trainable=trainable,
+            frozen=frozen,
+            slots=self.optimizer.slots,
+            private=stacked([tree[1] for tree in trees]),
+            notes=stacked([tree[2] for tree in trees]),
+            received=stacked(apart),
+            shared={name: received[0][name] for name in shared},
+        )
+        self._tick = Tick(self._update, networks, self.optimizer)
+
+    def step(self, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]], number: int) -> Results:
+        """Take one local step of some of the jobs, each on its own batch, which comes once for each loss in turn."""
+        inputs, masks = self._inputs(jobs, batches, number)
+        if len(jobs) == len(self._members):
+            return self._tick.take(self.state, inputs, masks)
+        at_S = self._rows(jobs)
+        some = self.state.of(at_S)
+        results = self._tick.take(some, inputs, masks)
+        self.state.put(at_S, some)
+        return results
+
+    def add_gradients(self, sums: Places, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]]) -> int:
+        """Add the gradients of some of the jobs on one batch, times the batch's size. Return that size."""
+        size = max(len(next(iter(images.views.values()))) for images in batches[0][0].streams.values())
+        inputs, masks = self._inputs(jobs, batches, 0)
+        at_S = self._rows(jobs)
+        some = self.state.of(at_S)
+        for gradients in self._tick.gradients(some, inputs, masks):
+            for name, tensors in gradients.items():
+                for tensor, gradient in tensors.items():
+                    sums[name][tensor].index_add_(0, at_S, gradient, alpha=size)
+        self.state.put(at_S, some)
+        return size
+
+    def zeros(self) -> Places:
+        """Return zeros of the shape of all parameters, to add gradients to."""
+        return {
+            name: {tensor: torch.zeros_like(value) for tensor, value in tensors.items()}
+            for name, tensors in self._parameters.items()
+        }
+
+    def _rows(self, jobs: Sequence[int]) -> Tensor:
+        return to_device(torch.tensor(jobs), self._device)
+
+    def _inputs(
+        self, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]], number: int
+    ) -> tuple[Inputs, Masks]:
+        phases = range(len(self._update.phases))
+        inputs = Inputs(
+            batch=stacked_batches([batch[0] for batch in batches]),
+            drawn=[self._drawn(jobs, [batch[phase] for batch in batches]) for phase in phases],
+            rates=[self._rate(jobs, number + phase) for phase in phases],
+            number=number,
+        )
+        return inputs, Masks([self._members[at].dropout for at in jobs])
+
+    def _drawn(self, jobs: Sequence[int], batches: Sequence[LocalBatch]) -> Tree:
+        """Draw what one loss needs, from each job's own stream."""
+        rows = [
+            dict(self._update.draws(self._members[at].draw, batch.streams))
+            for at, batch in zip(jobs, batches, strict=True)
+        ]
+        return {name: to_device(value, self._device) for name, value in stacked(rows).items()}
+
+    def _rate(self, jobs: Sequence[int], number: int) -> Tensor | float:
+        rates = [self._members[at].base_rate * self._members[at].rate_at(number) for at in jobs]
+        if len(set(rates)) == 1:
+            return rates[0]
+        first = next(iter(next(iter(self.state.trainable.values())).values()))
+        return to_device(torch.tensor(rates, dtype=first.dtype), self._device)
+
+    def results_of(self, at: int, results: Results) -> Tree:
+        """Return one job's results as `guard.alone` does."""
+        return {
+            "loss": {str(phase): loss_S[at] for phase, (loss_S, _) in enumerate(results)},
+            "trainable": row(self.state.trainable, at),
+            "frozen": row(self.state.frozen, at),
+            "momentum": self.optimizer.brought_back(at),
+            "private": row(self.state.private, at),
+            "notes": row(self.state.notes, at),
+        }
+
+
+def batches_of(batches: JobBatches) -> Iterator[list[LocalBatch]]:
+    """Yield each batch as often as the update has losses, together."""
+    iterator = iter(batches)
+    for first in iterator:
+        yield [first, *(next(iterator) for _ in range(batches.phases - 1))]
+
+
+def stacked_batches(batches: Sequence[LocalBatch]) -> dict[str, dict[str, Any]]:
+    """Return the fields of the batch of each stream, a row per job."""
+    return {
+        name: stacked([{**vars(batch.streams[name]), "views": dict(batch.streams[name].views)} for batch in batches])
+        for name in batches[0].streams
+    }

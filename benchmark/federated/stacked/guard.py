@@ -1,0 +1,141 @@
+"""The first step of each kind of job, compared with the same step of each job alone.
+
+Both are computed once in float64, where they differ by rounding only: in float32 two orders of summation may fall on
+different sides of a ReLU. A kind that differs, or whose loss `vmap` refuses, trains one job at a time.
+"""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmark.federated.batches import LocalBatch
+from benchmark.federated.local import LocalModule, train
+from benchmark.federated.stacked.kinds import Kind, Member, Uses
+from benchmark.federated.stacked.layers import Masks, drawing
+from benchmark.federated.stacked.trees import Watched
+from benchmark.federated.trees import leaves, mapped
+from benchmark.methods.protocol import Local, Tree
+
+TOLERANCE = 1e-9  # relative to the largest entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What the first step of a kind showed."""
+
+    uses: Uses
+    flops: int  # of one local step of one job
+
+
+class CannotStack(Exception):
+    """A kind of job whose steps cannot be taken together. The message is the reason."""
+
+
+def doubled(tree: Any) -> Any:
+    """Return a copy of the tree in float64."""
+
+    def copied(tensor: Tensor) -> Tensor:
+        return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor.clone()
+
+    return mapped(tree, copied)
+
+
+def in_double(member: Member) -> Member:
+    """Return the job with what it received and its weight sets in float64, as copies."""
+    local = member.local
+    copied = Local(
+        trainable=doubled(local.trainable),
+        frozen=doubled(local.frozen),
+        layers=local.layers,
+        momentum=doubled(local.momentum),
+        private=doubled(local.private),
+        notes=doubled(local.notes),
+    )
+    return replace(member, job=replace(member.job, receives=doubled(member.job.receives)), local=copied)
+
+
+def batch_in_double(batch: LocalBatch) -> LocalBatch:
+    streams = {
+        name: replace(images, views={view: pixels.double() for view, pixels in images.views.items()})
+        for name, images in batch.streams.items()
+    }
+    return replace(batch, streams=streams)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone:
+    """One job after one batch, as the reference engine takes its steps."""
+
+    results: Tree  # losses, weights, momentum and notes
+    uses: Uses
+    flops: int
+
+
+def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Generator) -> Alone:
+    """Train the module on one batch (with all its losses in turn) and watch what its steps use."""
+    step = module.step
+    received, private, notes = Watched(step.received), Watched(step.private), Watched(step.notes)
+    step.received, step.private, step.notes = received, private, notes
+    kept = set(dict.keys(private))
+    noted = set(dict.keys(notes))
+    with FlopCounterMode(display=False) as counter, drawing(Masks([dropout])):
+        momentum = train(module, batches)
+    if notes.missed:
+        raise CannotStack(f"it asks for {min(notes.missed)!r} in its notes, which `start` does not leave")
+    if set(dict.keys(private)) != kept:
+        raise CannotStack("its steps add to what the client keeps")
+    results = {
+        "loss": {str(index): loss for index, loss in enumerate(module.losses)},
+        "trainable": {name: dict(network.state_dict()) for name, network in module.trainable.items()},
+        "frozen": {name: dict(network.state_dict()) for name, network in module.frozen.items()},
+        "momentum": momentum,
+        "private": {name: dict.__getitem__(private, name) for name in kept & private.touched},
+        "notes": {name: dict.__getitem__(notes, name) for name in noted & notes.touched},
+    }
+    uses = Uses(
+        received=frozenset(received.touched),
+        private=frozenset(kept & private.touched),
+        notes=frozenset(noted & notes.touched),
+    )
+    return Alone(results=results, uses=uses, flops=counter.get_total_flops())
+
+
+def compare(alone: Tree, together: Tree) -> None:
+    """Raise CannotStack if the results differ by more than rounding, relative to the largest entry of their kind."""
+    for part, expected in alone.items():
+        wanted, given = dict(leaves(expected)), dict(leaves(together[part]))
+        floats = {name: value for name, value in wanted.items() if isinstance(value, Tensor)}
+        if wanted.keys() != given.keys():
+            raise CannotStack(f"its {part} has other entries than the same job alone")
+        sizes = [float(value.double().abs().max()) for value in floats.values() if value.numel()]
+        scale = max([*sizes, torch.finfo(torch.float64).tiny])
+        for name, value in floats.items():
+            off = float((given[name].double() - value.double()).abs().max()) if value.numel() else 0.0
+            if not off <= TOLERANCE * scale:
+                where = f"{part} {name}" if part != "loss" else "loss"
+                raise CannotStack(f"its {where} differs from the same job alone by {off / scale:.1e}")
+
+
+def reason_of(error: Exception, kind: Kind) -> str:
+    """Return why a kind cannot train together, with the file and line of the method."""
+    if isinstance(error, CannotStack):
+        return str(error)
+    own = {_file_of(base) for base in kind.update.__mro__} - {None}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own]
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
+    message = " ".join(str(error).split()) or type(error).__name__
+    return f"{where}{message[:160]}"
+
+
+def _file_of(base: type) -> str | None:
+    """Return the file of a method's class; None for a class of the suite that methods derive from."""
+    if base.__module__ in ("builtins", "benchmark.methods.protocol"):
+        return None
+    return getattr(sys.modules.get(base.__module__), "__file__", None)

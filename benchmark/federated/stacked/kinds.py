@@ -1,0 +1,118 @@
+"""Which jobs can take their local steps together.
+
+Jobs of one kind have the same update, network, shapes of weights and streams. What a kind's steps use of what a job
+received, kept and noted is found by watching one step (`guard`).
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmark.federated.batches import JobBatches, LocalBatch
+from benchmark.federated.round_metrics import PseudoLabelQuality
+from benchmark.federated.stacked.trees import Shape, shape_of
+from benchmark.methods.protocol import Job, Local, Tree
+from benchmark.optimizer import Optimizer
+
+
+@dataclass(kw_only=True)
+class Member:
+    """A job that has been started and trains in a group."""
+
+    index: int  # among the round's jobs
+    job: Job  # with what it receives on the engine's device
+    local: Local
+    batches: JobBatches
+    rate_at: Callable[[int], float]  # share of the base rate at a step
+    base_rate: float
+    draw: torch.Generator  # the job's own random stream, for `LocalUpdate.draws`
+    dropout: torch.Generator
+    pseudo: PseudoLabelQuality  # of pseudo-labels that `start` gave
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What has to be equal in jobs that train together."""
+
+    update: type
+    settings: str  # the update's fields, but for those with `repr=False`, which steps do not use
+    network: Hashable
+    trainable: Shape
+    frozen: Shape
+    layers: tuple[str, ...]
+    streams: tuple[tuple[str, tuple[str, ...]], ...]
+    momentum: Shape | None
+    optimizer: Optimizer
+
+    @property
+    def name(self) -> str:
+        return self.update.__name__
+
+
+def kind_of(member: Member, optimizer: Optimizer) -> Kind:
+    job, local = member.job, member.local
+    return Kind(
+        update=type(job.update),
+        settings=repr(job.update),
+        network=job.network,
+        trainable=shape_of(local.trainable),
+        frozen=shape_of(local.frozen),
+        layers=local.layers,
+        streams=tuple((name, stream.views) for name, stream in job.data.items()),
+        momentum=None if local.momentum is None else shape_of(local.momentum),
+        optimizer=optimizer,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uses:
+    """The entries that a kind's local steps read or write."""
+
+    received: frozenset[str]
+    private: frozenset[str]
+    notes: frozenset[str]
+
+    def of(self, member: Member) -> tuple[Tree, Tree, Tree]:
+        """Return these entries of what the job received, keeps and noted."""
+        return (
+            {name: value for name, value in member.job.receives.items() if name in self.received},
+            {name: value for name, value in (member.local.private or {}).items() if name in self.private},
+            {name: value for name, value in member.local.notes.items() if name in self.notes},
+        )
+
+    def joined(self, other: "Uses") -> "Uses":
+        return Uses(
+            received=self.received | other.received,
+            private=self.private | other.private,
+            notes=self.notes | other.notes,
+        )
+
+    def shape(self, member: Member) -> tuple[Shape, ...]:
+        """Return what has to be equal in these entries so that jobs can train together."""
+        return tuple(shape_of(tree) for tree in self.of(member))
+
+
+Signature = tuple[tuple[str, int, bool, bool], ...]
+
+
+def signature_of(batch: LocalBatch) -> Signature:
+    """Return what has to be equal in the batches of one step of several jobs: sizes, and which labels there are."""
+    described = []
+    for name, images in batch.streams.items():
+        size = len(next(iter(images.views.values())))
+        described.append((name, size, images.labels_N is None, images.pseudo_labels_N is None))
+    return (*described, ("truth", 0, batch.truth_N is None, False))
+
+
+def same_tensors(trees: list[Tree]) -> bool:
+    """Return whether all trees contain the very same objects, such as weights that all jobs received."""
+    first = trees[0]
+    return all(_same(first, tree) for tree in trees[1:])
+
+
+def _same(left: object, right: object) -> bool:
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(value, right[name]) for name, value in left.items())
+    return left is right if isinstance(left, Tensor) else type(left) is type(right) and left == right

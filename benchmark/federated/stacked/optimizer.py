@@ -1,0 +1,132 @@
+"""SGD and Adam of M jobs: the formulas of `torch.optim`, with a rate, a norm and a step count per job.
+
+Legend: M jobs. A weight set's tensors are (M, ...).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmark.federated.local import BETA_2, SLOT
+from benchmark.methods.protocol import Weights
+from benchmark.optimizer import Optimizer
+
+EPSILON = 1e-8  # of Adam
+LEAST_NORM = 1e-6  # added to a norm before it divides: torch.nn.utils.clip_grad_norm_
+
+Places = dict[str, Weights]  # weight set -> parameter -> (M, ...)
+
+
+class StackedOptimizer:
+    """Steps the weight sets of M jobs. `slots` are the tensors that it keeps for each parameter, by name."""
+
+    def __init__(self, settings: Optimizer, weights: Places, momentum: Sequence[Mapping[str, Weights] | None]) -> None:
+        """Begin with the momentum that each job brings, as `LocalModule.momentum_of` wrote it. Else with zeros."""
+        self._settings = settings
+        self.slots: dict[str, Places] = {}
+        self._stepped: set[tuple[str, str]] = set()  # parameters that have had a gradient, here or before
+        names = ("exp_avg", "exp_avg_sq", "step") if settings.rule == "adam" else ("momentum_buffer",)
+        for slot in names:
+            self.slots[slot] = {
+                name: {tensor: self._first(slot, name, tensor, value, momentum) for tensor, value in some.items()}
+                for name, some in weights.items()
+            }
+
+    def _first(
+        self, slot: str, name: str, tensor: str, value: Tensor, momentum: Sequence[Mapping[str, Weights] | None]
+    ) -> Tensor:
+        """Return what one slot of one parameter begins with, a row per job."""
+        key = f"{tensor}{SLOT}{slot}" if self._settings.rule == "adam" else tensor
+        zeros = torch.zeros_like(value).detach() if slot != "step" else value.new_zeros(len(value))
+        for row, brought in zip(zeros, momentum, strict=True):
+            if brought is not None and key in brought.get(name, {}):
+                row.copy_(brought[name][key])
+                self._stepped.add((name, tensor))
+        return zeros
+
+    @torch.no_grad()
+    def step(self, weights: Places, gradients: Places, slots: Mapping[str, Places], rate_M: Tensor | float) -> None:
+        """Take one step, in place. A parameter without a gradient stays. `rate_M`: one rate, or one per job."""
+        listed = [(name, tensor, value) for name, some in gradients.items() for tensor, value in some.items()]
+        self._stepped.update((name, tensor) for name, tensor, _ in listed)
+        if not listed:
+            return
+        step_of = self._adam if self._settings.rule == "adam" else self._sgd
+        own = [weights[name][tensor] for name, tensor, _ in listed]
+        kept = {slot: [places[name][tensor] for name, tensor, _ in listed] for slot, places in slots.items()}
+        alike = [_laid_out_as(weight, gradient) for weight, (_, _, gradient) in zip(own, listed, strict=True)]
+        step_of(own, self._clipped(alike), kept, rate_M)
+
+    def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Scale each job's gradient down to the largest norm, over all of its parameters together."""
+        if self._settings.clip is None:
+            return gradients
+        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients])
+        factor_M = (self._settings.clip / (norms.norm(dim=0) + LEAST_NORM)).clamp(max=1.0)
+        return [gradient * per_job(factor_M, gradient) for gradient in gradients]
+
+    def _sgd(
+        self, weights: list[Tensor], gradients: list[Tensor], kept: dict[str, list[Tensor]], rate_M: Tensor | float
+    ) -> None:
+        settings, buffers = self._settings, kept["momentum_buffer"]
+        if not isinstance(rate_M, Tensor) or rate_M.dim() == 0:
+            options: Any = {"weight_decay": settings.weight_decay, "momentum": settings.momentum, "lr": rate_M}
+            options |= {"dampening": 0.0, "nesterov": settings.nesterov, "maximize": False, "is_first_step": False}
+            torch._fused_sgd_(weights, gradients, buffers if settings.momentum else [], **options)
+            return
+        if settings.weight_decay:
+            gradients = list(torch._foreach_add(gradients, weights, alpha=settings.weight_decay))
+        torch._foreach_mul_(buffers, settings.momentum)
+        torch._foreach_add_(buffers, gradients)
+        steps = torch._foreach_add(gradients, buffers, alpha=settings.momentum) if settings.nesterov else buffers
+        for weight, step in zip(weights, steps, strict=True):
+            weight.sub_(step * per_job(rate_M, step))
+
+    def _adam(
+        self, weights: list[Tensor], gradients: list[Tensor], kept: dict[str, list[Tensor]], rate_M: Tensor | float
+    ) -> None:
+        settings, beta_1 = self._settings, self._settings.momentum
+        if settings.weight_decay:
+            gradients = list(torch._foreach_add(gradients, weights, alpha=settings.weight_decay))
+        torch._foreach_add_(kept["step"], 1)
+        torch._foreach_lerp_(kept["exp_avg"], gradients, 1 - beta_1)
+        torch._foreach_mul_(kept["exp_avg_sq"], BETA_2)
+        torch._foreach_addcmul_(kept["exp_avg_sq"], gradients, gradients, value=1 - BETA_2)
+        for weight, mean, square, step_M in zip(
+            weights, kept["exp_avg"], kept["exp_avg_sq"], kept["step"], strict=True
+        ):
+            size_M = rate_M / (1 - beta_1 ** step_M.double())
+            scale_M = (1 - BETA_2 ** step_M.double()).sqrt()
+            divisor = (square.sqrt() / per_job(scale_M.to(square.dtype), square)).add_(EPSILON)
+            weight.sub_(per_job(size_M.to(mean.dtype), mean) * mean / divisor)
+
+    def brought_back(self, index: int) -> dict[str, Weights]:
+        """Return one job's momentum as `LocalModule.momentum_of` does, as views."""
+        if self._settings.rule != "adam":
+            return {
+                name: {tensor: value[index] for tensor, value in some.items()}
+                for name, some in self.slots["momentum_buffer"].items()
+            }
+        kept: dict[str, Weights] = {}
+        for name, some in self.slots["exp_avg"].items():
+            stepped = [tensor for tensor in some if (name, tensor) in self._stepped]
+            kept[name] = dict(self._of_adam(name, stepped, index))
+        return kept
+
+    def _of_adam(self, name: str, tensors: Sequence[str], index: int) -> Iterator[tuple[str, Tensor]]:
+        for tensor in tensors:
+            for slot in ("step", "exp_avg", "exp_avg_sq"):  # in torch's order
+                yield f"{tensor}{SLOT}{slot}", self.slots[slot][name][tensor][index]
+
+
+def _laid_out_as(weight: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient with the layout of the weight: kernels that step many tensors at once expect that."""
+    return gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
+
+
+def per_job(values_M: Tensor | Any, like: Tensor) -> Tensor:
+    """Return one value per job, shaped so that it multiplies a tensor of M rows."""
+    shaped: Tensor = values_M.view(-1, *(1 for _ in like.shape[1:]))
+    return shaped

@@ -1,0 +1,310 @@
+"""The training of a round's jobs, those of one kind together.
+
+Legend: M jobs of a group, S of them in one step.
+"""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from benchmark.errors import FsslError
+from benchmark.federated.batches import JobBatches, LocalBatch, key_names
+from benchmark.federated.environment import Environment
+from benchmark.federated.jobs import JobRunner, check_finite, holder_name
+from benchmark.federated.local import base_rate, concluded, empty_layers, module_class, pass_in_bfloat16
+from benchmark.federated.machine import failures_named
+from benchmark.federated.stacked.group import Group, batches_of
+from benchmark.federated.stacked.guard import Alone, Findings, alone, batch_in_double, compare, in_double, reason_of
+from benchmark.federated.stacked.kinds import Kind, Member, Signature, Uses, kind_of, signature_of
+from benchmark.federated.stacked.layers import with_rules
+from benchmark.federated.stacked.log import Log, Reported
+from benchmark.federated.stacked.tick import Networks
+from benchmark.federated.stacked.trees import Shape, row, with_own_memory
+from benchmark.federated.trees import copied, mapped
+from benchmark.methods.calls import finished, marks_of, refuse_change
+from benchmark.methods.protocol import Job, Outcome, Tree, Weights
+from benchmark.streams import stream_seed, torch_stream
+
+Result = TypeVar("Result")
+
+# Of all jobs in one step. With more, kernels take longer than their launches, and nothing is gained.
+FLOPS_PER_TICK = 50e9
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """Count what was trained how, for tests and messages."""
+
+    ticks: int = 0
+    steps: int = 0  # local steps of jobs in these ticks
+    together: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # jobs by kind
+    alone: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    reasons: dict[str, str] = field(default_factory=dict)  # why a kind trains one job at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A job that has been trained, and the loss of each of its local steps and phases."""
+
+    outcome: Outcome
+    losses: Sequence[float] = ()
+
+
+class GroupRunner(JobRunner):
+    """Runs all jobs of a round. `most`: jobs in one step; None: as many as `FLOPS_PER_TICK` and memory allow."""
+
+    def __init__(self, environment: Environment, *, device: str = "cpu", most: int | None = None) -> None:
+        super().__init__(environment, device=device)
+        self._most = most
+        self._networks_of: dict[tuple[object, ...], Networks] = {}
+        self._findings: dict[Kind, Findings | None] = {}
+        self.seen = Seen()
+
+    def run_all(
+        self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
+    ) -> dict[int, Outcome]:
+        """Return the outcome of each job. Raises what `run` raises, for the first job that has a fault."""
+        received = {index: marks_of(job.receives) for index, job in jobs.items()}
+        trained: dict[int, Trained] = {}
+        kinds: dict[Kind, list[Member]] = defaultdict(list)
+        for index, job in jobs.items():
+            with failures_named(holder_name(job.key.client), round_number):
+                begun = self._begin(index, job, round_number, copied(privates[index]), "train")
+            if isinstance(begun, Member):
+                kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
+            else:
+                trained[index] = Trained(outcome=begun)
+        for kind, members in kinds.items():
+            for group in self._groups(kind, members):
+                trained |= self._together(kind, group, self._train)
+        for index, job in jobs.items():
+            if index not in trained:
+                self.seen.alone[type(job.update).__name__] += 1
+                trained[index] = Trained(outcome=self.run(job, round_number, copied(privates[index])))
+        for index, job in jobs.items():
+            refuse_change(job.update, "local work", "what it received", received[index], job.receives)
+            losses = [*torch.tensor(trained[index].losses, dtype=torch.float64)]
+            check_finite(trained[index].outcome, losses, job, round_number)
+        return {index: trained[index].outcome for index in jobs}
+
+    def gradients_of_all(
+        self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
+    ) -> dict[int, dict[str, Weights]]:
+        """Return the gradient of each job's loss at the weights that it begins with; empty if it would sit out."""
+        gradients: dict[int, dict[str, Weights]] = {}
+        kinds: dict[Kind, list[Member]] = defaultdict(list)
+        for index, job in jobs.items():
+            begun = self._begin(index, job, round_number, copied(privates[index]), "gradient")
+            if isinstance(begun, Member):
+                kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
+            else:
+                gradients[index] = {}
+        for kind, members in kinds.items():
+            for group in self._groups(kind, members):
+                gradients |= self._together(kind, group, self._gradients)
+        for index, job in jobs.items():
+            if index not in gradients:
+                gradients[index] = self.gradient(job, round_number, copied(privates[index]))
+        return gradients
+
+    def _begin(self, index: int, job: Job, round_number: int, private: Tree | None, purpose: str) -> Member | Outcome:
+        """Call the job's `start`. Return its outcome if nothing is to be trained."""
+        job, local = self._started(job, round_number, private, purpose)
+        if local is None:
+            return Outcome(key=job.key, sends={})
+        given = self._given(job, local, round_number)
+        if not local.trainable:
+            sends = finished(job.update, local) if purpose == "train" else {}
+            return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics())
+        experiment = self._environment.experiment
+        batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
+        names = (purpose, "round", round_number, *key_names(job.key))
+        return Member(
+            index=index,
+            job=job,
+            local=local,
+            batches=batches,
+            rate_at=self._rates(job, round_number, len(batches)),
+            base_rate=base_rate(experiment.optimizer, job),
+            draw=torch_stream(experiment.seed, *names, "loss"),
+            dropout=torch.Generator().manual_seed(stream_seed(experiment.seed, *names, "dropout")),
+            pseudo=given,
+        )
+
+    def _groups(self, kind: Kind, members: Sequence[Member]) -> list[list[Member]]:
+        """Divide jobs of one kind into groups that train together. A job in none of them trains alone."""
+        findings = self._examined(kind, members) if len(members) > 1 else None
+        if findings is None:
+            return []
+        most = self._most or int(FLOPS_PER_TICK // max(1, findings.flops))
+        if most < 2:
+            return []
+        by_shape: dict[tuple[Shape, ...], list[Member]] = defaultdict(list)
+        for member in members:
+            by_shape[findings.uses.shape(member)].append(member)
+        groups = []
+        for same in by_shape.values():
+            groups += [same[first : first + most] for first in range(0, len(same), most)]
+        return [group for group in groups if len(group) > 1]
+
+    def _examined(self, kind: Kind, members: Sequence[Member]) -> Findings | None:
+        """Return what the first step of the kind showed; None if its jobs cannot train together."""
+        if kind not in self._findings:
+            try:
+                self._findings[kind] = self._compared(members)
+            except (FsslError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # whatever a method's code raises under `vmap`
+                self._refuse(kind, error)
+        return self._findings[kind]
+
+    def _refuse(self, kind: Kind, error: Exception) -> None:
+        """Train the kind one job at a time from now on, and say so once."""
+        self._findings[kind] = None
+        if kind.name not in self.seen.reasons:
+            reason = self.seen.reasons[kind.name] = reason_of(error, kind)
+            warnings.warn(f"{kind.name}: its jobs train one at a time ({reason})", stacklevel=2)
+
+    def _compared(self, members: Sequence[Member]) -> Findings:
+        """Take the first step of two jobs, alone and together, in float64. Raises CannotStack if they differ."""
+        firsts = [next(batches_of(member.batches)) for member in members[:8]]
+        signatures = [signature_of(batches[0]) for batches in firsts]
+        last = max(at for at, signature in enumerate(signatures) if signature == signatures[0])
+        two = [members[0], members[last]]
+        batches = [[batch_in_double(batch) for batch in firsts[at]] for at in (0, last)]
+        singles = [self._alone(member, batch) for member, batch in zip(two, batches, strict=True)]
+        uses = singles[0].uses.joined(singles[1].uses)
+        if uses.shape(two[0]) != uses.shape(two[1]):
+            two, batches, singles = two[:1], batches[:1], singles[:1]
+        doubles = [in_double(with_fresh_streams(member)) for member in two]
+        settings = self._environment.experiment.optimizer
+        group = Group(self._networks_for(two[0], double=True), doubles, settings, uses, self._device)
+        results = group.step(range(len(two)), batches, 0)
+        for at, single in enumerate(singles):
+            compare(single.results, group.results_of(at, results))
+        return Findings(uses=uses, flops=singles[0].flops)
+
+    def _alone(self, member: Member, batches: Sequence[LocalBatch]) -> Alone:
+        member = in_double(with_fresh_streams(member))
+        network = with_rules(self._network(member.job.network)).double()
+        settings, job = self._environment.experiment.optimizer, member.job
+        module = module_class(job)(job, member.local, network, settings, member.rate_at)
+        module.draw = member.draw
+        return alone(module, batches, member.dropout)
+
+    def _networks_for(self, member: Member, *, double: bool = False) -> Networks:
+        local = member.local
+        key = (member.job.network, tuple(local.trainable), tuple(local.frozen), local.layers, double)
+        if key not in self._networks_of or self._is_own(member.job):
+            trainable = {
+                name: self._network_of(member, name, weights, double) for name, weights in local.trainable.items()
+            }
+            frozen = {name: self._network_of(member, name, weights, double) for name, weights in local.frozen.items()}
+            self._networks_of[key] = Networks(nn.ModuleDict(trainable), nn.ModuleDict(frozen))
+        networks = self._networks_of[key]
+        networks.trainable.train()
+        networks.frozen.eval()
+        return networks
+
+    def _network_of(self, member: Member, name: str, weights: Weights, double: bool) -> nn.Module:
+        if name in member.local.layers:
+            return empty_layers(weights)
+        network = with_rules(self._network(member.job.network))
+        if self._environment.experiment.precision == "bf16" and not double:
+            pass_in_bfloat16(network)
+        return network.double() if double else network
+
+    def _together(
+        self, kind: Kind, members: list[Member], work: Callable[[Sequence[Member], Uses], dict[int, Result]]
+    ) -> dict[int, Result]:
+        """Do the work on a group; in halves if its memory does not suffice. A job without a result has to be alone."""
+        findings = self._findings[kind]
+        if findings is None or len(members) < 2:
+            return {}
+        try:
+            return work([with_fresh_streams(member) for member in members], findings.uses)
+        except torch.OutOfMemoryError:
+            half = self._most = len(members) // 2
+        except FsslError:
+            raise
+        except Exception as error:  # at a later step than the guard's, such as one of another batch size
+            self._refuse(kind, error)
+            return {}
+        return self._together(kind, members[:half], work) | self._together(kind, members[half:], work)
+
+    def _train(self, members: Sequence[Member], uses: Uses) -> dict[int, Trained]:
+        settings = self._environment.experiment.optimizer
+        group = Group(self._networks_for(members[0]), members, settings, uses, self._device)
+        log, number = Log(), 0
+        for alike in in_lockstep(members):
+            for some in alike:
+                results = group.step(list(some), list(some.values()), number)
+                log.add(list(some), results, [batches[0].truth_N for batches in some.values()])
+                self.seen.ticks += 1
+                self.seen.steps += len(some)
+            number += len(members[0].job.update.phases)
+        self.seen.together[type(members[0].job.update).__name__] += len(members)
+        reported = log.of_each(len(members))
+        outcomes = [self._concluded(member, group, at, reported[at]) for at, member in enumerate(members)]
+        trees = with_own_memory([{"sends": outcome.sends, "private": outcome.private} for outcome in outcomes])
+        return {
+            member.index: Trained(outcome=replace(outcome, **tree), losses=part.losses)
+            for member, outcome, tree, part in zip(members, outcomes, trees, reported, strict=True)
+        }
+
+    def _gradients(self, members: Sequence[Member], uses: Uses) -> dict[int, dict[str, Weights]]:
+        settings = self._environment.experiment.optimizer
+        group = Group(self._networks_for(members[0]), members, settings, uses, self._device)
+        sums, images = group.zeros(), [0] * len(members)
+        for alike in in_lockstep(members):
+            for some in alike:
+                size = group.add_gradients(sums, list(some), list(some.values()))
+                for at in some:
+                    images[at] += size
+        return {member.index: means_of(row(sums, at), images[at]) for at, member in enumerate(members)}
+
+    def _concluded(self, member: Member, group: Group, at: int, reported: Reported) -> Outcome:
+        """Call the job's `finish` with its rows."""
+        local, left = replace(member.local), group.state
+        local.trainable = {name: row(tensors, at) for name, tensors in left.trainable.items()}
+        local.frozen = {name: row(tensors, at) for name, tensors in left.frozen.items()}
+        local.momentum, local.steps = group.optimizer.brought_back(at), len(member.batches)
+        local.notes = {**local.notes, **row(left.notes, at)}
+        if local.private is not None:
+            local.private = {**local.private, **row(left.private, at)}
+        return concluded(member.job, local, reported.values, member.pseudo.joined(reported.pseudo))
+
+
+def means_of(sums: dict[str, Weights], images: int) -> dict[str, Weights]:
+    means: dict[str, Weights] = mapped(sums, lambda total: total / images)
+    return means
+
+
+def in_lockstep(members: Sequence[Member]) -> Iterator[list[dict[int, list[LocalBatch]]]]:
+    """Yield the batches of all jobs step by step, those of equal sizes together, by the jobs' places in the group.
+
+    A job that has taken all of its steps is left out.
+    """
+    iterators = {at: batches_of(member.batches) for at, member in enumerate(members)}
+    while iterators:
+        alike: dict[Signature, dict[int, list[LocalBatch]]] = defaultdict(dict)
+        for at in list(iterators):
+            if (batches := next(iterators[at], None)) is None:
+                del iterators[at]
+            else:
+                alike[signature_of(batches[0])][at] = batches
+        if alike:
+            yield list(alike.values())
+
+
+def with_fresh_streams(member: Member) -> Member:
+    """Return the job with copies of its random streams, so that the job can be begun again."""
+    draw, dropout = torch.Generator(), torch.Generator()
+    draw.set_state(member.draw.get_state())
+    dropout.set_state(member.dropout.get_state())
+    return replace(member, draw=draw, dropout=dropout)

@@ -1,0 +1,266 @@
+"""One local step of M jobs: every loss of one batch in turn, each with its optimizer step and `after_step`.
+
+`vmap` calls the update's own functions with the tensors of one job, so that a method is written for one job alone.
+Everything that a step changes is in `State` and is changed in place.
+
+Legend: M jobs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from benchmark.federated.stacked.layers import Masks, drawing
+from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
+from benchmark.federated.stacked.trees import put_rows, rows
+from benchmark.methods.calls import loss_of
+from benchmark.methods.protocol import Batch, LocalUpdate, Step, Tree
+
+
+@dataclass(kw_only=True)
+class State:
+    """The tensors of M jobs, a row per job."""
+
+    trainable: Places  # parameters and buffers of each weight set
+    frozen: Places
+    slots: dict[str, Places]  # of the optimizer
+    private: Tree  # what the steps use of it, as of the notes
+    notes: Tree
+    received: Tree  # what the steps use of it and what differs among the jobs
+    shared: Tree = field(default_factory=dict)  # of what was received: what is the same for all jobs, without rows
+
+    def trees(self) -> dict[str, Tree]:
+        """Return the trees that have rows."""
+        return {name: tree for name, tree in vars(self).items() if name != "shared"}
+
+    def of(self, at_S: Tensor) -> "State":
+        """Return the state of some of the jobs, as a copy."""
+        return State(**{name: rows(tree, at_S) for name, tree in self.trees().items()}, shared=self.shared)
+
+    def put(self, at_S: Tensor, some: "State") -> None:
+        """Take over the state of some of the jobs."""
+        for name, tree in self.trees().items():
+            put_rows(tree, at_S, getattr(some, name))
+
+
+class Networks(nn.Module):
+    """The networks of one job's weight sets, without weights of their own: each call is given them."""
+
+    def __init__(self, trainable: nn.ModuleDict, frozen: nn.ModuleDict) -> None:
+        super().__init__()
+        self.trainable, self.frozen = trainable, frozen
+
+    def forward(self, function: Callable[[nn.ModuleDict, nn.ModuleDict], Any]) -> Any:
+        return function(self.trainable, self.frozen)
+
+
+Results = list[tuple[Tensor, Mapping[str, Tensor]]]  # loss_M and what is reported (M, ...), of each loss in turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What M jobs are given for one local step."""
+
+    batch: Mapping[str, Mapping[str, Any]]  # stream -> the fields of its `Batch`, (M, ...)
+    drawn: Sequence[Tree]  # for each loss in turn
+    rates: Sequence[Tensor | float]  # for each loss in turn: one, or one per job
+    number: int  # of optimizer steps that the jobs have taken before
+
+
+class Tick:
+    """Takes local steps of the jobs of one group."""
+
+    def __init__(self, update: LocalUpdate, networks: Networks, optimizer: StackedOptimizer) -> None:
+        self._update, self._networks, self._optimizer = update, networks, optimizer
+        self._changes = type(update).after_step is not LocalUpdate.after_step
+        self._parameters = {
+            name: [tensor for tensor, _ in network.named_parameters()] for name, network in networks.trainable.items()
+        }
+
+    def take(self, state: State, inputs: Inputs, masks: Masks) -> Results:
+        """Take one step, changing `state` in place."""
+        results: Results = []
+        noted = set(state.notes)
+        weights = self._with_gradients(state)  # once: a later loss may use what an earlier one computed
+        last = len(self._update.phases) - 1
+        for phase, rate in enumerate(inputs.rates):
+            loss_M, aux = self._loss(state, weights, inputs, phase, inputs.number + phase, masks)
+            gradients = self._gradients(loss_M, weights, keeps_graph=phase < last)
+            self._optimizer.step(state.trainable, gradients, state.slots, rate)
+            if self._changes:
+                with torch.no_grad():
+                    number = inputs.number + phase + 1
+                    self._of_each(self._update.after_step, state, state.trainable, inputs, phase, number)
+            results.append((loss_M.detach(), aux))
+        self._keep_notes(state, noted)
+        return results
+
+    def gradients(self, state: State, inputs: Inputs, masks: Masks) -> Iterator[Places]:
+        """Yield the gradient of each loss in turn, at the weights as they are; no step is taken."""
+        noted = set(state.notes)
+        weights = self._with_gradients(state)
+        last = len(self._update.phases) - 1
+        for phase in range(last + 1):
+            loss_M, _ = self._loss(state, weights, inputs, phase, inputs.number, masks)
+            yield self._gradients(loss_M, weights, keeps_graph=phase < last)
+        self._keep_notes(state, noted)
+
+    def _keep_notes(self, state: State, noted: set[str]) -> None:
+        """Drop what a step adds to the notes, which lasts from loss to loss of the same batch."""
+        state.notes = {name: tree_map(_detached, value) for name, value in state.notes.items() if name in noted}
+
+    def _with_gradients(self, state: State) -> Places:
+        """Return the parameters as leaves of a new graph, which share the memory of the state."""
+        return {
+            name: {tensor: state.trainable[name][tensor].detach().requires_grad_() for tensor in tensors}
+            for name, tensors in self._parameters.items()
+        }
+
+    def _gradients(self, loss_M: Tensor, weights: Places, keeps_graph: bool) -> Places:
+        """Return the gradient of each parameter that the loss reaches, (M, ...)."""
+        places = [(name, tensor) for name, some in weights.items() for tensor in some]
+        leaves = [weights[name][tensor] for name, tensor in places]
+        found = torch.autograd.grad(loss_M.sum(), leaves, allow_unused=True, retain_graph=keeps_graph)
+        gradients: Places = {name: {} for name in weights}
+        for (name, tensor), gradient in zip(places, found, strict=True):
+            if gradient is not None:
+                gradients[name][tensor] = gradient
+        return gradients
+
+    def _loss(
+        self, state: State, weights: Places, inputs: Inputs, phase: int, number: int, masks: Masks
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        trainable = {name: {**tensors, **weights[name]} for name, tensors in state.trainable.items()}
+
+        def loss(step: Step) -> Any:
+            loss, aux = loss_of(self._update, phase, step)
+            return loss, dict(aux)
+
+        with drawing(masks):
+            loss_M, aux = self._of_each(loss, state, trainable, inputs, phase, number)
+        return loss_M, aux
+
+    def _of_each(
+        self, function: Callable[[Step], Any], state: State, trainable: Places, inputs: Inputs, phase: int, number: int
+    ) -> Any:
+        """Call a function of one job's step for all jobs at once. Return its result; `private` and `notes` are kept."""
+        given = {
+            "weights": {"trainable": trainable, "frozen": state.frozen},
+            "received": state.received,
+            "private": state.private,
+            "notes": state.notes,
+            "batch": inputs.batch,
+            "drawn": inputs.drawn[phase],
+        }
+        leaves, layout = tree_flatten(given)
+        is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
+        outcome = _Flat()
+
+        def one(*tensors: Tensor) -> list[Tensor]:
+            values = iter(tensors)
+            mixed = [next(values) if tensor else leaf for leaf, tensor in zip(leaves, is_tensor, strict=True)]
+            job = tree_unflatten(mixed, layout)
+            named = {f"{kind}.{name}": value for kind, sets in job["weights"].items() for name, value in _named(sets)}
+
+            def call(trainable: nn.ModuleDict, frozen: nn.ModuleDict) -> Any:
+                step = Step(
+                    trainable=trainable,
+                    frozen=frozen,
+                    batch={stream: Batch(**fields) for stream, fields in job["batch"].items()},
+                    drawn=job["drawn"],
+                    received={**state.shared, **job["received"]},
+                    private=job["private"],
+                    notes=job["notes"],
+                    number=number,
+                )
+                result = function(step)
+                return result, step.private, step.notes
+
+            return outcome.flattened(functional_call(self._networks, named, (call,)))
+
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        with OperationsWithRules():
+            result, state.private, state.notes = outcome.restored(vmap(one)(*tensors))
+        return result
+
+
+class _Flat:
+    """A tree as a list of its tensors, which is all that `vmap` may return, and back."""
+
+    def flattened(self, tree: Any) -> list[Tensor]:
+        self._leaves, self._layout = tree_flatten(tree)
+        tensors = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
+        self._leaves = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        return tensors
+
+    def restored(self, tensors: Sequence[Tensor]) -> Any:
+        values = iter(tensors)
+        return tree_unflatten([next(values) if leaf is _TENSOR else leaf for leaf in self._leaves], self._layout)
+
+
+_TENSOR = object()  # stands for a tensor
+
+
+class OperationsWithRules(TorchFunctionMode):
+    """Replaces operations that `vmap` would take job by job, or not at all, by others with the same result."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if name.startswith("_foreach_"):
+            return self._per_tensor(name, args, kwargs)
+        if name in REPLACED:
+            return REPLACED[name](*args, **kwargs)
+        return function(*args, **kwargs)
+
+    def _per_tensor(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Take an operation on lists of tensors one tensor at a time."""
+        operation = name.removeprefix("_foreach_")
+        function = REPLACED.get(operation) or getattr(Tensor, operation)
+        results = []
+        for index in range(len(args[0])):
+            own = [arg[index] if isinstance(arg, list | tuple) else arg for arg in args]
+            results.append(function(*own, **kwargs))
+        return None if name.endswith("_") else results
+
+
+def _lerp(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    return start + (end - start) * weight
+
+
+def _lerp_in_place(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    return start.add_((end - start) * weight)
+
+
+def _kl_div(
+    input: Tensor,
+    target: Tensor,
+    size_average: None = None,
+    reduce: None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
+    """`F.kl_div`, whose arguments have these names."""
+    terms = target.exp() * (target - input) if log_target else torch.xlogy(target, target) - target * input
+    if reduction == "batchmean":
+        return terms.sum() / len(terms)
+    return {"none": terms, "sum": terms.sum(), "mean": terms.mean()}[reduction]
+
+
+REPLACED: dict[str, Callable[..., Tensor]] = {"lerp": _lerp, "lerp_": _lerp_in_place, "kl_div": _kl_div}
+
+
+def _named(sets: Places) -> Iterator[tuple[str, Tensor]]:
+    for name, tensors in sets.items():
+        for tensor, value in tensors.items():
+            yield f"{name}.{tensor}", value
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf

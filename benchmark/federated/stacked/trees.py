@@ -1,0 +1,136 @@
+"""The trees of M jobs as one tree whose tensors have M rows, and back.
+
+A tree is nested mappings, as in `benchmark.federated.trees`. Leaves that are no tensors have to be equal in all jobs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+
+from benchmark.methods.protocol import Tree
+
+
+def stacked(trees: Sequence[Any]) -> Any:
+    """Stack the trees of M jobs, tensor by tensor; other leaves are the first job's."""
+    flat = [tree_flatten(tree)[0] for tree in trees]
+    layout = tree_flatten(trees[0])[1]
+    leaves = [torch.stack(some) if isinstance(some[0], Tensor) else some[0] for some in zip(*flat, strict=True)]
+    return tree_unflatten(leaves, layout)
+
+
+def rows(tree: Any, at_M: Tensor) -> Any:
+    """Return the rows of some jobs, as a copy."""
+    return tree_map(lambda leaf: leaf[at_M] if isinstance(leaf, Tensor) else leaf, tree)
+
+
+@torch.no_grad()
+def put_rows(tree: Any, at_M: Tensor, some: Any) -> None:
+    """Copy the rows of some jobs back to their places."""
+    for leaf, part in zip(tree_flatten(tree)[0], tree_flatten(some)[0], strict=True):
+        if isinstance(leaf, Tensor):
+            leaf[at_M] = part.detach()
+
+
+def row(tree: Any, index: int) -> Any:
+    """Return one job's tree, as views."""
+    return tree_map(lambda leaf: leaf.detach()[index] if isinstance(leaf, Tensor) else leaf, tree)
+
+
+@torch.no_grad()
+def with_own_memory(trees: Sequence[Tree]) -> list[Tree]:
+    """Return the trees without views of a stack: a kept view would keep the tensors of all M jobs.
+
+    All tensors are copied in one operation.
+    """
+    leaves, layout = tree_flatten(list(trees))
+    views = [
+        at
+        for at, leaf in enumerate(leaves)
+        if isinstance(leaf, Tensor) and leaf.untyped_storage().nbytes() > leaf.nbytes
+    ]
+    copies = [torch.empty_like(leaves[at], memory_format=torch.contiguous_format) for at in views]
+    if views:
+        torch._foreach_copy_(copies, [leaves[at] for at in views])
+    for at, copied in zip(views, copies, strict=True):
+        leaves[at] = copied
+    owned: list[Tree] = tree_unflatten(leaves, layout)
+    return owned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What has to be equal in two trees so that they can be stacked. Hashable."""
+
+    layout: TreeSpec
+    leaves: tuple[object, ...]
+
+
+def shape_of(tree: Tree) -> Shape:
+    """Return the tree's layout, the shapes and types of its tensors, and its other leaves themselves."""
+    leaves, layout = tree_flatten(tree)
+    described = [
+        (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else (type(leaf), repr(leaf)) for leaf in leaves
+    ]
+    return Shape(layout=layout, leaves=tuple(described))
+
+
+class Watched(dict[str, Any]):
+    """A mapping that remembers which of its entries are read or written."""
+
+    def __init__(self, tree: Mapping[str, Any]) -> None:
+        super().__init__(tree)
+        self.touched: set[str] = set()
+        self.missed: set[str] = set()  # asked for while there was no such entry
+
+    def _touch(self, name: object) -> None:
+        self.touched.add(str(name))
+        if not super().__contains__(name):
+            self.missed.add(str(name))
+
+    def __getitem__(self, name: str) -> Any:
+        self._touch(name)
+        return super().__getitem__(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.touched.add(name)
+        super().__setitem__(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        self._touch(name)
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._touch(name)
+        return super().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self._touch(name)
+        return super().pop(name, *default)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        self._touch(name)
+        return super().setdefault(name, default)
+
+    def update(self, *others: Any, **named: Any) -> None:
+        for name, value in dict(*others, **named).items():
+            self[name] = value
+
+    def __iter__(self) -> Any:
+        self.touched.update(super().keys())
+        return super().__iter__()
+
+    def items(self) -> Any:
+        self.touched.update(super().keys())
+        return super().items()
+
+    def values(self) -> Any:
+        self.touched.update(super().keys())
+        return super().values()
+
+    def keys(self) -> Any:
+        self.touched.update(super().keys())
+        return super().keys()

@@ -1,0 +1,360 @@
+"""Jobs that train as one give the numbers of the same jobs one after another.
+
+In float64 the two differ by rounding only, so that every fault of a rule shows. In float32 one rounding may flip a
+ReLU, and so only the first round is compared.
+"""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmark.errors import Diverged
+from benchmark.experiment import Experiment
+from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.environment import prepare
+from benchmark.federated.module import FederatedModule
+from benchmark.federated.stacked.engine import StackedEngine, waves
+from benchmark.federated.stacked.group import Group
+from benchmark.federated.trees import leaves
+from benchmark.methods import protocol as fl
+from benchmark.methods.fedswitch import FedSwitchUpdate
+from benchmark.methods.shared import SupervisedUpdate, mean_of
+from benchmark.methods.ssfl import ConsistencyUpdate
+from benchmark.optimizer import Cosine
+from tests.conftest import tiny_experiment
+from tests.methods.golden import TRACES
+
+MOST = 64
+# Traces whose rounds have one job of a kind at a time. They stack across runs (`test_together`).
+ONE_AT_A_TIME = {
+    *("server-only", "server-only-everyones", "sage-shared-momentum", "flexmatch-lpl"),
+    *("fixmatch", "fixmatch-average", "uda", "pi-model", "pseudo-labeling", "mean-teacher", "mixmatch", "remixmatch"),
+}
+
+
+@pytest.fixture
+def in_float64() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def longer(experiment: Experiment, rounds: int, **fields: Any) -> Experiment:
+    return replace(
+        experiment,
+        federation=replace(experiment.federation, rounds=rounds, **fields),
+        evaluation=replace(experiment.evaluation, every=1000, gradient_diversity_every=0),
+    )
+
+
+class Both:
+    """A run by the reference engine and one by the stacked engine, round by round."""
+
+    def __init__(self, experiment: Experiment, **options: Any) -> None:
+        environment = prepare(experiment)
+        self.reference = FederatedModule(environment, ReferenceEngine(environment))
+        self.engine = StackedEngine(environment, **{"most": MOST, **options})
+        self.stacked = FederatedModule(environment, self.engine)
+
+    def play(self, rounds: int) -> None:
+        for number in range(1, rounds + 1):
+            self.reference.training_step(number, 0)
+            self.stacked.training_step(number, 0)
+
+    @property
+    def off(self) -> float:
+        """The largest difference of any entry of the server's and the clients' state, and of any metric."""
+        states = [{"server": m.state.server, "clients": dict(m.state.clients)} for m in (self.reference, self.stacked)]
+        assert self.reference.metrics.keys() == self.stacked.metrics.keys()
+        metrics = [abs(value - self.stacked.metrics[name]) for name, value in self.reference.metrics.items()]
+        return max([difference(*states), *metrics])
+
+    @property
+    def together(self) -> dict[str, int]:
+        return dict(self.engine.runner.seen.together)
+
+
+def difference(left: Any, right: Any) -> float:
+    mine, theirs = dict(leaves(left)), dict(leaves(right))
+    assert mine.keys() == theirs.keys()
+    worst = 0.0
+    for name, value in mine.items():
+        if isinstance(value, Tensor) and value.numel():
+            assert value.dtype == theirs[name].dtype and value.shape == theirs[name].shape
+            off = float((value.double() - theirs[name].double()).abs().max())
+            worst = max(worst, off if math.isfinite(off) else math.inf)
+    return worst
+
+
+@pytest.mark.parametrize("name", [name for name in TRACES if name not in ONE_AT_A_TIME])
+def test_every_trace_agrees_in_float64_after_five_rounds(name, in_float64):
+    both = Both(longer(TRACES[name], 5))
+    both.play(5)
+    assert both.together and not both.engine.runner.seen.reasons
+    assert both.off < 1e-11
+
+
+@pytest.mark.parametrize("name", ["crl-fedavg", "semifl-static-batch-norm", "fedswitch", "rscfed", "sage", "fedmatch"])
+def test_float32_agrees_after_one_round(name):
+    both = Both(longer(TRACES[name], 1))
+    both.play(1)
+    assert both.together and 0.0 < both.off < 1e-6
+
+
+UNEQUAL: dict[str, dict[str, Any]] = {
+    "crl-labels-at-client": {},
+    "semifl": {"clip": 1.0},
+    "semifl-static-batch-norm": {"clip": 1.0},
+    "rscfed": {"clip": 5.0},
+    "fedprox-fixmatch-drawn-apart": {},
+    "heterofl": {},
+    "feddyn": {"clip": 10.0},
+    "sage": {"rule": "adam", "nesterov": False, "lr": 1e-3},
+    "flfl": {"momentum": 0.0, "nesterov": False},
+    "easgd": {"rule": "adam", "nesterov": False, "lr": 1e-3},  # whose clients keep Adam's state
+}
+
+
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_jobs_of_unequal_lengths_with_clipping_and_rates_by_step(name, in_float64):
+    """Two passes over data of unequal sizes, with incomplete last batches and a rate for each step of each job."""
+    trace = TRACES[name]
+    optimizer = replace(trace.optimizer, schedule=Cosine(), **UNEQUAL[name])
+    both = Both(replace(longer(trace, 3, epochs=2), optimizer=optimizer, data=replace(trace.data, images=400)))
+    both.play(3)
+    seen = both.engine.runner.seen
+    assert both.together and not seen.reasons
+    assert both.off < 1e-11
+
+
+def test_more_jobs_than_fit_into_one_step(in_float64):
+    both = Both(longer(TRACES["crl-fedavg"], 2), most=2)
+    both.play(2)
+    seen = both.engine.runner.seen
+    assert seen.steps == 2 * seen.ticks and both.off < 1e-11
+
+
+@pytest.mark.parametrize("name", ["crl-fedavg", "semifl-static-batch-norm", "feddure", "fedmatch-released", "heterofl"])
+def test_gradients_at_what_was_received(name, in_float64):
+    """Gradient diversity takes gradients of the whole data, with incomplete batches weighted by their size."""
+    both = Both(longer(TRACES[name], 1))
+    asked: list[tuple[list[fl.Job], dict[str, fl.Tree]]] = []
+    fit = both.reference.engine.fit
+
+    def remembering(jobs: Any, round_number: int, kept: Any) -> Any:
+        asked.append((list(jobs), dict(kept)))
+        return fit(jobs, round_number, kept)
+
+    both.reference.engine.fit = remembering  # type: ignore[method-assign]
+    both.play(1)
+    compared = 0
+    for jobs, kept in asked:
+        expected = both.reference.engine.gradients(jobs, 1, kept)
+        for wanted, given in zip(expected, both.engine.gradients(jobs, 1, kept), strict=True):
+            assert difference(wanted, given) < 1e-12
+            compared += bool(wanted)
+    assert compared > 1
+
+
+def test_batch_norm_keeps_each_clients_statistics(in_float64):
+    """`vmap` alone updates a copy of statistics that are not contiguous, without a message."""
+    both = Both(longer(TRACES["crl-batch-norm"], 1))
+    both.play(1)
+    moved = next(iter(both.stacked.models().values()))["norm1.running_mean"].abs().max()
+    assert both.together and both.off < 1e-11 and float(moved) > 1e-3
+
+
+@pytest.mark.parametrize("norm", ["gn", "bn", "none"])
+def test_dropout_masks_are_those_of_each_job(norm, in_float64):
+    trace = TRACES["crl-fedavg"]
+    model = replace(trace.model, network="emnist_cnn", dropout=0.25, norm=norm)
+    both = Both(replace(longer(trace, 2), model=model))
+    both.play(2)
+    assert both.together and not both.engine.runner.seen.reasons
+    assert both.off < 1e-11
+
+
+def spoiling(client: int) -> Callable[..., Any]:
+    """Return `Group.__init__`, but with a NaN among the weights of one client."""
+    begin = Group.__init__
+
+    def init(self: Group, networks: Any, members: Any, *rest: Any) -> None:
+        begin(self, networks, members, *rest)
+        for at, member in enumerate(members):
+            if member.job.key.client == client and next(networks.parameters()).dtype == torch.float32:
+                next(iter(self.state.trainable["student"].values()))[at].fill_(torch.nan)
+
+    return init
+
+
+def test_a_nan_stays_in_its_job(monkeypatch):
+    """Beside a job of NaN the other jobs have the bits that they have without it."""
+    trace = longer(TRACES["crl-fedavg"], 1)
+    environment = prepare(trace)
+    outcomes: list[dict[int, fl.Outcome]] = []
+    for spoil in (False, True):
+        engine = StackedEngine(environment, most=MOST)
+        found: dict[int, fl.Outcome] = {}
+
+        def check(outcome: fl.Outcome, *rest: Any, found: dict[int, fl.Outcome] = found) -> None:
+            found[outcome.key.client] = outcome
+
+        with monkeypatch.context() as patch:
+            patch.setattr("benchmark.federated.stacked.runner.check_finite", check)
+            if spoil:
+                patch.setattr(Group, "__init__", spoiling(2))
+            module = FederatedModule(environment, engine)
+            with pytest.raises(Diverged) if spoil else warnings.catch_warnings():
+                module.training_step(1, 0)
+        outcomes.append(found)
+    clean, beside = outcomes
+    assert {0, 1, 2, 3} <= clean.keys() == beside.keys()
+    for client in (0, 1, 3):
+        assert difference(clean[client].sends, beside[client].sends) == 0.0
+    assert difference(clean[2].sends, beside[2].sends) == math.inf
+
+
+def test_a_job_that_diverges_is_named(monkeypatch):
+    environment = prepare(longer(TRACES["crl-fedavg"], 1))
+    monkeypatch.setattr(Group, "__init__", spoiling(2))
+    module = FederatedModule(environment, StackedEngine(environment, most=MOST))
+    with pytest.raises(Diverged, match="round 1, client 2: the loss of local step 1 is nan"):
+        module.training_step(1, 0)
+
+
+def test_too_little_memory_halves_the_group(monkeypatch, in_float64):
+    step, fit = Group.step, 2
+
+    def limited(self: Group, jobs: Any, *rest: Any) -> Any:
+        if len(jobs) > fit:
+            raise torch.OutOfMemoryError
+        return step(self, jobs, *rest)
+
+    monkeypatch.setattr(Group, "step", limited)
+    both = Both(longer(TRACES["crl-fedavg"], 2))
+    both.play(2)
+    seen = both.engine.runner.seen
+    assert seen.steps == fit * seen.ticks > 0 and both.off < 1e-11
+
+
+def reading(self: Any, step: fl.Step) -> fl.Loss:
+    loss = step.student(step.batch["unlabelled"].views["weak"]).square().mean()
+    return loss * float(loss.detach()), {}
+
+
+CALLS: list[int] = []
+
+
+def counting_calls(self: Any, step: fl.Step) -> fl.Loss:
+    """A loss that is no function of its step: `vmap` calls it once for all jobs."""
+    CALLS.append(1)
+    return step.student(step.batch["unlabelled"].views["weak"]).square().mean() * len(CALLS), {}
+
+
+def noting(self: Any, step: fl.Step) -> fl.Loss:
+    loss = step.student(step.batch["unlabelled"].views["weak"]).square().mean()
+    return loss + step.notes.get("before", 0.0), {}
+
+
+@pytest.mark.parametrize(
+    ("loss", "token"), [(reading, "test_stacked.py:"), (counting_calls, "differs from"), (noting, "'before'")]
+)
+def test_a_loss_that_cannot_be_stacked_trains_one_job_at_a_time_and_says_so(loss, token, monkeypatch):
+    monkeypatch.setattr(ConsistencyUpdate, "loss", loss)
+    monkeypatch.setattr("benchmark.federated.stacked.guard._file_of", lambda base: __file__)
+    with pytest.warns(UserWarning, match="ConsistencyUpdate: its jobs train one at a time") as caught:
+        both = Both(longer(tiny_experiment(), 2))
+        both.play(2)
+    said = [str(one.message) for one in caught if "ConsistencyUpdate" in str(one.message)]
+    assert len(said) == 1 and token in said[0]
+    assert not both.together and (loss is counting_calls or both.off == 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(SupervisedUpdate):
+    """An update whose steps use private state and notes."""
+
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+        local = fl.Local(trainable={"student": received["student"]})
+        one = next(iter(received["student"].values())).new_ones(())
+        local.private = private or {
+            "pull": one,
+            "rounds": 0,
+            "unused": torch.arange(int(reader.draw.initial_seed() % 5) + 1),
+        }
+        local.notes = {"sum": torch.zeros_like(one), "words": "kept for finish", "last": None}
+        return local
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss, aux = super().loss(step)
+        step.notes["sum"] = step.notes["sum"] + loss.detach()
+        return loss * step.private["pull"], aux
+
+    def after_step(self, step: fl.Step) -> None:
+        step.private["pull"].mul_(0.9)
+
+    def finish(self, local: fl.Local) -> fl.Tree:
+        assert local.private is not None and local.notes["words"] == "kept for finish"
+        local.private = {**local.private, "rounds": local.private["rounds"] + 1, "seen": local.notes["sum"]}
+        return {"student": local.trainable["student"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(fl.Method):
+    """A user's method."""
+
+    needs = frozenset({"every_client", "everywhere"})
+
+    def round(self, state: fl.State, world: fl.World) -> fl.Round:
+        data = {"labelled": fl.Stream.whole("labelled", 8)}
+        update, received = Counting(reports="client/loss"), {"student": state.server["student"]}
+        outcomes = world.fit([world.job(client, update, received, data) for client in world.cohort()])
+        return fl.State(server={"student": mean_of(outcomes, state.server["student"])}), {}
+
+
+def test_private_state_and_notes_of_a_users_method(in_float64):
+    """Steps may use and change them in place; what they do not use may have any shape."""
+    both = Both(longer(replace(TRACES["supervised-fl-every-client"], method=Mine()), 3))
+    both.play(3)
+    assert both.together and not both.engine.runner.seen.reasons
+    kept = next(iter(both.stacked.state.clients.values()))
+    assert kept["rounds"] == 3 and float(kept["pull"]) < 1.0
+    assert both.off < 1e-11
+
+
+def test_what_is_kept_has_memory_of_its_own():
+    """A view of a group's tensors would keep those of all of its jobs."""
+    both = Both(longer(TRACES["easgd"], 2))
+    both.play(2)
+    kept = [value for _, value in leaves(dict(both.stacked.state.clients)) if isinstance(value, Tensor)]
+    assert kept and both.together
+    assert all(value.untyped_storage().nbytes() == value.nbytes for value in kept)
+
+
+def test_fields_that_steps_do_not_use_make_no_other_kind():
+    """They have `repr=False`: without it, each client's jobs would be of a kind of their own."""
+    of_one_client = [f.name for f in dataclasses.fields(FedSwitchUpdate) if f.name in ("client", "own", "M") and f.repr]
+    assert not of_one_client
+    both = Both(longer(TRACES["data-sharing"], 3))
+    both.play(3)
+    assert both.together
+
+
+def test_jobs_of_one_keeper_train_one_after_another():
+    def job(client: int, keeps: str | None = None) -> fl.Job:
+        update = SupervisedUpdate(reports="client/loss")
+        return fl.Job(
+            key=fl.Key(client=client), update=update, receives={}, data={}, limit=fl.Limit(steps=1), keeps=keeps
+        )
+
+    assert waves([job(0), job(1), job(0), job(2), job(0)]) == [[0, 1, 3], [2], [4]]
+    assert waves([job(0, "all"), job(1, "all")]) == [[0], [1]]
+    assert waves([]) == []
