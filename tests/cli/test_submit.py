@@ -209,6 +209,11 @@ def test_other_bytes_are_refused(sent: Path, data: st.DataObject) -> None:
 
 # What is accepted.
 
+TOML = """
+rows = { Mine = {}, Yours = {} }
+fields = { "federation.rounds" = 1, "federation.T" = 1, "method.warm_start_rounds" = 0 }
+"""
+
 
 def test_a_bundle_is_accepted_and_its_code_runs_where_it_is_trusted_alone(capsys, sent: Path, tmp_path: Path) -> None:
     content = sent.read_bytes()
@@ -228,8 +233,9 @@ def test_a_bundle_is_accepted_and_its_code_runs_where_it_is_trusted_alone(capsys
 
 def test_accepted_ones_have_a_page_apart_and_count_nowhere_else(capsys, sent: Path, monkeypatch) -> None:
     """Trained again one by one, in two calls; with the sender's words as text."""
-    monkeypatch.setattr("benchmark.cli.report.ITEMS", ("arena/digits",))
-    monkeypatch.setattr("benchmark.cli.report.VARIANTS", ())
+    for name in ("ITEMS", "VARIANTS"):
+        monkeypatch.setattr(f"benchmark.cli.report.{name}", ())
+    Path("mine.toml").write_text(TOML)
     content = sent.read_bytes()
     for seed in ("1", "2"):
         assert verify(capsys, content, "--retrain", "1", "--seed", seed, "--accept")[0] == 0
@@ -238,7 +244,7 @@ def test_accepted_ones_have_a_page_apart_and_count_nowhere_else(capsys, sent: Pa
     (kept,) = Path("results/submitted").glob("*.zip")
     assert kept.read_bytes() == content
     kept.with_name("broken.zip").write_bytes(b"?")
-    assert main(["report", "arena/digits", "--results", "results", "--site", "site"]) == 0
+    assert main(["report", "./mine.toml", "--results", "results", "--site", "site"]) == 0
     page = Path("site/submitted/index.html")
     shown = words(page)
     assert {SUITE, "strangers_method:Mine"} <= set(shown.replace(",", " ").replace(".", " ").split())
@@ -247,12 +253,6 @@ def test_accepted_ones_have_a_page_apart_and_count_nowhere_else(capsys, sent: Pa
     assert "submitted/broken.zip" in words(Path("site/index.html"))
     others = [path for path in Path("site").rglob("*.*") if path.parent != page.parent]
     assert len(others) > 5 and not any(SUITE.encode() in path.read_bytes() for path in others)
-
-
-TOML = """
-rows = { Mine = {}, Yours = {} }
-fields = { "federation.rounds" = 1, "federation.T" = 1, "method.warm_start_rounds" = 0 }
-"""
 
 
 def test_an_item_of_ones_own_and_a_cell_are_submitted(capsysbinary, sent: Path) -> None:
