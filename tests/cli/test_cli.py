@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmark.cli import launch
 from benchmark.cli.list import _item
 from benchmark.cli.main import VERBS, WITHDRAWN, parser
 from benchmark.cli.run import _nothing_kept, resolve
@@ -30,6 +31,7 @@ from sweeps.sweep_file import written
 from sweeps.workers import attempt
 from tests.conftest import ROOT
 from tests.sweeps.agents import FSSL, small_sweep
+from tests.sweeps.here import in_this_process
 from tests.sweeps.test_tune import TOY_FILE
 
 TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federation.rounds=2", "--data.N_s=20"]
@@ -270,7 +272,8 @@ def test_a_confirming_run_begins_under_its_claims_and_the_rule(by, fssl, tmp_pat
     assert manifests[100].keys() == {"claims", "rule"} and manifests[100]["rule"] == rule()
 
 
-def test_work_trains_a_sweep_file_once(tmp_path, printed):
+def test_work_trains_a_sweep_file_once(tmp_path, printed, monkeypatch):
+    monkeypatch.setattr(launch, "LocalWorkers", in_this_process)
     path, experiment = small_sweep(
         tmp_path, **{"T": [1], "federation.rounds": [2], "method.warm_start_rounds": [0], "seed": [0, 1]}
     )

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from benchmark.cli import report, reproduce
+from benchmark.cli import launch, report, reproduce
 from benchmark.cli.main import main
 from benchmark.cli.own_runs import with_own
 from benchmark.errors import CannotWrite
@@ -28,7 +28,9 @@ from benchmark.records.copies import write_reference
 from benchmark.records.record import Records, run_folder
 from benchmark.records.run import run
 from sweeps.plan import plan
+from sweeps.workers import LocalWorkers
 from tests.conftest import ROOT, record_of, tiny_experiment, wait_until
+from tests.sweeps.here import in_this_process
 
 
 def small_item(profile: str) -> Item:
@@ -49,6 +51,7 @@ def places(tmp_path, monkeypatch):
     for module in (paper_items, report):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/tab2": small_item})
         monkeypatch.setattr(module, "VARIANTS", {}, raising=False)
+    monkeypatch.setattr(launch, "LocalWorkers", in_this_process)
     return ["--results", str(tmp_path)]
 
 
@@ -182,6 +185,7 @@ def test_a_stopped_command_shows_what_there_is_and_the_same_command_goes_on(plac
         wait_until(lambda: list(tmp_path.glob("runs/*/*/result.json")))
         os.kill(os.getpid(), signal.SIGINT)
 
+    monkeypatch.setattr(launch, "LocalWorkers", LocalWorkers)
     threading.Thread(target=interrupt).start()
     words = [*WORDS, "--pilots", "4", "--jobs", "1", *places]
     assert main(words) == 76

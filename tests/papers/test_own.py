@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmark.cli import report
+from benchmark.cli import launch, report
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, from_json, to_json
@@ -19,6 +19,7 @@ from benchmark.verdicts.families import note_own, own_files
 from benchmark.verdicts.metrics import DERIVED
 from benchmark.verdicts.statistics import FRACTIONS
 from tests.conftest import tiny_experiment
+from tests.sweeps.here import in_this_process
 
 FILE = """
 title   = "Mine on digits"
@@ -60,8 +61,9 @@ def test_cells_are_a_start_with_the_fields_of_row_and_column(mine):
     assert item.family == "mine/mine demo"
 
 
-def test_it_is_planned_trained_shown_and_swept(mine, printed):
+def test_it_is_planned_trained_shown_and_swept(mine, printed, monkeypatch):
     """Once with pilots; a confirming run is of its own family, and its file passes as a sweep."""
+    monkeypatch.setattr(launch, "LocalWorkers", in_this_process)
     places = ["--results", "r", "--profile", "demo"]
     assert json.loads(printed("plan", "./mine.toml", "--json", *places))["runs"] == 2
     assert main(["work", "./mine.toml", *places, "--seeds", "1"]) == 0

@@ -41,11 +41,10 @@ from benchmark.sharing.verify import record_faults
 from benchmark.verdicts import families, registered
 from benchmark.verdicts.families import families_at
 from benchmark.verdicts.rule import rule
-from sweeps.workers import attempt
 from tests.conftest import record_of, tiny_experiment
 from tests.records.conftest import stopped_after
 from tests.reports.fakes import pair
-from tests.sweeps.here import Here
+from tests.sweeps.here import in_this_process
 
 EXPERIMENT, MANIFEST, COPY = "experiment.json", "manifest.json", "copy.json.gz"
 FILES = (EXPERIMENT, MANIFEST, ROUNDS, RESULT)  # of a run; all that its digest is made of
@@ -69,10 +68,6 @@ def item(profile: str) -> Item:
         for label, experiment in (("odd", TINY), ("sound", OTHER))
     )
     return Item(name="ssfl/odd", title="t", profile=profile, cells=cells, claims=(CLAIM,), seeds=2)
-
-
-def in_this_process(size: int, results: Path, *options: Any) -> Here:
-    return Here(lambda experiment: attempt(experiment, results, "cpu"))
 
 
 @pytest.fixture(autouse=True)
