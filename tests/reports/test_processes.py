@@ -63,7 +63,7 @@ def draw_without_end(folder: Path) -> None:
 
     def task() -> None:
         (folder / f"{os.getpid()}").touch()
-        time.sleep(600)
+        time.sleep(60)
 
     run_all([task] * 60)
 
