@@ -190,9 +190,9 @@ class Operations(TorchDispatchMode):
             for func, into, layout, made in self._noted:
                 leaves = [tensors[leaf.number] if isinstance(leaf, Slot) else leaf for leaf in into]
                 args, kwargs = tree_unflatten(leaves, layout)
-                for number, leaf in zip(made, tree_leaves(func(*args, **kwargs)), strict=True):
-                    if number is not None:
-                        tensors[number] = leaf
+                for out, leaf in zip(made, tree_leaves(func(*args, **kwargs)), strict=True):
+                    if out is not None:
+                        tensors[out] = leaf
         return [tensors[slot.number] for slot in wanted]
 
 
