@@ -37,7 +37,7 @@ class Net(nn.Sequential):
 NAMED = {"network": ("model", "network", "stranger:Net"), "method": ("method", "kind", "stranger:Method")}
 COMMANDS = {
     "verify": ("verify",),
-    "report": ("report", "arena/digits", "--site", "site"),
+    "report": ("report", "--site", "site"),
     "wandb-rebuild": ("wandb-rebuild", "--offline"),
 }
 
@@ -50,8 +50,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("CANARY", str(tmp_path / "canary"))
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr("benchmark.cli.report.ITEMS", ("arena/digits",))
-    monkeypatch.setattr("benchmark.cli.report.VARIANTS", ())
+    for name in ("ITEMS", "VARIANTS"):
+        monkeypatch.setattr(f"benchmark.cli.report.{name}", ())
     run(tiny_experiment(), tmp_path / "results")
     importlib.invalidate_caches()
     yield tmp_path / "results"

@@ -7,6 +7,7 @@ number, draws, counts or branches gives the first step's number again, and diffe
 
 import copy
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from benchmark.federated.local import LocalModule
 from benchmark.methods import fedirm
@@ -143,6 +145,69 @@ def steps_of_a_batch(snapshot: Snapshot, inputs: dict[str, Any]) -> dict[str, An
     return {"losses": losses, "weights": left, "private": step.private, "notes": step.notes}
 
 
+class Operations(TorchDispatchMode):
+    """Note every operation on tensors, with the numbers of the tensors that go in and come out.
+
+    A tensor is known by its memory, since what autograd saves are other objects with the same memory; all are kept, so
+    that no memory is used twice. A tensor that no operation made is a constant.
+    """
+
+    def __init__(self, inputs: list[Tensor]) -> None:
+        super().__init__()
+        self._numbers: dict[object, int] = {}
+        self._kept: list[Tensor] = []
+        self._noted: list[tuple[Any, list[Any], TreeSpec, list[int | None]]] = []
+        self._inputs = [self._number_of_new(tensor) for tensor in inputs]
+
+    def _number_of_new(self, tensor: Tensor) -> int:
+        self._kept.append(tensor)
+        self._numbers[place_of(tensor)] = len(self._kept) - 1
+        return len(self._kept) - 1
+
+    def noted(self, value: Any) -> Any:
+        """Return the number of a tensor, or the value itself."""
+        if not isinstance(value, Tensor):
+            return value
+        number = self._numbers.get(place_of(value))
+        return Slot(self._number_of_new(value) if number is None else number)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("a number is read from a tensor")
+        leaves, layout = tree_flatten((args, kwargs or {}))
+        into = [self.noted(leaf) for leaf in leaves]
+        result = func(*args, **(kwargs or {}))
+        made = [self._number_of_new(leaf) if isinstance(leaf, Tensor) else None for leaf in tree_leaves(result)]
+        self._noted.append((func, into, layout, made))
+        return result
+
+    def repeat(self, inputs: list[Tensor], wanted: list[Any]) -> list[Tensor]:
+        """Repeat the operations on other inputs and return the wanted tensors."""
+        tensors = list(self._kept)
+        for number, tensor in zip(self._inputs, inputs, strict=True):
+            tensors[number] = tensor
+        with torch.no_grad():
+            for func, into, layout, made in self._noted:
+                leaves = [tensors[leaf.number] if isinstance(leaf, Slot) else leaf for leaf in into]
+                args, kwargs = tree_unflatten(leaves, layout)
+                for out, leaf in zip(made, tree_leaves(func(*args, **kwargs)), strict=True):
+                    if out is not None:
+                        tensors[out] = leaf
+        return [tensors[slot.number] for slot in wanted]
+
+
+@dataclass(frozen=True)
+class Slot:
+    number: int
+
+
+def place_of(tensor: Tensor) -> object:
+    """Tell where in memory a tensor is, and how it is laid out; one without elements is only itself."""
+    if not tensor.numel():
+        return id(tensor)
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
 class Recorded:
     """One batch's steps as a fixed list of operations."""
 
@@ -157,7 +222,13 @@ class Recorded:
             return tensors_in(steps_of_a_batch(snapshot, tree_unflatten(values, layout)))
 
         torch.manual_seed(1)
-        self._graph = make_fx(function)(*self._tensors(snapshot))
+        self._repeat = self.record(function, self._tensors(snapshot))
+
+    def record(self, function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Callable[..., list[Tensor]]:
+        with Operations(inputs) as operations:
+            results = function(*inputs)
+        wanted = [operations.noted(result) for result in results]
+        return lambda *others: operations.repeat(list(others), wanted)
 
     def _tensors(self, snapshot: Snapshot) -> list[Tensor]:
         leaves, _ = tree_flatten(snapshot.inputs)
@@ -165,12 +236,18 @@ class Recorded:
 
     def repeated(self, snapshot: Snapshot) -> list[Tensor]:
         torch.manual_seed(1)
-        return self._graph(*self._tensors(snapshot))
+        return self._repeat(*self._tensors(snapshot))
+
+
+class Traced(Recorded):
+    """The same by `make_fx`, with the operations that torch decomposes them into; this takes twenty times as long."""
+
+    def record(self, function: Callable[..., list[Tensor]], inputs: list[Tensor]) -> Callable[..., list[Tensor]]:
+        return make_fx(function)(*inputs)
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    leaves, _ = tree_flatten(tree)
-    return [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
+    return [leaf.detach() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def taken(snapshot: Snapshot) -> list[Tensor]:
@@ -178,7 +255,7 @@ def taken(snapshot: Snapshot) -> list[Tensor]:
     return tensors_in(steps_of_a_batch(snapshot, tree_map(copied, snapshot.inputs)))
 
 
-def repeats(snapshots: list[Snapshot]) -> tuple[int, list[str]]:
+def repeats(snapshots: list[Snapshot], record: type[Recorded] = Recorded) -> tuple[int, list[str]]:
     """Record the first step of each kind, repeat it for the others; return their number and the kinds that differ."""
     kinds = defaultdict(list)
     for snapshot in snapshots:
@@ -186,8 +263,8 @@ def repeats(snapshots: list[Snapshot]) -> tuple[int, list[str]]:
     repeated, wrong = 0, []
     for same in kinds.values():
         try:
-            recorded = Recorded(same[0])
-        except RuntimeError:  # make_fx refuses to read a number
+            recorded = record(same[0])
+        except RuntimeError:  # a number was read
             wrong.append(type(same[0].update).__name__)
             continue
         for snapshot in same[1 : T + 1]:
@@ -199,11 +276,12 @@ def repeats(snapshots: list[Snapshot]) -> tuple[int, list[str]]:
     return repeated, sorted(set(wrong))
 
 
+@pytest.mark.parametrize("record", [Recorded, pytest.param(Traced, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TRACES)
-def test_a_recorded_step_repeats_with_other_values(name, monkeypatch):
+def test_a_recorded_step_repeats_with_other_values(name, record, monkeypatch):
     if name in AS_ON_A_GPU:
         monkeypatch.setattr(fedirm, "kept_rows", lambda values_ND, kept_N: values_ND * kept_N[:, None])
-    repeated, wrong = repeats(snapshots_of(name, monkeypatch))
+    repeated, wrong = repeats(snapshots_of(name, monkeypatch), record)
     assert repeated > 0 and wrong == BY_PASSES.get(name, [])
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmark.cli import report
+from benchmark.cli import launch, report
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, from_json, to_json
@@ -21,6 +21,7 @@ from benchmark.verdicts.metrics import DERIVED
 from benchmark.verdicts.statistics import FRACTIONS
 from tests.conftest import tiny_experiment
 from tests.readme import own_table
+from tests.sweeps.here import in_this_process
 
 FILE = """
 title   = "Mine on digits"
@@ -145,8 +146,9 @@ def test_a_table_of_the_first_release_has_the_cells_that_it_had(mine):
     assert item.drawing is not None and item.drawing.kind == "against" and "A note." in item.notes
 
 
-def test_it_is_planned_trained_shown_and_swept(mine, printed):
+def test_it_is_planned_trained_shown_and_swept(mine, printed, monkeypatch):
     """Once with pilots; a confirming run is of its own family, and its file passes as a sweep."""
+    monkeypatch.setattr(launch, "LocalWorkers", in_this_process)
     places = ["--results", "r", "--profile", "demo"]
     assert json.loads(printed("plan", "./mine.toml", "--json", *places))["runs"] == 2
     assert main(["work", "./mine.toml", *places, "--seeds", "1"]) == 0

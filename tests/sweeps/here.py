@@ -1,9 +1,12 @@
 """Workers in the place of processes: each run is over at once."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment
+from sweeps.workers import attempt
 
 
 class Here:
@@ -27,3 +30,8 @@ class Here:
     def stop(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+def in_this_process(size: int, results: Path, *options: Any) -> Here:
+    """Stand in for `LocalWorkers`, where processes of their own are not the point: each takes seconds to load torch."""
+    return Here(lambda experiment: attempt(experiment, results, "cpu"))
