@@ -35,6 +35,20 @@ def put_rows(tree: Any, at_M: Tensor, some: Any) -> None:
             leaf[at_M] = part.detach()
 
 
+@torch.no_grad()
+def copy_into(tree: Any, other: Any) -> None:
+    """Copy the tensors of another tree of the same layout into those of this one, in one operation per type."""
+    pairs = zip(tree_flatten(tree)[0], tree_flatten(other)[0], strict=True)
+    places: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for mine, theirs in pairs:
+        if isinstance(mine, Tensor) and mine is not theirs:
+            here, there = places.setdefault(mine.dtype, ([], []))
+            here.append(mine)
+            there.append(theirs.detach())
+    for here, there in places.values():
+        torch._foreach_copy_(here, there)
+
+
 def row(tree: Any, index: int) -> Any:
     """Return one job's tree, as views."""
     return tree_map(lambda leaf: leaf.detach()[index] if isinstance(leaf, Tensor) else leaf, tree)
