@@ -297,7 +297,8 @@ class GroupRunner(JobRunner):
             warnings.warn(f"{kind.name}: its steps are not recorded ({group.why_not_recorded})", stacklevel=2)
         reported = log.of_each(len(members))
         outcomes = [self._concluded(member, group, at, reported[at]) for at, member in enumerate(members)]
-        trees = with_own_memory([{"sends": outcome.sends, "private": outcome.private} for outcome in outcomes])
+        left = [{"sends": outcome.sends, "private": outcome.private} for outcome in outcomes]
+        trees = with_own_memory(left, group.state.trees())
         return {
             member.index: Trained(outcome=replace(outcome, **tree), losses=part.losses)
             for member, outcome, tree, part in zip(members, outcomes, trees, reported, strict=True)
