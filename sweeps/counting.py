@@ -7,14 +7,15 @@ Legend: N images of a batch, C channels, H W pixels.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from benchmark.data.partition import Iid
 from benchmark.experiment import Experiment
 from benchmark.federated.batches import LocalBatch, sources_of, steps_of
 from benchmark.federated.environment import Environment, Part, weights_of
@@ -25,12 +26,15 @@ from benchmark.federated.local import module_class, outcome_of, train
 from benchmark.federated.trees import moved, tree_bytes
 from benchmark.methods.calls import finished, first_state, play_round, started, voters_of
 from benchmark.methods.protocol import SERVER, Batch, Job, Local, Outcome, Tree, Weights
-from benchmark.models.build import Model, build
+from benchmark.models.build import Model
 from benchmark.models.classifier import ImageShape
+from benchmark.optimizer import Constant
 from benchmark.streams import numpy_stream
-from sweeps.meta import META, WithoutNumbers, numbered
-from sweeps.stand_in import SureReader
+from sweeps.meta import META, WithoutNumbers, network_on_meta, numbered
+from sweeps.speed import Work, speed_for
+from sweeps.stand_in import SureReader, stand_in
 
+MILD = 1e-3  # a learning rate with which nothing diverges
 ROUND_SECONDS = 0.003  # of a round: the Trainer, the record and the observers, as measured
 
 AT_MOST = "all pseudo-labels are taken as confident: where steps, bytes or time depend on them, this is the most"
@@ -68,28 +72,21 @@ class Cost:
 NUMBERS = [f.name for f in fields(Cost) if f.name != "notes"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What a device has to do."""
-
-    flops: float = 0
-    operations: float = 0  # that it is given one after another
-    views: Mapping[str, float] = field(default_factory=dict)  # images to make, by the name of their view
-
-
 class RoundCounter:
-    """Counts the rounds of a new run. Private state is kept from round to round."""
+    """Counts the rounds of a new run, whatever its seed and partition. Private state is kept from round to round."""
 
-    def __init__(self, environment: Environment, seconds_of: Callable[[Work], float] = lambda work: 0.0) -> None:
-        """Count in a `stand_in` of the run's environment. `seconds_of` estimates how long a device works."""
-        self._seconds_of = seconds_of
-        self._environment = environment
-        self._networks: dict[Model | None, nn.Module] = {}
+    def __init__(self, run: Experiment, device: str | None = None) -> None:
+        """Count in a `stand_in` of the run's environment; seconds are those of a device, if it is named.
+
+        Raise ConfigError if the run itself would.
+        """
+        self._environment = environment = stand_in(run)
+        self._seconds_of = speed_for(environment, device).seconds_of if device else lambda work: 0.0
         self._kinds: dict[Hashable, tuple[Outcome, Cost]] = {}  # of jobs: what one leaves, and what its step costs
         self._numbers = WithoutNumbers()
         setup = replace(environment.setup(), initial_weights=self._initial_weights)
         with self._numbers:
-            self._state = first_state(environment.experiment.method, setup)
+            self._state = first_state(run.method, setup)
         self._kept: dict[str, Tree] = dict(self._state.clients)
         self._cost = Cost()
 
@@ -115,11 +112,12 @@ class RoundCounter:
         return weights_of(self._network(model))
 
     def _network(self, model: Model | None) -> nn.Module:
-        if model not in self._networks:
-            data, of_run = self._environment.data, self._environment.experiment.model
-            network = build(model or of_run, data.image_shape, data.num_classes, seed=0)
-            self._networks[model] = network.to(META)
-        return self._networks[model]
+        return network_on_meta(*self._described(model))
+
+    def _described(self, model: Model | None) -> tuple[Model, ImageShape, int]:
+        """Return what the network is made of; without a model that of the run."""
+        data = self._environment.data
+        return model or self._environment.experiment.model, data.image_shape, data.num_classes
 
     def _fit(self, jobs: Sequence[Job], number: int) -> Iterator[Outcome]:
         for job in jobs:
@@ -190,11 +188,16 @@ class RoundCounter:
         """Count passes of images, by their view, through a network in evaluation mode."""
         if not images:
             return Cost()
-        data = self._environment.data
-        one = pass_of(model or self._environment.experiment.model, data.image_shape, data.num_classes)
+        one = pass_of(*self._described(model))
         N = sum(images.values())
         work = Work(flops=N * one.flops, operations=-(-N // CHUNK) * one.operations, views=images)
         return Cost(flops=work.flops, seconds=self._seconds_of(work))
+
+
+def of_any_seed(run: Experiment) -> Experiment:
+    """Return the run whose counts are those of all runs that differ in seed, partition and learning rate."""
+    optimizer = replace(run.optimizer, lr=MILD, server_lr=None, schedule=Constant())
+    return replace(run, seed=0, partition=Iid(), profile="custom", optimizer=optimizer)
 
 
 def empty_batch(environment: Environment, views: Sequence[str], source: Part, size: int) -> Batch:
@@ -225,7 +228,7 @@ def outcome_of_step(
 @cache
 def pass_of(model: Model, image_shape: ImageShape, num_classes: int) -> Work:
     """Count the forward pass of one image in evaluation mode."""
-    network = build(model, image_shape, num_classes, seed=0).to(META).eval()
+    network = network_on_meta(model, image_shape, num_classes).eval()
     with WithoutNumbers() as counter, torch.no_grad():
         network(torch.empty(1, *image_shape, device=META))
     return Work(flops=counter.flops, operations=counter.operations, views={"plain": 1})

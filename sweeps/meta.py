@@ -3,22 +3,26 @@
 So local steps and averages of any network are counted in milliseconds, and without data.
 """
 
+import copy
 from collections.abc import Callable, Collection, Hashable, Mapping
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.experimental import _config as unknown_shapes
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
+
+from benchmark.models.build import Model, build
+from benchmark.models.classifier import ImageShape
 
 META = torch.device("meta")
 aten = torch.ops.aten
 
 
-# The results of operations and their FLOPs, by the operation and the shapes that it is given: torch takes .4 ms to
-# derive a result, and a round has the same operation on the same shapes for each client.
+# Results and FLOPs by the operation and the shapes that it is given: torch takes up to .4 ms to derive a result, and a
+# round has the same operation on the same shapes for each client.
 _results: dict[Hashable, tuple[Any, int]] = {}
 
 
@@ -56,18 +60,23 @@ class WithoutNumbers(TorchDispatchMode):
         key = (function, _shapes(args), _shapes(kwargs.items()))
         if key not in _results:
             _results[key] = self._result(function, args, kwargs)
-        shapes, flops = _results[key]
+        result, flops = _results[key]
         self.flops += flops
-        return _of_shapes(shapes)
+        return result.data if isinstance(result, Tensor) else tree_map_only(Tensor, _fresh, result)
 
     def _result(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
-        """Return the shapes that the operation gives, and its FLOPs."""
+        """Return what the operation gives, and its FLOPs."""
         args, kwargs = tree_map_only(Tensor, _without_numbers, (args, kwargs))
         with unknown_shapes.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
             result = function(*args, **kwargs)
         formula = self._formulas.get(function._overloadpacket)
         flops = formula(*args, **kwargs, out_val=result) if formula else 0
-        return tree_map_only(Tensor, _Shape, result), flops
+        return result, flops
+
+
+def _fresh(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same shape that autograd does not know."""
+    return tensor.data
 
 
 def _number(tensor: Tensor) -> float | int:
@@ -110,13 +119,6 @@ def _on_meta(arguments: Any) -> bool:
     return False
 
 
-class _Shape:
-    """What an empty meta tensor is made of."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.size, self.stride, self.dtype = tensor.size(), tensor.stride(), tensor.dtype
-
-
 def _shapes(values: Any) -> tuple[Hashable, ...]:
     """Return the values with shapes in place of tensors, and with one number in place of all, which change none."""
     found: list[Hashable] = []
@@ -130,16 +132,19 @@ def _shapes(values: Any) -> tuple[Hashable, ...]:
     return tuple(found)
 
 
-def _of_shapes(shapes: Any) -> Any:
-    """Return meta tensors of these shapes."""
-    if isinstance(shapes, _Shape):
-        return torch.empty_strided(shapes.size, shapes.stride, dtype=shapes.dtype, device=META)
-    return type(shapes)(map(_of_shapes, shapes)) if isinstance(shapes, list | tuple) else shapes
-
-
 def _without_numbers(tensor: Tensor) -> Tensor:
     """Return a meta tensor for any but a scalar, which meets tensors of all devices."""
     return tensor if tensor.is_meta or not tensor.dim() else tensor.to(META)
+
+
+def network_on_meta(model: Model, image_shape: ImageShape, num_classes: int) -> nn.Module:
+    """Return the network without numbers, which nobody else changes."""
+    return copy.deepcopy(_on_meta_device(model, image_shape, num_classes))
+
+
+@cache
+def _on_meta_device(model: Model, image_shape: ImageShape, num_classes: int) -> nn.Module:
+    return build(model, image_shape, num_classes, seed=0).to(META)
 
 
 def numbered(tree: Any, weights: Collection[str]) -> Any:

@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.models.build import Model, build, forward_flops
-from sweeps.counting import Work, pass_of
+from sweeps.counting import pass_of
 from sweeps.meta import META, WithoutNumbers, numbered
-from sweeps.speed import Speed
+from sweeps.speed import Speed, Work
 
 SHAPE, CLASSES = (3, 32, 32), 10
 MODELS = [
