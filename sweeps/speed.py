@@ -4,6 +4,7 @@ Two sizes of a plain training step say how long an operation takes and how long 
 of any job then takes as long as its operations, FLOPs and views together.
 """
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ from benchmark.models.classifier import ImageShape
 from sweeps.meta import META, WithoutNumbers, network_on_meta
 
 FEW, MANY = 2, 32  # images of the timed steps, the smallest that every norm can be trained on and a usual one
-AFFORDABLE = 1e10  # FLOPs of a timed step on a CPU: of a heavy network it has fewer images
+AFFORDABLE = 1e10  # FLOPs of a timed step on a CPU: one step of a heavy network with fewer images is timed
+LONG_SECONDS = 0.2  # the memory that the first time takes is a small share of so much
 TIMED_SECONDS, TIMED_TIMES = 0.04, 16  # what is timed is done for about so long, and so many times at most
 
 
@@ -72,8 +74,9 @@ def _of_steps(
     """Return the seconds of an operation and of a FLOP, by steps of few images and of many."""
     device = torch.device(name)
     prepare_torch(device, precision)
-    empty = network_on_meta(model, image_shape, num_classes)
-    real = build(model, image_shape, num_classes, seed=0).to(device, memory_format=memory_format(device, precision))
+    empty = copy.deepcopy(network_on_meta(model, image_shape, num_classes))
+    real = build(model, image_shape, num_classes, seed=0).to(device)
+    real = real.to(memory_format=memory_format(device, precision))
     if precision == "bf16":
         pass_in_bfloat16(real)
 
@@ -87,10 +90,12 @@ def _of_steps(
             return seconds_once(training(real, images, image_shape, device), device)
 
     few = work_of(FEW)
-    on_cpu = round(AFFORDABLE / few.flops * FEW) if device.type == CPU else MANY
-    images = max(2 * FEW, min(MANY, on_cpu))
-    seconds_of_few, seconds_of_many = seconds_of(FEW), seconds_of(images)
-    flop = max(0.0, (seconds_of_many - seconds_of_few) / (work_of(images).flops - few.flops))
+    affordable = round(AFFORDABLE / few.flops * FEW) if device.type == CPU else MANY
+    if affordable < MANY:  # beside so many FLOPs its operations take no time
+        images = max(FEW, affordable)
+        return 0.0, seconds_of(images) / work_of(images).flops
+    seconds_of_few, seconds_of_many = seconds_of(FEW), seconds_of(MANY)
+    flop = max(0.0, (seconds_of_many - seconds_of_few) / (work_of(MANY).flops - few.flops))
     return max(0.0, seconds_of_few - flop * few.flops) / few.operations, flop
 
 
@@ -130,6 +135,8 @@ def _of_views(augmentation: Augmentation, image_shape: ImageShape, name: str) ->
 def seconds_once(work: Callable[[int], object], device: torch.device) -> float:
     """Return the seconds of the work once, from doing it often enough."""
     first = _seconds(work, 1, device)  # it also takes its memory
+    if first > LONG_SECONDS:
+        return first
     often = min(TIMED_TIMES, round(TIMED_SECONDS / max(first, 1e-9))) if device.type == CPU else TIMED_TIMES
     return _seconds(work, max(1, often), device) / max(1, often)
 
