@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -193,7 +193,7 @@ START, LOSS, FINISH = ConsistencyUpdate.start, ConsistencyUpdate.loss, Consisten
 
 @pytest.mark.parametrize("place", ["start", "loss", "finish"])
 def test_an_error_of_one_run_is_raised_there_alone(place, tmp_path, in_float64, monkeypatch):
-    """The loss and `finish` are called for the jobs of all runs of a group; a loss that reads numbers is not stacked."""
+    """A group has the jobs of all runs. (A loss that reads numbers is not stacked.)"""
     runs = [longer(TRACES["crl-fedavg"], 2).with_seed(seed) for seed in range(2)]
     run(runs[0], tmp_path / "alone", engine=STACKED)
     monkeypatch.setattr(ConsistencyUpdate, place, getattr(Faults, place))
