@@ -14,6 +14,7 @@ from benchmark.federated.jobs import JobRunner, keeper_of
 from benchmark.federated.process_pool import ProcessPool, settings_of
 from benchmark.federated.processes import CPU, usable_cores
 from benchmark.federated.stacked.engine import StackedEngine
+from benchmark.federated.stacked.together import Seat
 from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
@@ -154,11 +155,16 @@ class ReferenceEngine:
 Engine: TypeAlias = ReferenceEngine | ProcessPool | StackedEngine
 
 
-def build_engine(options: EngineOptions, environment: Environment) -> Engine:
-    """The engine that the options choose. Sets the threads of this process."""
+def build_engine(options: EngineOptions, environment: Environment, seat: Seat | None = None) -> Engine:
+    """The engine that the options choose. Sets the threads of this process.
+
+    `seat`: of a run among others that train together; it counts if the engine is the stacked one.
+    """
     torch.set_num_threads(options.threads)
     devices = options.devices_of(environment.experiment)
     if options.is_stacked(environment.experiment):
+        if seat is not None:
+            return seat.engine(environment, devices[0])
         return StackedEngine(environment, devices[0])
     processes = options.processes(environment.experiment)
     if processes > 1:
