@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from benchmark.federated.environment import Environment
+from benchmark.federated.stacked.capture import cuda_graph
 from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.federated.stacked.runner import Request, Shared, train_together
 from benchmark.methods.protocol import Job, Outcome, Tree
@@ -107,7 +108,9 @@ class Seat:
         self._together, self._number = together, number
 
     def engine(self, environment: Environment, device: str = "cpu") -> "TogetherEngine":
-        """Return the run's engine."""
+        """Return the run's engine. On a CUDA device steps are recorded."""
+        if device.startswith("cuda"):
+            self._together.shared.recorder = cuda_graph
         return TogetherEngine(environment, device, seat=self, shared=self._together.shared)
 
     def ask(self, request: Request) -> dict[int, Outcome]:
