@@ -93,13 +93,13 @@ class EngineOptions:
         return self.threads == 1 and self.workers is None and CPU not in self.devices_of(experiment)
 
     def processes(self, experiment: Experiment) -> int:
-        """The number of processes of the pool, where a single one is this process; 0 for the reference engine.
+        """The number of processes of the pool, where a single one is this process; 0 for the other engines.
 
         There are no more than a round has jobs (C and the server's), and with "auto" on the CPU only one where starting
         others costs more time than it saves.
         """
         devices, federation = self.devices_of(experiment), experiment.federation
-        if self.engine == "reference" or self.threads != 1:
+        if self.engine in ("reference", "stacked") or self.threads != 1:
             return 0
         few = federation.C == 1 or federation.rounds * federation.C * federation.T < WORTH_WORKERS
         if self.engine == "auto" and few and CPU in devices:

@@ -80,7 +80,7 @@ def run(
             if engine.processes(experiment) > 1:  # raises ConfigError where the devices do not suit the experiment
                 load_ahead()  # while data are prepared
             computed_from = {"sources": all_sources(here), INITIAL_WEIGHTS: initial_weights(here)}
-            environment = prepare(experiment)
+            environment = prepare(experiment) if seat is None else seat.prepare(experiment)
             with locked(folder, patience=patience) as lock:
                 if seed_folder(runs, here) != folder:
                     raise RunningElsewhere(f"{folder}: another process began it on other data or code; call again")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ import torch
 from benchmark.errors import ConfigError, Diverged, Stopped
 from benchmark.experiment import Experiment
 from benchmark.federated import stopping
+from benchmark.federated.batches import JobBatches
 from benchmark.federated.engines import EngineOptions, ReferenceEngine
-from benchmark.federated.environment import prepare
+from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.stacked.together import Seat, Together
 from benchmark.federated.trees import leaves
@@ -220,7 +222,8 @@ def test_sigterm_stops_all_runs_at_their_last_finished_round(tmp_path):
     ended, _ = all_together(runs, tmp_path, [[], [], []])
     manifests = [json.loads((run_folder(tmp_path, each) / "manifest.json").read_text()) for each in runs]
     assert [len(manifest["attempts"]) for manifest in manifests] == [2, 2, 2]
-    assert [manifest["attempts"][1]["from_round"] for manifest in manifests] == [2, 2, 2]
+    done = [manifest["attempts"][1]["from_round"] for manifest in manifests]
+    assert done[1] == 2 and {done[0], done[2]} <= {1, 2}  # their second round may not have been over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,6 +279,28 @@ class Seeded(TinyCnn):
 
     def forward(self, images_NCHW: torch.Tensor) -> torch.Tensor:
         return super().forward(images_NCHW) * (1.0 + self.own)
+
+
+def test_runs_have_their_images_once(tiny):
+    """So the views of all their jobs can be made at once."""
+    together = Together()
+
+    def play(seed: int, seat: Seat) -> tuple[Any, ...]:
+        environment = seat.prepare(tiny.with_seed(seed))
+        job = first_job(environment)
+        batches = iter(JobBatches(seat.engine(environment).runner._environment, job, 1))
+        return next(iter(batches.streams.values())).recipe, environment.split.server_N.tolist()
+
+    (recipe, server), (other, others) = together.play([partial(play, seed) for seed in range(2)])  # type: ignore[misc]
+    assert recipe == other and server != others
+
+
+def first_job(environment: Environment) -> fl.Job:
+    jobs: list[fl.Job] = []
+    module = FederatedModule(environment, ReferenceEngine(environment))
+    module.observers.append(SimpleNamespace(on_job=lambda job, number: jobs.append(job), on_outcome=lambda *_: None))  # type: ignore[arg-type]
+    module.training_step(1, 0)
+    return jobs[0]
 
 
 def test_cpu_seconds_are_divided_among_the_runs():

@@ -11,12 +11,12 @@ from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmark.errors import FsslError
 from benchmark.federated.batches import JobBatches, LocalBatch, key_names
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import JobRunner, check_finite, holder_name
+from benchmark.federated.jobs import TRAINED_ON, JobRunner, check_finite, holder_name
 from benchmark.federated.local import base_rate, concluded, empty_layers, module_class, pass_in_bfloat16
 from benchmark.federated.machine import failures_named
 from benchmark.federated.stacked.capture import Recorder
@@ -27,7 +27,7 @@ from benchmark.federated.stacked.layers import with_rules
 from benchmark.federated.stacked.log import Log, Reported
 from benchmark.federated.stacked.tick import Networks
 from benchmark.federated.stacked.trees import Shape, row, with_own_memory
-from benchmark.federated.trees import copied, floating, mapped, read_at_once, sums_of
+from benchmark.federated.trees import copied, floating, mapped, moved, read_at_once, sums_of
 from benchmark.methods.calls import Marks, finished, marks_of, refuse_change
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 from benchmark.optimizer import Optimizer
@@ -70,6 +70,18 @@ class Shared:
     networks: dict[tuple[object, ...], Networks] = field(default_factory=dict)
     findings: dict[Kind, Findings | None] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
+    images: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by id: a tensor, and it on the device
+
+    def on_device(self, environment: Environment, device: torch.device) -> Environment:
+        """Return the run's environment with the images that it trains on, once for all runs that loaded the same."""
+        tensors = {name: getattr(environment.data, name) for name in TRAINED_ON}
+        there: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                if id(tensor) not in self.images:
+                    self.images[id(tensor)] = tensor, moved(tensor, device)
+                there[name] = self.images[id(tensor)][1]
+        return replace(environment, data=replace(environment.data, **there))
 
     @property
     def least(self) -> int:
@@ -146,8 +158,8 @@ class GroupRunner(JobRunner):
     """Runs all jobs of a round. `shared`: also of the runs whose jobs may train with these, if there are some."""
 
     def __init__(self, environment: Environment, *, device: str = "cpu", shared: Shared | None = None) -> None:
-        super().__init__(environment, device=device)
         self._shared = shared or Shared()
+        super().__init__(self._shared.on_device(environment, torch.device(device)), device=device)
 
     @property
     def seen(self) -> Seen:

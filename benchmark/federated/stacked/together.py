@@ -10,7 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from benchmark.federated.environment import Environment
+from benchmark.data.datasets import DataSet, load
+from benchmark.experiment import Experiment
+from benchmark.federated.environment import Environment, prepare
 from benchmark.federated.stacked.capture import cuda_graph
 from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.federated.stacked.runner import Request, Shared, train_together
@@ -30,6 +32,7 @@ class Together:
     def __init__(self, *, most: int | None = None, lap: Callable[[], float] | None = None) -> None:
         self.shared = Shared(most=most)
         self._lap = lap
+        self._data: dict[str, DataSet] = {}
         self._baton = threading.Condition()
         self._live = 0  # runs that have not ended
         self._asked: dict[int, Request] = {}  # what runs wait for, by the run's number
@@ -73,6 +76,13 @@ class Together:
         self._charge([number])
         return self._seconds.pop(number, 0.0)
 
+    def prepare(self, experiment: Experiment) -> Environment:
+        """Prepare a run as `prepare` does. Its images are in memory once for all runs."""
+        name = experiment.data.name
+        if name not in self._data:
+            self._data[name] = load(name)
+        return prepare(experiment, data=self._data[name])
+
     def _train(self) -> None:
         """Train what all runs wait for, in the thread of one of them."""
         numbers = sorted(self._asked)
@@ -106,6 +116,10 @@ class Seat:
 
     def __init__(self, together: Together, number: int) -> None:
         self._together, self._number = together, number
+
+    def prepare(self, experiment: Experiment) -> Environment:
+        """Load and split the data as `prepare` does, with the images of the other runs."""
+        return self._together.prepare(experiment)
 
     def engine(self, environment: Environment, device: str = "cpu") -> "TogetherEngine":
         """Return the run's engine. On a CUDA device steps are recorded."""
