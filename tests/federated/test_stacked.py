@@ -203,7 +203,8 @@ def test_batch_norm_keeps_each_clients_statistics(in_float64):
 LAYERS = [
     *(nn.Conv2d(4, 6, 3, padding=1, stride=2), nn.Conv2d(4, 6, 1), nn.GroupNorm(2, 4), nn.BatchNorm2d(4)),
     *(nn.MaxPool2d(2), nn.AdaptiveMaxPool2d(1), nn.Linear(2, 3), nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))),
-    nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), StaticBatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
+    nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), StaticBatchNorm2d(4), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3)),
+    nn.Sequential(nn.Conv2d(4, 4, 1), nn.GroupNorm(2, 4), nn.ReLU(), nn.AdaptiveMaxPool2d(1)),
 ]
 
 
@@ -234,7 +235,7 @@ def test_a_layer_s_rule_gives_the_values_and_gradients_of_each_job(layer, N, in_
         factors = torch.linspace(-1.0, 1.0, outputs.numel()).view(outputs.shape)[job]
         expected = torch.autograd.grad((alone**2 * factors).sum(), own)
         for gradient, wanted in zip(found, expected, strict=True):
-            torch.testing.assert_close(gradient[job], wanted, rtol=0, atol=1e-12)
+            torch.testing.assert_close(gradient[job], wanted, rtol=1e-9, atol=1e-11)
         for name, value in buffers.items():
             torch.testing.assert_close(given[name][job], value)
 

@@ -58,7 +58,12 @@ def in_channels(images: Tensor, dim: int | None, M: int) -> Tensor:
     """Return the images of M jobs as (N, M C, H, W); a copy unless they already lie so."""
     images = with_rows(images, dim, M).transpose(0, 1)
     layout = torch.channels_last if images.is_cpu else torch.contiguous_format
-    return images.flatten(1, 2).contiguous(memory_format=layout)
+    images = images.flatten(1, 2)
+    if len(images) == 1:
+        # A single image counts as contiguous whatever its first stride is. But kernels on a CPU read its memory order
+        # from the strides, and some give wrong values or gradients if the first does not fit.
+        return images.clone(memory_format=layout)
+    return images.contiguous(memory_format=layout)
 
 
 def out_of_channels(images: Tensor, M: int) -> tuple[Tensor, int]:
@@ -113,13 +118,8 @@ def _batch_norm(
         if training and given is not None and used is not None and used.data_ptr() != given.data_ptr():
             raise RuntimeError("running statistics of a stacked batch norm are not contiguous")
     weights, biases = one_after_another(weight, dims[3], M), one_after_another(bias, dims[4], M)
-    images, rest = in_channels(images, dims[0], M), (means, variances, weights, biases, training, momentum, eps)
-    if len(images) > 1 or not images.is_cpu:
-        return out_of_channels(F.batch_norm(images, *rest), M)
-    # The strides of a single image do not say its memory order, and torch's gradient on a CPU is wrong if two tensors
-    # say different ones. As (pixels, channels) the values have only one order.
-    values_PC = F.batch_norm(images[0].flatten(1).T, *rest)
-    return out_of_channels(values_PC.T.unflatten(1, images.shape[2:])[None], M)
+    images = in_channels(images, dims[0], M)
+    return out_of_channels(F.batch_norm(images, means, variances, weights, biases, training, momentum, eps), M)
 
 
 def _max_pool(
