@@ -25,7 +25,7 @@ from benchmark.federated.stacked.layers import with_rules
 from benchmark.federated.stacked.log import Log, Reported
 from benchmark.federated.stacked.tick import Networks
 from benchmark.federated.stacked.trees import Shape, row, with_own_memory
-from benchmark.federated.trees import copied, mapped
+from benchmark.federated.trees import copied, mapped, moved
 from benchmark.methods.calls import finished, marks_of, refuse_change
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 from benchmark.streams import stream_seed, torch_stream
@@ -121,6 +121,8 @@ class GroupRunner(JobRunner):
         if not local.trainable:
             sends = finished(job.update, local) if purpose == "train" else {}
             return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics())
+        local.private = None if local.private is None else moved(local.private, self._device)
+        local.notes = moved(local.notes, self._device)
         experiment = self._environment.experiment
         batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
         names = (purpose, "round", round_number, *key_names(job.key))
