@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,7 @@ class Shared:
     def on_device(self, environment: Environment, device: torch.device) -> Environment:
         """Return the run's environment with the images that it trains on, once for all runs that loaded the same."""
         tensors = {name: getattr(environment.data, name) for name in TRAINED_ON}
-        there: dict[str, Tensor] = {}
+        there: dict[str, Any] = {}
         for name, tensor in tensors.items():
             if tensor is not None:
                 if id(tensor) not in self.images:
@@ -229,6 +229,8 @@ class GroupRunner(JobRunner):
         if not local.trainable:
             sends = finished(job.update, local) if purpose == "train" else {}
             return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics())
+        local.private = None if local.private is None else moved(local.private, self._device)
+        local.notes = moved(local.notes, self._device)
         experiment = self._environment.experiment
         batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
         names = (purpose, "round", round_number, *key_names(job.key))
