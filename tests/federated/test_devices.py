@@ -143,7 +143,7 @@ def test_workers_on_cuda_are_started_anew_and_have_the_devices_in_turn(monkeypat
 
     monkeypatch.setattr(process_pool, "process_context", process_context)
     monkeypatch.setattr(process_pool, "Worker", lambda fresh, content, device: given.append((str(device), fresh)))
-    monkeypatch.setattr(process_pool, "prepare_torch", lambda device, precision: None)
+    monkeypatch.setattr(process_pool, "prepare_torch", lambda device, precision, model: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     pool = process_pool.ProcessPool(prepare(tiny_experiment()), 3, ("cuda:0", "cuda:1"))
     assert given == [("cuda:0", True), ("cuda:1", True), ("cuda:0", True)] and str(pool.device) == "cuda:0"

@@ -18,8 +18,10 @@ class StackedEngine:
     def __init__(self, environment: Environment, device: str = "cpu", *, most: int | None = None) -> None:
         self.device = torch.device(device)
         self.name = "stacked"
-        prepare_torch(self.device, environment.experiment.precision)
-        self.settings = settings_of(self.name, [self.device], torch.get_num_threads()) | {"bit_equal": False}
+        experiment = environment.experiment
+        prepare_torch(self.device, experiment.precision, experiment.model)
+        self.settings = settings_of(self.name, [self.device], torch.get_num_threads(), experiment)
+        self.settings |= {"bit_equal": False}
         self.runner = GroupRunner(environment, device=device, most=most)
 
     def close(self) -> None:
