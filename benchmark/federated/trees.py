@@ -91,10 +91,17 @@ def sums_of(tree: Mapping[str, Any]) -> Tensor:
     """The sum of each floating-point tensor of the tree, on the device of the first: finite unless an entry is not.
 
     Or unless a sum overflows. 0.06 ms for 0.5 M weights and 1.7 ms for 11 M on one core; isfinite on every entry takes
-    1.1 and 24 ms.
+    1.1 and 24 ms. On a GPU of absolute values, which one operation adds up for many tensors.
     """
-    sums = [value.sum().double() for _, value in _floating(tree)]
-    return torch.stack([total.to(sums[0].device) for total in sums] or [torch.zeros(())])
+    tensors = [value for _, value in floating(tree)]
+    if not tensors:
+        return torch.zeros(0)
+    device = tensors[0].device
+    if device.type != "cuda":
+        sums = [tensor.sum().double() for tensor in tensors]
+        return torch.stack([total.to(device) for total in sums])
+    norms = torch._foreach_norm([tensor.to(device).detach() for tensor in tensors], 1)
+    return torch.stack([norm.double() for norm in norms])
 
 
 def first_not_finite(tree: Mapping[str, Any], sums: Tensor | None = None) -> str | None:
@@ -105,7 +112,7 @@ def first_not_finite(tree: Mapping[str, Any], sums: Tensor | None = None) -> str
     numbers = [name for name, value in leaves(tree) if isinstance(value, float) and not math.isfinite(value)]
     (sums,) = read_at_once([sums_of(tree) if sums is None else sums])
     suspects = (~sums.isfinite()).nonzero().flatten().tolist()
-    tensors = _floating(tree) if suspects else []
+    tensors = floating(tree) if suspects else []
     for index in suspects:  # only where a sum is not finite is there a second look
         name, value = tensors[index]
         if not bool(value.isfinite().all()):
@@ -113,5 +120,5 @@ def first_not_finite(tree: Mapping[str, Any], sums: Tensor | None = None) -> str
     return numbers[0] if numbers else None
 
 
-def _floating(tree: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
+def floating(tree: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
     return [(name, value) for name, value in leaves(tree) if isinstance(value, Tensor) and value.is_floating_point()]

@@ -3,6 +3,8 @@
 Legend: M jobs, S of them in one step.
 """
 
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,8 +12,8 @@ import torch
 from torch import Tensor
 
 from benchmark.data.image_ops import to_device
-from benchmark.federated.batches import JobBatches, LocalBatch
-from benchmark.federated.stacked.kinds import Member, Uses, same_tensors
+from benchmark.federated.batches import MOST_BYTES, BatchIterator, JobBatches, LocalBatch, make_together
+from benchmark.federated.stacked.kinds import Member, Signature, Uses, same_tensors, signature_of
 from benchmark.federated.stacked.layers import Masks
 from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
 from benchmark.federated.stacked.tick import Inputs, Networks, Results, State, Tick
@@ -123,11 +125,43 @@ class Group:
         }
 
 
-def batches_of(batches: JobBatches) -> Iterator[list[LocalBatch]]:
-    """Yield each batch as often as the update has losses, together."""
+def first_batch(batches: JobBatches) -> list[LocalBatch]:
+    """Return a job's first batch as often as the update has losses."""
     iterator = iter(batches)
-    for first in iterator:
-        yield [first, *(next(iterator) for _ in range(batches.phases - 1))]
+    return [next(iterator) for _ in range(batches.phases)]
+
+
+Step = list[dict[int, list[LocalBatch]]]
+
+
+def in_lockstep(members: Sequence[Member]) -> Iterator[Step]:
+    """Yield the batches of all jobs step by step, those of equal sizes together, by the jobs' places in the group.
+
+    Each batch comes as often as the update has losses. A job that has taken all of its steps is left out.
+    """
+    iterators = {at: iter(member.batches) for at, member in enumerate(members)}
+    ahead = steps_at_once(list(iterators.values()))
+    for number in itertools.count():
+        if ahead and number % ahead == 0:
+            make_together(list(iterators.values()), ahead)
+        alike: dict[Signature, dict[int, list[LocalBatch]]] = defaultdict(dict)
+        for at, member in enumerate(members):
+            batches = list(itertools.islice(iterators[at], member.batches.phases))
+            if batches:
+                alike[signature_of(batches[0])][at] = batches
+        if not alike:
+            return
+        yield list(alike.values())
+
+
+def steps_at_once(iterators: Sequence[BatchIterator]) -> int:
+    """Return of how many steps the views are made at once, as memory allows; 0: each job makes its own, on a CPU."""
+    streams = [stream for iterator in iterators for stream in iterator.streams.values()]
+    if streams[0].device.type == "cpu":
+        return 0
+    of_all_steps = sum(iterator.bytes_of_views for iterator in iterators)
+    steps = max(len(stream.sizes) for stream in streams)
+    return max(1, steps * MOST_BYTES // max(1, of_all_steps))
 
 
 def stacked_batches(batches: Sequence[LocalBatch]) -> dict[str, dict[str, Any]]:

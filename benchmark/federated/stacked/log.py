@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.stacked.tick import Results
+from benchmark.federated.trees import read_at_once
 
 PSEUDO = ("labels_N", "kept_N")
 
@@ -34,6 +35,11 @@ class Entry:
     values: Mapping[str, Tensor]  # (S,)
     pseudo: tuple[Tensor, Tensor, Tensor | None] | None  # labels_SN, kept_SN, truth_SN
 
+    def tensors(self) -> list[Tensor]:
+        """Return everything that is to be read, in the order of the fields."""
+        pseudo = [tensor for tensor in self.pseudo or () if tensor is not None]
+        return [self.loss_S, *self.values.values(), *pseudo]
+
 
 class Log:
     """Collects entries and reads them at once."""
@@ -51,39 +57,19 @@ class Log:
             self._entries.append(Entry(jobs=jobs, loss_S=loss_S, values=values, pseudo=pseudo))
 
     def of_each(self, M: int) -> list[Reported]:
-        """Return what each of the M jobs reported, step by step."""
+        """Return what each of the M jobs reported, step by step. The device is waited for once."""
+        read = iter(read_at_once([tensor for entry in self._entries for tensor in entry.tensors()]))
         reported = [Reported() for _ in range(M)]
-        numbers = [entry.loss_S for entry in self._entries]
-        for entry in self._entries:
-            numbers += entry.values.values()
-        read = iter(_read([number.detach().double() for number in numbers]))
         for entry in self._entries:
             for job, loss in zip(entry.jobs, next(read).tolist(), strict=True):
                 reported[job].losses.append(loss)
-        for entry in self._entries:
             for name in entry.values:
                 for job, value in zip(entry.jobs, next(read).tolist(), strict=True):
                     reported[job].values[name].append(value)
-        self._read_pseudo_labels(reported)
+            if entry.pseudo is not None:
+                labels_SN, kept_SN = next(read), next(read)
+                truth_SN = None if entry.pseudo[2] is None else next(read)
+                for row, job in enumerate(entry.jobs):
+                    truth_N = None if truth_SN is None else truth_SN[row]
+                    reported[job].pseudo.add(labels_SN[row], kept_SN[row], truth_N)
         return reported
-
-    def _read_pseudo_labels(self, reported: Sequence[Reported]) -> None:
-        with_some = [(entry, entry.pseudo) for entry in self._entries if entry.pseudo is not None]
-        labels = iter(_read([pseudo[0] for _, pseudo in with_some]))
-        kept = iter(_read([pseudo[1] for _, pseudo in with_some]))
-        truth = iter(_read([pseudo[2] for _, pseudo in with_some if pseudo[2] is not None]))
-        for entry, pseudo in with_some:
-            labels_SN, kept_SN = next(labels), next(kept)
-            truth_SN = None if pseudo[2] is None else next(truth)
-            for row, job in enumerate(entry.jobs):
-                truth_N = None if truth_SN is None else truth_SN[row]
-                reported[job].pseudo.add(labels_SN[row], kept_SN[row], truth_N)
-
-
-def _read(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copy tensors of one type to the CPU in one transfer."""
-    if not tensors:
-        return []
-    flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

@@ -5,7 +5,7 @@ Legend: M jobs of a group, S of them in one step.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -18,14 +18,14 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, check_finite, holder_name
 from benchmark.federated.local import base_rate, concluded, empty_layers, module_class, pass_in_bfloat16
 from benchmark.federated.machine import failures_named
-from benchmark.federated.stacked.group import Group, batches_of
+from benchmark.federated.stacked.group import Group, first_batch, in_lockstep
 from benchmark.federated.stacked.guard import Alone, Findings, alone, batch_in_double, compare, in_double, reason_of
-from benchmark.federated.stacked.kinds import Kind, Member, Signature, Uses, kind_of, signature_of
+from benchmark.federated.stacked.kinds import Kind, Member, Uses, kind_of, signature_of
 from benchmark.federated.stacked.layers import with_rules
 from benchmark.federated.stacked.log import Log, Reported
 from benchmark.federated.stacked.tick import Networks
 from benchmark.federated.stacked.trees import Shape, row, with_own_memory
-from benchmark.federated.trees import copied, mapped
+from benchmark.federated.trees import copied, floating, mapped, read_at_once, sums_of
 from benchmark.methods.calls import finished, marks_of, refuse_change
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 from benchmark.streams import stream_seed, torch_stream
@@ -88,9 +88,20 @@ class GroupRunner(JobRunner):
                 trained[index] = Trained(outcome=self.run(job, round_number, copied(privates[index])))
         for index, job in jobs.items():
             refuse_change(job.update, "local work", "what it received", received[index], job.receives)
-            losses = [*torch.tensor(trained[index].losses, dtype=torch.float64)]
-            check_finite(trained[index].outcome, losses, job, round_number)
+        self._check_finite(jobs, trained, round_number)
         return {index: trained[index].outcome for index in jobs}
+
+    def _check_finite(self, jobs: Mapping[int, Job], trained: Mapping[int, Trained], round_number: int) -> None:
+        """Raise Diverged for the first job that left something not finite. The device is waited for once."""
+        outcomes = {index: trained[index].outcome for index in jobs}
+        parts = [(outcome.sends, outcome.private or {}) for outcome in outcomes.values()]
+        unread = [sums_of({str(at): {"sends": sends, "private": kept} for at, (sends, kept) in enumerate(parts)})]
+        (sums,) = read_at_once(unread)
+        sizes = [len(floating(tree)) for both in parts for tree in both]
+        by_tree = iter(sums.split(sizes))
+        for index, job in jobs.items():
+            losses_S = torch.tensor(trained[index].losses, dtype=torch.float64)
+            check_finite(outcomes[index], [], job, round_number, [losses_S, next(by_tree), next(by_tree)])
 
     def gradients_of_all(
         self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
@@ -172,7 +183,7 @@ class GroupRunner(JobRunner):
 
     def _compared(self, members: Sequence[Member]) -> Findings:
         """Take the first step of two jobs, alone and together, in float64. Raises CannotStack if they differ."""
-        firsts = [next(batches_of(member.batches)) for member in members[:8]]
+        firsts = [first_batch(member.batches) for member in members[:8]]
         signatures = [signature_of(batches[0]) for batches in firsts]
         last = max(at for at, signature in enumerate(signatures) if signature == signatures[0])
         two = [members[0], members[last]]
@@ -283,23 +294,6 @@ class GroupRunner(JobRunner):
 def means_of(sums: dict[str, Weights], images: int) -> dict[str, Weights]:
     means: dict[str, Weights] = mapped(sums, lambda total: total / images)
     return means
-
-
-def in_lockstep(members: Sequence[Member]) -> Iterator[list[dict[int, list[LocalBatch]]]]:
-    """Yield the batches of all jobs step by step, those of equal sizes together, by the jobs' places in the group.
-
-    A job that has taken all of its steps is left out.
-    """
-    iterators = {at: batches_of(member.batches) for at, member in enumerate(members)}
-    while iterators:
-        alike: dict[Signature, dict[int, list[LocalBatch]]] = defaultdict(dict)
-        for at in list(iterators):
-            if (batches := next(iterators[at], None)) is None:
-                del iterators[at]
-            else:
-                alike[signature_of(batches[0])][at] = batches
-        if alike:
-            yield list(alike.values())
 
 
 def with_fresh_streams(member: Member) -> Member:
