@@ -63,6 +63,7 @@ def check_precision(precision: Precision, devices: Iterable[str]) -> None:
             raise ConfigError(f"precision: 'tf32', which {device} does not have; choose fp32, or other --devices")
 
 
+CHOICES = Path(__file__).with_name("choices.toml")
 Images = Literal["contiguous", "channels last"]
 
 
@@ -84,7 +85,7 @@ Measured = Mapping[tuple[str, str, str, str], Choice]  # card, network, norm, pr
 @cache
 def measured_choices() -> Measured:
     """Read `choices.toml`. Its numbers are those of `python -m tests.performance.gpu`."""
-    tables = tomllib.loads(Path(__file__).with_name("choices.toml").read_text()).get("choice", [])
+    tables = tomllib.loads(CHOICES.read_text()).get("choice", [])
     return {
         (one["card"], one["network"], one["norm"], one["precision"]): Choice(
             images=one["images"], cudnn_benchmark=one["cudnn_benchmark"]

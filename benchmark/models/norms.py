@@ -113,9 +113,7 @@ def group_norm(num_groups: int, channels: int) -> nn.Module:
     return nn.GroupNorm(num_groups, channels)
 
 
-def channels_last_group_norm(
-    images_NCHW: Tensor, groups: int, weight_C: Tensor, bias_C: Tensor, eps: float
-) -> Tensor:
+def channels_last_group_norm(images_NCHW: Tensor, groups: int, weight_C: Tensor, bias_C: Tensor, eps: float) -> Tensor:
     """Compute a group norm of images that lie channels last, without a copy into another order.
 
     On CUDA PyTorch's group norm copies such images to NCHW and leaves its result so, which the next convolution copies

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 import torch
 
-from benchmark.federated.devices import prepare_torch
+from benchmark.federated.devices import memory_format, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import keeper_of
 from benchmark.federated.process_pool import settings_of
+from benchmark.federated.stacked.layers import lying
 from benchmark.federated.stacked.runner import GroupRunner
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
@@ -22,6 +23,7 @@ class StackedEngine:
         prepare_torch(self.device, experiment.precision, experiment.model)
         self.settings = settings_of(self.name, [self.device], torch.get_num_threads(), experiment)
         self.settings |= {"bit_equal": False}
+        self._order = memory_format(self.device, experiment.precision, experiment.model)
         self.runner = GroupRunner(environment, device=device, most=most)
 
     def close(self) -> None:
@@ -32,7 +34,8 @@ class StackedEngine:
         outcomes: dict[int, Outcome] = {}
         for wave in waves(jobs):
             privates = {index: kept.get(keeper_of(jobs[index])) for index in wave}
-            done = self.runner.run_all({index: jobs[index] for index in wave}, round_number, privates)
+            with lying(self._order):
+                done = self.runner.run_all({index: jobs[index] for index in wave}, round_number, privates)
             for index, outcome in done.items():
                 outcomes[index] = outcome
                 if outcome.private is not None:
@@ -45,7 +48,8 @@ class StackedEngine:
     ) -> Iterator[dict[str, Weights]]:
         """Yield the gradient of each job's loss at the weights that it begins with."""
         privates = {index: kept.get(keeper_of(job)) for index, job in enumerate(jobs)}
-        gradients = self.runner.gradients_of_all(dict(enumerate(jobs)), round_number, privates)
+        with lying(self._order):
+            gradients = self.runner.gradients_of_all(dict(enumerate(jobs)), round_number, privates)
         for index in range(len(jobs)):
             yield gradients.pop(index)
 

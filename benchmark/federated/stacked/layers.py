@@ -104,13 +104,17 @@ def _convolution(
     return out_of_channels(F.conv2d(images, weights, biases, stride, padding, groups=M), M)
 
 
+def norm_copies(images: Tensor) -> bool:
+    """Return whether PyTorch's group norm would copy the images into another order."""
+    return not images.is_cpu and order_of(images) is torch.channels_last
+
+
 def _group_norm(
     M: int, dims: Sequence[int | None], images: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
 ) -> tuple[Tensor, int]:
     weights, biases = one_after_another(weight, dims[1], M), one_after_another(bias, dims[2], M)
     images = in_channels(images, dims[0], M)
-    copies = not images.is_cpu and order_of(images) is torch.channels_last  # PyTorch's own does, on CUDA
-    if copies and images.dtype != torch.bfloat16 and weights is not None and biases is not None:
+    if norm_copies(images) and images.dtype != torch.bfloat16 and weights is not None and biases is not None:
         return out_of_channels(channels_last_group_norm(images, groups * M, weights, biases, eps), M)
     return out_of_channels(F.group_norm(images, groups * M, weights, biases, eps), M)
 
