@@ -103,11 +103,18 @@ def choice_for(device: torch.device, precision: Precision, model: Model | None =
     """
     if device.type != "cuda":
         return Choice(images="channels last")
-    if model is not None:
-        what = (model.network, model.norm, precision)
-        measured = {card: choice for (card, *rest), choice in measured_choices().items() if tuple(rest) == what}
-        if measured and (card := card_name(device)) in measured:
-            return measured[card]
+    if model is None or not measured_choices():
+        return usual_choice(precision)
+    return choice_on(card_name(device), model.network, model.norm, precision)
+
+
+def choice_on(card: str, network: str, norm: str, precision: Precision) -> Choice:
+    """Return what was fastest on the card; without measurement the usual choice."""
+    return measured_choices().get((card, network, norm, precision), usual_choice(precision))
+
+
+def usual_choice(precision: Precision) -> Choice:
+    """Return the choice on CUDA where nothing was measured."""
     return Choice(images="channels last" if precision == "bf16" else "contiguous")
 
 

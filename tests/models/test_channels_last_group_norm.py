@@ -60,7 +60,7 @@ def test_it_is_pytorchs_in_float64(shape: tuple[int, ...], groups: int) -> None:
 
 
 def test_it_is_the_equation() -> None:
-    """Wu & He, Eqs. 1 to 6: (x - mean) / sqrt(variance + eps) over a group's channels and places, scaled and shifted."""
+    """Wu & He, Eqs. 1 to 6: (x - mean) / sqrt(variance + eps) over the channels and places of a group."""
     images_NCHW, groups, eps = images_of((2, 6, 3, 4)), 2, 1e-5
     weight_C, bias_C = torch.linspace(0.5, 2, 6).double(), torch.linspace(-1, 1, 6).double()
     found_NCHW = channels_last_group_norm(images_NCHW, groups, weight_C, bias_C, eps)
