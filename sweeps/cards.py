@@ -90,7 +90,7 @@ class Card:
     def source(self) -> str:
         """Say where the times are from, in words."""
         if not self.is_measured:
-            return "estimate: no one has measured this card with this version (sweeps/cards.toml)"
+            return "sweeps/cards.toml: estimates, and what reports/performance.md has of older versions"
         versions = f"torch {self.facts['torch']}, CUDA {self.facts['cuda']}, driver {self.facts['driver']}"
         return f"measured on {self.facts['date']}, {versions}, commit {self.facts['code']['commit']:.10}"
 
@@ -144,7 +144,7 @@ def on_card(card: Card, counted: Iterable[tuple[Experiment, float, float]]) -> O
     """Return what runs would take. `counted`: each with its local steps and FLOPs."""
     counted = list(counted)
     engines = [name for name in ENGINES if any(row.engine == name and row.ms is not None for row in card.rows)]
-    hours, measured = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, card.is_measured)
+    hours, measured = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, True)
     for engine in engines:
         for run, steps, flops in counted:
             of_run = engine if run.federation.C > 1 else "reference"  # a single job has nobody to train with
@@ -315,7 +315,9 @@ def table_of(rows: Sequence[Row]) -> list[str]:
 def _time(row: Row | None) -> str:
     if row is None:
         return ""
-    return row.error.split(":")[0] if row.ms is None else f"{row.ms:.3g}"
+    if row.ms is None:
+        return row.error.split(":")[0]
+    return f"{row.ms:.3g}" if row.measured else f"~{row.ms:.3g}"
 
 
 def _milliseconds(row: Row) -> float:
