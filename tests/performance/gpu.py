@@ -324,7 +324,7 @@ def _note(engine: Engine) -> str:
     return "; ".join(f"{kind}: {reason}" for kind, reason in engine.runner.seen.reasons.items())
 
 
-def tested(seconds: float) -> dict[str, Any]:
+def run_tests(seconds: float) -> dict[str, Any]:
     """Run the CUDA tests for so long at most. Return their last line, and the names of those that failed."""
     folder = ROOT / "tests" / "federated"
     paths = sorted({path for pattern in TESTS for path in folder.glob(pattern)})
@@ -434,7 +434,7 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         with ending_after(end - time.monotonic()):
             if not options.no_tests:
-                entry["tests"] = tested(SHARE_OF_TESTS * 60 * options.minutes)
+                entry["tests"] = run_tests(SHARE_OF_TESTS * 60 * options.minutes)
                 print(f"CUDA tests: {entry['tests']['result']}", file=sys.stderr, flush=True)
             bench.measure_all(labels, precisions)
             entry["complete"] = True
