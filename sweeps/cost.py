@@ -5,40 +5,21 @@ the same, and so do those after it; where these differ, a sample of them is coun
 a finished run of the cell on this machine take precedence over planned ones.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-import torch
-
-from benchmark.data.partition import Iid
 from benchmark.experiment import Experiment
-from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.processes import CPU
-from benchmark.optimizer import Constant
 from benchmark.records.collect import read_records
 from benchmark.records.provenance import hardware
 from benchmark.records.record import RunRecord
-from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, RoundCounter
-from sweeps.speed import speed_for
-from sweeps.stand_in import stand_in
+from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, RoundCounter, of_any_seed
 from sweeps.status import RunStatus
 
-MILD = 1e-3  # a learning rate with which nothing diverges
 RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, saves, weights on disk, as measured
 SAMPLED, ALIKE = 8, 3  # rounds played where they differ, and where the first of them are equal
-# Of one NVIDIA H200 with 16 cores (reports/performance.md): local steps a second of 16 runs side by side under MPS, and
-# milliseconds a step of one run alone in float32, by network and norm.
-SIDE_BY_SIDE, STEPS_PER_SECOND = 16, {("emnist_cnn", "none"): 2819.0}
-STEP_MS = {
-    ("emnist_cnn", "none"): 3.2,
-    ("wresnet28x2", "gn"): 13.3,
-    ("wresnet28x2", "sbn"): 15.8,
-    ("resnet18_mlp", "gn"): 20.5,
-}
 ENGINE = "pool"  # what launchers train with, in one process
 
 
@@ -76,30 +57,6 @@ def cost_of(run: Experiment, results: Path, device: str = CPU) -> Cost:
     return replace(whole, seconds=fmean(finished)) if finished else whole
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnH200:
-    """What runs would take on an NVIDIA H200, by the speeds that were measured there."""
-
-    seconds: float
-    side_by_side: int  # runs; 1: how much faster several are was not measured for these networks
-
-
-def on_h200(runs: Iterable[Experiment]) -> OnH200 | None:
-    """The estimate for runs of a full-size network; None if a network was not timed, or there is no run."""
-    steps: dict[tuple[str, str], float] = defaultdict(float)
-    for run in runs:
-        if run.profile not in ("gpu", "paper") or run.precision != "fp32":
-            return None
-        steps[run.model.network, run.model.norm] += count(run).whole.local_steps
-    if not steps or not steps.keys() <= STEP_MS.keys():
-        return None
-    if steps.keys() <= STEPS_PER_SECOND.keys():
-        seconds = sum(number / STEPS_PER_SECOND[network] for network, number in steps.items())
-        return OnH200(seconds=seconds, side_by_side=SIDE_BY_SIDE)
-    seconds = sum(number * STEP_MS[network] / 1000 for network, number in steps.items())
-    return OnH200(seconds=seconds, side_by_side=1)
-
-
 def weighed(status: RunStatus, run: Experiment) -> RunStatus:
     """The run's status with planned CPU seconds as its work; without work where it cannot be counted."""
     try:
@@ -122,27 +79,18 @@ def count(run: Experiment, device: str = CPU) -> RunCost:
 
     Raises ConfigError where the run itself would.
     """
-    optimizer = replace(run.optimizer, lr=MILD, server_lr=None, schedule=Constant())
-    return _count(replace(run, seed=0, partition=Iid(), profile="custom", optimizer=optimizer), device)
+    return _count(of_any_seed(run), device)
 
 
 @cache
 def _count(run: Experiment, device: str) -> RunCost:
     rounds, warm_rounds = run.federation.rounds, getattr(run.method, "warm_start_rounds", 0)
-    keep_freed_memory()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        environment = stand_in(run)
-        counter = RoundCounter(environment, speed_for(environment, device).seconds_of)
-        warm = counter.play(1) if warm_rounds else Cost()
-        later = _typical(counter, warm_rounds + 1, rounds - 1) if warm_rounds < rounds - 1 else None
-        # Reports of the few rounds that are played decide nothing.
-        last = later if later and BY_REPORTS in later.notes else counter.play(rounds)
-    finally:
-        torch.set_num_threads(threads)
-    before_last = min(warm_rounds, rounds - 1)
-    return RunCost(rounds=rounds, warm_rounds=before_last, warm=warm, later=later or last, last=last)
+    counter = RoundCounter(run, device)
+    warm = counter.play(1) if warm_rounds else Cost()
+    later = _typical(counter, warm_rounds + 1, rounds - 1) if warm_rounds < rounds - 1 else None
+    # Reports of the few rounds that are played decide nothing.
+    last = later if later and BY_REPORTS in later.notes else counter.play(rounds)
+    return RunCost(rounds=rounds, warm_rounds=min(warm_rounds, rounds - 1), warm=warm, later=later or last, last=last)
 
 
 def _typical(counter: RoundCounter, first: int, last: int) -> Cost:

@@ -1,20 +1,24 @@
-"""Counts what a round costs: the method's own `round` is played with weights that have shapes and no numbers.
+"""Counts what a round costs: the method's own `round` is played with one number in place of each weight.
 
-Each job is started, and `steps_of` counts its local steps. One local step of each kind of job is taken, on torch's meta
-device; its FLOPs and its outcome stand for all jobs of the kind. A stand-in replaces the data set.
+Each job is started, and `steps_of` counts its local steps. One local step of each kind of job is taken with whole
+weights on torch's meta device, which have no numbers; its FLOPs and its outcome stand for all jobs of the kind. A
+stand-in replaces the data set.
 
 Legend: N images of a batch, C channels, H W pixels.
 """
 
+import copy
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from random import Random
 from typing import Any
 
 import torch
 from torch import nn
 
+from benchmark.data.partition import Iid
 from benchmark.experiment import Experiment
 from benchmark.federated.batches import LocalBatch, sources_of, steps_of
 from benchmark.federated.environment import Environment, Part, weights_of
@@ -25,12 +29,15 @@ from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.trees import moved, tree_bytes
 from benchmark.methods.calls import finished, first_state, play_round, started, voters_of
 from benchmark.methods.protocol import SERVER, Batch, Job, Local, Outcome, Tree, Weights
-from benchmark.models.build import Model, build
+from benchmark.models.build import Model
 from benchmark.models.classifier import ImageShape
+from benchmark.optimizer import Constant
 from benchmark.streams import numpy_stream
-from sweeps.meta import META, WithoutNumbers, numbered
-from sweeps.stand_in import SureReader
+from sweeps.meta import META, WithoutNumbers, network_on_meta, thin, whole
+from sweeps.speed import Work, speed_for
+from sweeps.stand_in import SureReader, stand_in
 
+MILD = 1e-3  # a learning rate with which nothing diverges
 ROUND_SECONDS = 0.003  # of a round: the Trainer, the record and the observers, as measured
 
 AT_MOST = "all pseudo-labels are taken as confident: where steps, bytes or time depend on them, this is the most"
@@ -68,28 +75,21 @@ class Cost:
 NUMBERS = [f.name for f in fields(Cost) if f.name != "notes"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What a device has to do."""
-
-    flops: float = 0
-    operations: float = 0  # that it is given one after another
-    views: Mapping[str, float] = field(default_factory=dict)  # images to make, by the name of their view
-
-
 class RoundCounter:
-    """Counts the rounds of a new run. Private state is kept from round to round."""
+    """Counts the rounds of a new run, whatever its seed and partition. Private state is kept from round to round."""
 
-    def __init__(self, environment: Environment, seconds_of: Callable[[Work], float] = lambda work: 0.0) -> None:
-        """Count in a `stand_in` of the run's environment. `seconds_of` estimates how long a device works."""
-        self._seconds_of = seconds_of
-        self._environment = environment
-        self._networks: dict[Model | None, nn.Module] = {}
+    def __init__(self, run: Experiment, device: str | None = None) -> None:
+        """Count in a `stand_in` of the run's environment; seconds are those of a device, if it is named.
+
+        Raise ConfigError if the run itself would.
+        """
+        self._environment = environment = stand_in(run)
+        self._seconds_of = speed_for(environment, device).seconds_of if device else lambda work: 0.0
         self._kinds: dict[Hashable, tuple[Outcome, Cost]] = {}  # of jobs: what one leaves, and what its step costs
-        self._numbers = WithoutNumbers()
+        self._of_networks: dict[Hashable, Weights] = {}
+        self._numbers, self._draw = WithoutNumbers(), Random(0)
         setup = replace(environment.setup(), initial_weights=self._initial_weights)
-        with self._numbers:
-            self._state = first_state(environment.experiment.method, setup)
+        self._state = first_state(run.method, setup)
         self._kept: dict[str, Tree] = dict(self._state.clients)
         self._cost = Cost()
 
@@ -102,9 +102,8 @@ class RoundCounter:
             initial_weights=self._initial_weights,
             generator=partial(numpy_stream, 0, "round", number),  # the same for every seed
         )
-        with self._numbers:
-            self._state, _ = play_round(method, replace(self._state, clients=self._kept), world)
-            networks = max(1, len(voters_of(method, self._state)))
+        self._state, _ = play_round(method, replace(self._state, clients=dict(self._kept)), world)
+        networks = max(1, len(voters_of(method, self._state)))
         evaluation = environment.experiment.evaluation
         tested = environment.split.validation_N if evaluation.validation else environment.data.test_labels_N
         passes = self._passes({"plain": networks * len(tested)})
@@ -112,39 +111,50 @@ class RoundCounter:
         return self._cost + Cost(seconds=passes.seconds / evaluation.every + ROUND_SECONDS, notes=notes)
 
     def _initial_weights(self, model: Model | None = None) -> Weights:
-        return weights_of(self._network(model))
+        weights = self._weights(model)
+        return thin(weights, weights, 1.0)
 
-    def _network(self, model: Model | None) -> nn.Module:
-        if model not in self._networks:
-            data, of_run = self._environment.data, self._environment.experiment.model
-            network = build(model or of_run, data.image_shape, data.num_classes, seed=0)
-            self._networks[model] = network.to(META)
-        return self._networks[model]
+    def _weights(self, model: Model | None) -> Weights:
+        """Return the weights of the run's network, or of a sub-network, on the meta device."""
+        described = self._described(model)
+        if described not in self._of_networks:
+            self._of_networks[described] = weights_of(network_on_meta(*described))
+        return self._of_networks[described]
 
-    def _fit(self, jobs: Sequence[Job], number: int) -> Iterator[Outcome]:
+    def _described(self, model: Model | None) -> tuple[Model, ImageShape, int]:
+        """Return what the network is made of; without a model that of the run."""
+        data = self._environment.data
+        return model or self._environment.experiment.model, data.image_shape, data.num_classes
+
+    def _fit(self, jobs: Sequence[Job], round_number: int) -> Iterator[Outcome]:
         for job in jobs:
-            outcome, cost = self._counted(job, number)
+            weights = self._weights(job.network)
+            job = replace(job, receives=whole(job.receives, weights))
+            with self._numbers:
+                outcome, cost = self._counted(job, round_number, weights)
             if job.key.client >= 0:
                 self._cost += replace(cost, bytes_down=self._bytes(job.receives))
             else:  # what stays at the server crosses no network
                 self._cost += replace(cost, bytes_up=0)
+            number = self._draw.random()  # no two holders end with the same weights
             if outcome.private is not None:
-                self._kept[keeper_of(job)] = outcome.private
-            yield outcome
+                self._kept[keeper_of(job)] = thin(outcome.private, weights, number)
+            yield replace(outcome, sends=thin(outcome.sends, weights, number))
 
     def _bytes(self, tree: Tree) -> int:
         return tree_bytes(tree, self._environment.tied)
 
-    def _counted(self, job: Job, number: int) -> tuple[Outcome, Cost]:
+    def _counted(self, job: Job, number: int, weights: Weights) -> tuple[Outcome, Cost]:
         """Return what the job leaves, and its cost without the bytes that it receives."""
         environment = self._environment
         reader = SureReader(environment, job, number)
-        local = started(job.update, job.receives, self._kept.get(keeper_of(job)), reader)
+        private = self._kept.get(keeper_of(job))
+        local = started(job.update, job.receives, private and whole(private, weights), reader)
         cost = self._passes(reader.images_read, job.network) + Cost(notes=(AT_MOST,) if reader.predicted else ())
         if local is None:  # this client sits out
             return Outcome(key=job.key, sends={}), cost
         if not local.trainable:  # the job only reads
-            sends = finished(job.update, local)
+            sends = whole(finished(job.update, local), weights)
             outcome = Outcome(key=job.key, sends=sends, private=local.private)
             return outcome, cost + Cost(bytes_up=self._bytes(sends))
         sources = sources_of(job, environment, number, local.selected)
@@ -167,7 +177,7 @@ class RoundCounter:
 
         `batches`: images of each stream in a step.
         """
-        network, run = self._network(job.network), self._environment.experiment
+        network, run = network_on_meta(*self._described(job.network)), self._environment.experiment
         streams, views = {}, Counter[str]()
         for name, size in batches.items():
             streams[name] = empty_batch(self._environment, job.data[name].views, sources[name], size)
@@ -183,18 +193,22 @@ class RoundCounter:
             seconds=self._seconds_of(work) / phases,
             notes=(WHOLE_CHANGES,) if getattr(job.update, "sends_changes", False) else (),
         )
-        sends, private = (numbered(tree, network.state_dict()) for tree in (outcome.sends, outcome.private))
-        return replace(outcome, sends=sends, private=private), cost
+        return outcome, cost
 
     def _passes(self, images: Mapping[str, int], model: Model | None = None) -> Cost:
         """Count passes of images, by their view, through a network in evaluation mode."""
         if not images:
             return Cost()
-        data = self._environment.data
-        one = pass_of(model or self._environment.experiment.model, data.image_shape, data.num_classes)
+        one = pass_of(*self._described(model))
         N = sum(images.values())
         work = Work(flops=N * one.flops, operations=-(-N // CHUNK) * one.operations, views=images)
         return Cost(flops=work.flops, seconds=self._seconds_of(work))
+
+
+def of_any_seed(run: Experiment) -> Experiment:
+    """Return the run whose counts are those of all runs that differ in seed, partition and learning rate."""
+    optimizer = replace(run.optimizer, lr=MILD, server_lr=None, schedule=Constant())
+    return replace(run, seed=0, partition=Iid(), profile="custom", optimizer=optimizer)
 
 
 def empty_batch(environment: Environment, views: Sequence[str], source: Part, size: int) -> Batch:
@@ -225,7 +239,7 @@ def outcome_of_step(
 @cache
 def pass_of(model: Model, image_shape: ImageShape, num_classes: int) -> Work:
     """Count the forward pass of one image in evaluation mode."""
-    network = build(model, image_shape, num_classes, seed=0).to(META).eval()
+    network = copy.deepcopy(network_on_meta(model, image_shape, num_classes)).eval()
     with WithoutNumbers() as counter, torch.no_grad():
         network(torch.empty(1, *image_shape, device=META))
     return Work(flops=counter.flops, operations=counter.operations, views={"plain": 1})

@@ -5,20 +5,15 @@ pseudo-labels decide them there is a largest number, and where rounds draw how m
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
-import torch
-
-from benchmark.data.partition import Iid
 from benchmark.errors import FsslError
 from benchmark.experiment import Experiment, from_record
-from benchmark.optimizer import Constant
 from benchmark.records.identity import own_names
 from benchmark.records.record import RunRecord
-from sweeps.cost import MILD, SAMPLED
-from sweeps.counting import AT_MOST, BY_REPORTS, WHOLE_CHANGES, Cost, RoundCounter
-from sweeps.stand_in import stand_in
+from sweeps.cost import SAMPLED
+from sweeps.counting import AT_MOST, BY_REPORTS, WHOLE_CHANGES, Cost, RoundCounter, of_any_seed
 
 COUNTS: Mapping[str, str] = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
 SAT_OUT = "comm/sat_out"
@@ -92,22 +87,16 @@ def expected_of(run: Experiment, further: frozenset[int] = frozenset()) -> Expec
 
     They are the same for every seed and partition. Raises ConfigError where the run itself would.
     """
-    optimizer = replace(run.optimizer, lr=MILD, server_lr=None, schedule=Constant())
-    return _expected_of(replace(run, seed=0, partition=Iid(), profile="custom", optimizer=optimizer), further)
+    return _expected_of(of_any_seed(run), further)
 
 
 @cache
 def _expected_of(run: Experiment, further: frozenset[int]) -> Expected:
     rounds, warm_rounds = run.federation.rounds, getattr(run.method, "warm_start_rounds", 0)
     first = min(warm_rounds + 1, rounds)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        counter = RoundCounter(stand_in(run))
-        warm = counter.play(1) if warm_rounds else Cost()
-        sample = [counter.play(number) for number in sorted({first, rounds, *further}) if first <= number <= rounds]
-    finally:
-        torch.set_num_threads(threads)
+    counter = RoundCounter(run)
+    warm = counter.play(1) if warm_rounds else Cost()
+    sample = [counter.play(number) for number in sorted({first, rounds, *further}) if first <= number <= rounds]
     notes = {note for cost in (warm, *sample) for note in cost.notes}
     of_all: dict[str, list[float]] = {}
     for what in COUNTS:

@@ -1,24 +1,29 @@
 """Runs code on tensors of torch's meta device, which have shapes and no numbers, and counts its FLOPs and operations.
 
-So local steps and averages of any network are counted in milliseconds, and without data.
+So a local step of any network is counted in milliseconds, and without data. Between jobs weights are thin: one number
+each, with which methods compute (`thin`, `whole`).
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.experimental import _config as unknown_shapes
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
+
+from benchmark.methods.protocol import Weights
+from benchmark.models.build import Model, build
+from benchmark.models.classifier import ImageShape
 
 META = torch.device("meta")
 aten = torch.ops.aten
 
 
-# The results of operations and their FLOPs, by the operation and the shapes that it is given: torch takes .4 ms to
-# derive a result, and a round has the same operation on the same shapes for each client.
+# Results and FLOPs by the operation and the shapes that it is given: torch takes up to .4 ms to derive a result, and a
+# network has the same operation on the same shapes in many layers.
 _results: dict[Hashable, tuple[Any, int]] = {}
 
 
@@ -56,18 +61,23 @@ class WithoutNumbers(TorchDispatchMode):
         key = (function, _shapes(args), _shapes(kwargs.items()))
         if key not in _results:
             _results[key] = self._result(function, args, kwargs)
-        shapes, flops = _results[key]
+        result, flops = _results[key]
         self.flops += flops
-        return _of_shapes(shapes)
+        return result.data if isinstance(result, Tensor) else tree_map_only(Tensor, _fresh, result)
 
     def _result(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
-        """Return the shapes that the operation gives, and its FLOPs."""
+        """Return what the operation gives, and its FLOPs."""
         args, kwargs = tree_map_only(Tensor, _without_numbers, (args, kwargs))
         with unknown_shapes.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
             result = function(*args, **kwargs)
         formula = self._formulas.get(function._overloadpacket)
         flops = formula(*args, **kwargs, out_val=result) if formula else 0
-        return tree_map_only(Tensor, _Shape, result), flops
+        return result, flops
+
+
+def _fresh(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same shape that autograd does not know."""
+    return tensor.data
 
 
 def _number(tensor: Tensor) -> float | int:
@@ -110,13 +120,6 @@ def _on_meta(arguments: Any) -> bool:
     return False
 
 
-class _Shape:
-    """What an empty meta tensor is made of."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.size, self.stride, self.dtype = tensor.size(), tensor.stride(), tensor.dtype
-
-
 def _shapes(values: Any) -> tuple[Hashable, ...]:
     """Return the values with shapes in place of tensors, and with one number in place of all, which change none."""
     found: list[Hashable] = []
@@ -130,26 +133,56 @@ def _shapes(values: Any) -> tuple[Hashable, ...]:
     return tuple(found)
 
 
-def _of_shapes(shapes: Any) -> Any:
-    """Return meta tensors of these shapes."""
-    if isinstance(shapes, _Shape):
-        return torch.empty_strided(shapes.size, shapes.stride, dtype=shapes.dtype, device=META)
-    return type(shapes)(map(_of_shapes, shapes)) if isinstance(shapes, list | tuple) else shapes
-
-
 def _without_numbers(tensor: Tensor) -> Tensor:
     """Return a meta tensor for any but a scalar, which meets tensors of all devices."""
     return tensor if tensor.is_meta or not tensor.dim() else tensor.to(META)
 
 
-def numbered(tree: Any, weights: Collection[str]) -> Any:
-    """Return the tree with ones for each meta tensor that is not one of the network's weights.
+@cache
+def network_on_meta(model: Model, image_shape: ImageShape, num_classes: int) -> nn.Module:
+    """Return the network without numbers; all who ask share it, so train or evaluate a copy."""
+    return build(model, image_shape, num_classes, seed=0).to(META)
 
-    They are small, and methods compute with them on the CPU (class counts, histograms).
+
+def thin(tree: Any, weights: Weights, number: float) -> Any:
+    """Return the tree with one number in place of each weight of the network, so that averages cost nothing.
+
+    A mapping of the changes of a weight becomes one number as well. Other meta tensors are filled with ones: they are
+    small, and methods compute with them (class counts, histograms).
     """
-    if isinstance(tree, Mapping):
-        return {
-            name: value if name in weights and isinstance(value, Tensor) else numbered(value, weights)
-            for name, value in tree.items()
-        }
-    return torch.ones(tree.shape, dtype=tree.dtype) if isinstance(tree, Tensor) and tree.is_meta else tree
+
+    @cache
+    def number_of(dim: int, dtype: torch.dtype) -> Tensor:
+        return torch.full((1,) * dim, number, dtype=dtype)
+
+    def thinned(part: Mapping[str, Any]) -> dict[str, Any]:
+        result = dict(part)
+        for name, value in part.items():
+            known = weights.get(name)
+            if isinstance(value, Tensor):
+                if known is not None and value.shape == known.shape:
+                    result[name] = number_of(known.dim(), value.dtype)
+                elif value.is_meta:
+                    result[name] = torch.ones(value.shape, dtype=value.dtype)
+            elif isinstance(value, Mapping):
+                result[name] = thinned(value) if known is None else number_of(known.dim(), known.dtype)
+        return result
+
+    return thinned(tree)
+
+
+def whole(tree: Any, weights: Weights) -> Any:
+    """Return the tree with meta tensors of the weights' shapes for thin ones."""
+    result = dict(tree)
+    for name, value in tree.items():
+        if isinstance(value, Tensor):
+            if name in weights and value.numel() == 1:
+                result[name] = _empty(weights[name].shape, value.dtype)
+        elif isinstance(value, Mapping):
+            result[name] = whole(value, weights)
+    return result
+
+
+@cache
+def _empty(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=META)

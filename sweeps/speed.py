@@ -4,32 +4,40 @@ Two sizes of a plain training step say how long an operation takes and how long 
 of any job then takes as long as its operations, FLOPs and views together.
 """
 
+import copy
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import torch
+from torch import nn
 
 from benchmark.data.augment import VIEWS, Augmentation, make_views
 from benchmark.experiment import Precision
-from benchmark.federated.batches import SPAN, LocalBatch
+from benchmark.federated.batches import SPAN
 from benchmark.federated.devices import memory_format, prepare_torch
-from benchmark.federated.environment import Environment, weights_of
-from benchmark.federated.local import ServerModule, train
-from benchmark.federated.machine import faster_products
+from benchmark.federated.environment import Environment
+from benchmark.federated.local import pass_in_bfloat16
+from benchmark.federated.machine import faster_products, keep_freed_memory
 from benchmark.federated.processes import CPU
-from benchmark.methods.protocol import SERVER, Batch, Job, Key, Limit, Local
-from benchmark.methods.shared import ServerUpdate
 from benchmark.models.build import Model, build
 from benchmark.models.classifier import ImageShape
-from benchmark.optimizer import Optimizer
-from sweeps.counting import Work
-from sweeps.meta import META, WithoutNumbers
+from sweeps.meta import META, WithoutNumbers, network_on_meta
 
 FEW, MANY = 2, 32  # images of the timed steps, the smallest that every norm can be trained on and a usual one
-AFFORDABLE = 1e10  # FLOPs of a timed step on a CPU: of a heavy network it has fewer images
+AFFORDABLE = 1e10  # FLOPs of a timed step on a CPU: one step of a heavy network with fewer images is timed
+LONG_SECONDS = 0.2  # the memory that the first time takes is a small share of so much
 TIMED_SECONDS, TIMED_TIMES = 0.04, 16  # what is timed is done for about so long, and so many times at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a device has to do."""
+
+    flops: float = 0
+    operations: float = 0  # that it is given one after another
+    views: Mapping[str, float] = field(default_factory=dict)  # images to make, by the name of their view
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +54,17 @@ class Speed:
 
 
 def speed_for(environment: Environment, device: str) -> Speed:
-    """Time the device with a run's network and views; what runs share is timed once."""
+    """Time one core, or the device, with a run's network and views; what runs share is timed once."""
     run, data = environment.experiment, environment.data
-    operation, flop = _of_steps(run.model, data.image_shape, data.num_classes, run.precision, device)
-    return Speed(operation=operation, flop=flop, views=_of_views(run.data.augmentation, data.image_shape, device))
+    keep_freed_memory()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        operation, flop = _of_steps(run.model, data.image_shape, data.num_classes, run.precision, device)
+        views = _of_views(run.data.augmentation, data.image_shape, device)
+    finally:
+        torch.set_num_threads(threads)
+    return Speed(operation=operation, flop=flop, views=views)
 
 
 @cache
@@ -58,45 +73,46 @@ def _of_steps(
 ) -> tuple[float, float]:
     """Return the seconds of an operation and of a FLOP, by steps of few images and of many."""
     device = torch.device(name)
-    prepare_torch(device, precision)
-    counted, timed = (_module(model, image_shape, num_classes, precision, place) for place in (META, device))
+    prepare_torch(device, precision, model)
+    empty = copy.deepcopy(network_on_meta(model, image_shape, num_classes))
+    real = build(model, image_shape, num_classes, seed=0).to(device)
+    real = real.to(memory_format=memory_format(device, precision, model))
+    if precision == "bf16":
+        pass_in_bfloat16(real)
 
     def work_of(images: int) -> Work:
-        with WithoutNumbers() as numbers:
-            train(counted, [_batch(images, image_shape, META)])
-        return Work(flops=numbers.flops, operations=numbers.operations)
+        with WithoutNumbers() as counter:
+            training(empty, images, image_shape, META)(1)
+        return Work(flops=counter.flops, operations=counter.operations)
 
     def seconds_of(images: int) -> float:
-        batch = _batch(images, image_shape, device)
         with faster_products():
-            return seconds_once(lambda times: train(timed, [batch] * times), device)
+            return seconds_once(training(real, images, image_shape, device), device)
 
     few = work_of(FEW)
-    on_cpu = round(AFFORDABLE / few.flops * FEW) if device.type == CPU else MANY
-    images = max(2 * FEW, min(MANY, on_cpu))
-    seconds_of_few, seconds_of_many = seconds_of(FEW), seconds_of(images)
-    flop = max(0.0, (seconds_of_many - seconds_of_few) / (work_of(images).flops - few.flops))
+    affordable = round(AFFORDABLE / few.flops * FEW) if device.type == CPU else MANY
+    if affordable < MANY:  # beside so many FLOPs its operations take no time
+        images = max(FEW, affordable)
+        return 0.0, seconds_of(images) / work_of(images).flops
+    seconds_of_few, seconds_of_many = seconds_of(FEW), seconds_of(MANY)
+    flop = max(0.0, (seconds_of_many - seconds_of_few) / (work_of(MANY).flops - few.flops))
     return max(0.0, seconds_of_few - flop * few.flops) / few.operations, flop
 
 
-def _module(
-    model: Model, image_shape: ImageShape, num_classes: int, precision: Precision, device: torch.device
-) -> ServerModule:
-    """Return what trains the network on labels, as launchers train it."""
-    network = build(model, image_shape, num_classes, seed=0).to(device)
-    network = network.to(memory_format=memory_format(device, precision))
-    local = Local(trainable={"student": weights_of(network)})
-    job = Job(key=Key(client=SERVER), update=ServerUpdate(), receives={}, data={}, limit=Limit(steps=1))
-    module = ServerModule(job, local, network, Optimizer(lr=1e-3), lambda step: 1.0, precision=precision, fused=True)
-    module.fused = device != META
-    return module
-
-
-def _batch(images: int, image_shape: ImageShape, device: torch.device) -> LocalBatch:
+def training(network: nn.Module, images: int, image_shape: ImageShape, device: torch.device) -> Callable[[int], None]:
+    """Return a function that trains the network on labels for some steps, as launchers do."""
     images_NCHW = torch.zeros(images, *image_shape, device=device)
     labels_N = torch.zeros(images, dtype=torch.int64, device=device)
-    batch = Batch(views={"weak": images_NCHW}, labels_N=labels_N)
-    return LocalBatch(streams={"labelled": batch}, truth_N=None)
+    on_meta = device == META  # torch has no fused kernel for it
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, foreach=on_meta, fused=not on_meta)
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(images_NCHW), labels_N).backward()
+            optimizer.step()
+
+    return train
 
 
 @cache
@@ -119,6 +135,8 @@ def _of_views(augmentation: Augmentation, image_shape: ImageShape, name: str) ->
 def seconds_once(work: Callable[[int], object], device: torch.device) -> float:
     """Return the seconds of the work once, from doing it often enough."""
     first = _seconds(work, 1, device)  # it also takes its memory
+    if first > LONG_SECONDS:
+        return first
     often = min(TIMED_TIMES, round(TIMED_SECONDS / max(first, 1e-9))) if device.type == CPU else TIMED_TIMES
     return _seconds(work, max(1, often), device) / max(1, often)
 

@@ -14,8 +14,9 @@ from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.processes import CPU, usable_cores
 from benchmark.verdicts.open_claims import could_decide, looks_in_words
 from sweeps.cards import Card, OnCard, devices_or_card, on_card
-from sweeps.cost import Cost, OnH200, cost_of, count, on_h200
+from sweeps.cost import Cost, cost_of, count
 from sweeps.deciding import gaps_of, words_on_seeds
+from sweeps.h200 import OnH200, on_h200
 from sweeps.plan import Plan, plan
 from sweeps.status import in_words
 

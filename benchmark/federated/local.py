@@ -81,6 +81,7 @@ class LocalModule(pl.LightningModule):
         # Read after the job, since a read within a step would wait for the device: what was reported, and the losses.
         self.reported: dict[str, list[Tensor]] = defaultdict(list)
         self.losses: list[Tensor] = []
+        self.taken = 0  # optimizer steps
         self.pseudo = PseudoLabelQuality()
         for networks, weight_sets in ((self.trainable, local.trainable), (self.frozen, local.frozen)):
             for name, weights in weight_sets.items():
@@ -134,7 +135,8 @@ class LocalModule(pl.LightningModule):
             torch.nn.utils.clip_grad_norm_(self.trainable.parameters(), self.sgd.clip)
 
     def on_train_batch_end(self, outputs: Any, batch: LocalBatch, batch_idx: int) -> None:
-        self.step.number += 1
+        self.taken += 1
+        self.step.number = self.taken
         with torch.no_grad():
             self.update.after_step(self.step)
 
@@ -308,7 +310,7 @@ def trained_of(module: LocalModule, momentum: dict[str, Weights]) -> Trained:
     local = module.local
     local.trainable = {name: weights_of(network) for name, network in module.trainable.items()}
     local.frozen = {name: weights_of(network) for name, network in module.frozen.items()}
-    local.momentum, local.notes, local.steps = momentum, module.step.notes, module.step.number
+    local.momentum, local.notes, local.steps = momentum, module.step.notes, module.taken
     if local.private is not None or module.step.private:
         local.private = module.step.private
     return Trained(local=local, losses=module.losses, reported=module.reported, pseudo=module.pseudo)

@@ -14,7 +14,8 @@ from benchmark.federated import devices, process_pool
 from benchmark.federated.devices import Choice, auto_devices, choice_for, devices_named, memory_format, prepare_torch
 from benchmark.federated.engines import EngineOptions
 from benchmark.federated.environment import prepare
-from benchmark.models.build import Model
+from benchmark.models.build import NETWORKS, Model
+from benchmark.models.norms import NORMS
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
 
@@ -191,7 +192,7 @@ def test_order_in_memory_is_the_measured_one_for_the_same_card_network_norm_and_
 def test_choices_are_of_known_networks_and_are_read_from_the_file() -> None:
     for (card, network, norm, precision), choice in devices.measured_choices().items():
         assert card and precision in get_args(Precision) and choice.images in get_args(devices.Images)
-        assert Model(network=network, norm=norm, norm_groups=1)
+        assert network in NETWORKS and norm in NORMS
 
 
 def test_cudnn_times_its_algorithms_where_that_was_faster_and_the_record_says_so(with_choices, monkeypatch):
@@ -201,7 +202,8 @@ def test_cudnn_times_its_algorithms_where_that_was_faster_and_the_record_says_so
     card, model = torch.device("cuda:0"), Model(network="wresnet28x2", norm="gn", norm_groups=8)
     experiment = replace(tiny_experiment(), model=model, precision="tf32")
     try:
-        for precision, timed in (("tf32", True), ("fp32", False)):
+        cases: list[tuple[Precision, bool]] = [("tf32", True), ("fp32", False)]
+        for precision, timed in cases:
             prepare_torch(card, precision, model)
             assert torch.backends.cudnn.benchmark == timed
             settings = process_pool.settings_of("stacked", [card], 1, replace(experiment, precision=precision))

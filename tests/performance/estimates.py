@@ -2,19 +2,21 @@
 
     python -m tests.performance.estimates [--results results] [--every 1]
 
-A cell's estimate is counted and timed here; no record is read for it. Records are those that name their CPU seconds and
-were made by the engine that launchers train with. Another machine has another speed: the share of cells within a factor
-of 1.5 is printed as it is, and with one factor for each machine, the median of recorded over estimated.
+A cell's estimate is counted and timed here; no record is read for it. Records are those of finished runs on a CPU that
+name their CPU seconds and were made by the engine that launchers train with. Another machine, or a loaded one, has
+another speed: the share of cells within a factor of 1.5 is printed as it is, and with one factor for each machine, the
+median of recorded over estimated.
 """
 
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from benchmark.errors import FsslError
-from benchmark.experiment import from_record
+from benchmark.experiment import Experiment, from_record
 from benchmark.records.copies import read_copy
 from benchmark.records.provenance import hardware
 from benchmark.records.record import RunRecord
@@ -23,26 +25,32 @@ from sweeps.cost import ENGINE, count
 WITHIN = 1.5
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A cell's runs on one machine."""
+
+    machine: str
+    run: Experiment
+    runs: int
+    recorded: float  # mean CPU seconds
+    estimate: float
+
+    @property
+    def ratio(self) -> float:
+        return self.recorded / self.estimate
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--every", type=int, default=1, help="one cell in so many")
     options = parser.parse_args()
-    ratios: dict[str, list[float]] = defaultdict(list)  # recorded over estimated, by machine
-    for folder in sorted((options.results / "reference").glob("*/"))[:: options.every]:
-        measured = records_by_machine([read_copy(path) for path in sorted(folder.glob("seed=*.json.gz"))])
-        for machine, records in measured.items():
-            recorded = fmean(record.result["cpu_seconds"] for record in records) / 3600
-            run = from_record(records[0].experiment)
-            try:
-                estimate = count(run).whole.seconds / 3600
-            except FsslError as error:
-                print(f"{folder.name}  cannot be counted: {error}")
-                continue
-            ratios[machine].append(recorded / estimate)
-            what = f"{type(run.method).__name__} {run.model.network} {run.data.name} {run.profile}"
-            numbers = f"recorded {recorded:8.4f} estimate {estimate:8.4f} core-hours, ratio {recorded / estimate:5.2f}"
-            print(f"{folder.name}  {numbers}  {len(records):2} runs  {what}", flush=True)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for cell in compared(options.results, options.every):
+        ratios[cell.machine].append(cell.ratio)
+        what = f"{type(cell.run.method).__name__} {cell.run.model.network} {cell.run.data.name} {cell.run.profile}"
+        numbers = f"recorded {cell.recorded / 3600:8.4f} estimate {cell.estimate / 3600:8.4f} core-hours"
+        print(f"{cell.run.cell_key}  {numbers}, ratio {cell.ratio:5.2f}  {cell.runs:2} runs  {what}", flush=True)
     print(f"this machine: {_machine(hardware())}")
     for machine, values in ratios.items():
         factor = median(values)
@@ -52,13 +60,25 @@ def main() -> None:
         )
 
 
+def compared(results: Path, every: int) -> Iterator[Compared]:
+    """Yield one cell in so many, once per machine that has recorded it."""
+    for folder in sorted((results / "reference").glob("*/"))[::every]:
+        measured = records_by_machine([read_copy(path) for path in sorted(folder.glob("seed=*.json.gz"))])
+        for machine, records in measured.items():
+            run = from_record(records[0].experiment)
+            recorded = fmean(record.result["cpu_seconds"] for record in records)
+            estimate = count(run).whole.seconds
+            yield Compared(machine=machine, run=run, runs=len(records), recorded=recorded, estimate=estimate)
+
+
 def records_by_machine(records: list[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Those that tell what they cost with the engine of launchers."""
+    """Select finished runs that tell what they cost on a CPU with the engine of launchers."""
     measured = defaultdict(list)
     for record in records:
-        manifest = record.manifest
-        if record.result.get("cpu_seconds") and manifest.get("engine", {}).get("name") == ENGINE:
-            measured[_machine(manifest.get("hardware", {}))].append(record)
+        engine = record.manifest.get("engine", {})
+        of_launchers = engine.get("name") == ENGINE and "device" not in engine
+        if record.status == "done" and of_launchers and record.result.get("cpu_seconds"):
+            measured[_machine(record.manifest.get("hardware", {}))].append(record)
     return measured
 
 

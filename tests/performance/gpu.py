@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import datetime
 import gc
-import inspect
 import json
 import os
 import resource
@@ -36,6 +35,7 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmark.cli.doctor import NVIDIA
 from benchmark.data.datasets import DATASETS
+from benchmark.errors import ConfigError
 from benchmark.experiment import Data, Federation, Precision
 from benchmark.federated import devices
 from benchmark.federated.devices import Choice, Images, card_name, check_precision, usual_choice
@@ -62,6 +62,7 @@ FEW = 10  # clients of a round whose jobs train one after another
 FEW_IMAGES = 30  # of a client in a trial
 ENOUGH, MOST_ROUNDS = 0.4, 5  # seconds of timed rounds, and how many at most
 SHARE_OF_TESTS = 0.3  # of the time
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32")
 TESTS = ("test_cuda*.py", "test_*_cuda.py")  # of tests/federated
 ALL_SURE = 0.0  # tau
 WAYS = tuple(Choice(images=images, cudnn_benchmark=timed) for timed in (False, True) for images in get_args(Images))
@@ -170,17 +171,11 @@ def shrunk(setting: Setting) -> Setting:
     return Setting(work=work, jobs=2)
 
 
-def engines_here() -> tuple[str, ...]:
-    """Return the engines that this version has."""
-    can_capture = "capture" in inspect.signature(StackedEngine).parameters
-    return ENGINES if can_capture else ENGINES[:-1]
-
-
 def engine_of(name: str, environment: Environment, device: str) -> Engine:
+    """Return the engine that a row names, with its options."""
     if name == "reference":
         return ReferenceEngine(environment, device)
-    options: dict[str, Any] = {"capture": name == "captured"} if "captured" in engines_here() else {}
-    return StackedEngine(environment, device, **options)
+    return StackedEngine(environment, device, capture=name == "captured")
 
 
 class Operations(TorchDispatchMode):
@@ -203,6 +198,7 @@ class Bench:
 
     def __init__(self, device: str, quick: bool) -> None:
         self.device, self.quick = device, quick
+        self.engines = ENGINES if device != CPU else ENGINES[:-1]  # a CPU has no graphs
         self.rows: list[Row] = []
         self._counts: dict[str, tuple[float, float]] = {}  # by setting: operations and GFLOP of a step
 
@@ -290,14 +286,14 @@ class Bench:
         """Measure all engines in the usual order, then the fastest one in the other orders."""
         for precision in precisions:
             for label in labels:
-                for engine in engines_here():
+                for engine in self.engines:
                     self.measure(label, engine, precision, usual_choice(precision))
         for way in WAYS:
             for label in labels:
                 for precision in precisions:
-                    engine = self.fastest(label, precision)
-                    if engine is not None and way != usual_choice(precision):
-                        self.measure(label, engine, precision, way)
+                    fastest = self.fastest(label, precision)
+                    if fastest is not None and way != usual_choice(precision):
+                        self.measure(label, fastest, precision, way)
 
     def fastest(self, label: str, precision: Precision) -> str | None:
         """Return the engine that is fastest in the usual order; None if none could be timed."""
@@ -318,10 +314,13 @@ def _at_once(engine: Engine) -> float:
 
 
 def _note(engine: Engine) -> str:
-    """Return why jobs train one at a time, where they do for a reason."""
+    """Return why jobs train one at a time, or are not recorded as a graph."""
     if not isinstance(engine, StackedEngine):
         return ""
-    return "; ".join(f"{kind}: {reason}" for kind, reason in engine.runner.seen.reasons.items())
+    seen = engine.runner.seen
+    alone = [f"{kind} one at a time: {reason}" for kind, reason in seen.reasons.items()]
+    launched = [f"{kind} not recorded: {reason}" for kind, reason in seen.not_recorded.items()]
+    return "; ".join([*alone, *launched])
 
 
 def run_tests(seconds: float) -> dict[str, Any]:
@@ -428,7 +427,7 @@ def main(words: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     path = options.json or (ROOT / "results" / MEASURED if device != CPU else None)
-    precisions = [precision for precision in ("fp32", "tf32") if _has(device, precision)]
+    precisions: list[Precision] = [precision for precision in PRECISIONS if _has(device, precision)]
     entry: dict[str, Any] = {**facts_of(device, options.quick), "complete": False, "tests": {}}
     bench = Bench(device, options.quick)
     try:
@@ -448,10 +447,10 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"written: {path}", file=sys.stderr)
 
 
-def _has(device: str, precision: str) -> bool:
+def _has(device: str, precision: Precision) -> bool:
     try:
-        check_precision(precision, [device])  # type: ignore[arg-type]  # it is a precision
-    except Exception:
+        check_precision(precision, [device])
+    except ConfigError:
         return False
     return True
 

@@ -27,6 +27,7 @@ from benchmark.experiment import Experiment
 from benchmark.federated import batches, engines, evaluate, jobs, module
 from benchmark.federated.batches import LocalBatch
 from benchmark.federated.local import LocalModule
+from benchmark.federated.trees import copied
 from benchmark.papers.items import items
 from benchmark.records import recorder
 from benchmark.records import run as runs
@@ -43,7 +44,7 @@ RUNS = {
 # What is timed -> the functions that do it.
 TIMED: dict[str, list[tuple[Any, str]]] = {
     "start": [(runs, "prepare")],
-    "views": [(batches, "make_views")],
+    "views": [(batches, "make")],
     "labels on receipt": [(jobs.JobReader, "predict")],
     "statistics of norms": [(jobs.JobReader, "statistics")],
     "jobs": [(jobs.JobRunner, "run")],
@@ -115,10 +116,11 @@ class Train:
 
 def bare_steps(local: LocalModule, held: Sequence[LocalBatch]) -> None:
     optimizer, draw = sgd_of(local.sgd, local.trainable), torch.Generator()
+    step = replace(local.step, private=copied(local.step.private), notes=copied(local.step.notes))
     for batch in held:
         optimizer.zero_grad(set_to_none=True)
-        take = getattr(local.update, local.update.phases[batch.phase])
-        loss, _ = take(local.trainable, local.frozen, batch.streams, draw)
+        step.batch, step.drawn = batch.streams, local.update.draws(draw, batch.streams)
+        loss, _ = getattr(local.update, local.update.phases[batch.phase])(step)
         loss.backward()
         optimizer.step()
 

@@ -40,7 +40,13 @@ def row(engine: str, ms: float, **fields: Any) -> Row:
 
 
 def entry(*rows: Row, **fields: Any) -> dict[str, Any]:
-    facts = {"card": "NVIDIA H200", "date": "2026-12-01", "driver": "580", "torch": "2.15.0", "cuda": "13.0"}
+    facts: dict[str, Any] = {
+        "card": "NVIDIA H200",
+        "date": "2026-12-01",
+        "driver": "580",
+        "torch": "2.15.0",
+        "cuda": "13.0",
+    }
     facts |= {"cudnn": 92600, "code": {"commit": "0123456789abcdef", "changes": None}, "quick": False}
     facts |= {"complete": True, "tests": {"result": "12 passed"}, "rates": {"fp32": 1e13}}
     return {**facts, "rows": [asdict(row) for row in rows], **fields}

@@ -17,8 +17,9 @@ from benchmark.papers.items import items
 from benchmark.records.copies import write_reference
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
-from sweeps.cost import RUN_SECONDS, STEP_MS, STEPS_PER_SECOND, cost_of, count, on_h200
+from sweeps.cost import RUN_SECONDS, cost_of, count
 from sweeps.counting import AT_MOST, BY_REPORTS, ESTIMATED, WHOLE_CHANGES, pass_of
+from sweeps.h200 import STEP_MS, STEPS_PER_SECOND, on_h200
 from sweeps.plan import Seeds, plan, restricted, wanted
 from sweeps.stand_in import stand_in
 from tests.conftest import ROOT, record_of, tiny_experiment

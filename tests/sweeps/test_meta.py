@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.models.build import Model, build, forward_flops
-from sweeps.counting import Work, pass_of
-from sweeps.meta import META, WithoutNumbers, numbered
-from sweeps.speed import Speed
+from sweeps.counting import pass_of
+from sweeps.meta import META, WithoutNumbers, thin, whole
+from sweeps.speed import Speed, Work
 
 SHAPE, CLASSES = (3, 32, 32), 10
 MODELS = [
@@ -58,10 +58,15 @@ def test_numbers_that_are_read_are_one_and_conditions_are_true():
         assert torch.ones(2).sum() == 2.0 and (torch.ones(4, 3) + empty).is_meta
 
 
-def test_only_weights_stay_without_numbers():
-    tree = {"student": {"w": torch.empty(2, device=META)}, "counts": torch.empty(3, device=META), "K": 4}
-    given = numbered(tree, {"w"})
-    assert given["student"]["w"].is_meta and given["counts"].tolist() == [1.0] * 3 and given["K"] == 4
+def test_weights_become_one_number_each_and_whole_again():
+    weights = {"w": torch.empty(2, 3, device=META)}
+    of_changes = {"w": {"at": torch.empty(2, device=META)}}
+    tree = {"student": weights, "changes": of_changes, "counts": torch.empty(3, device=META), "K": 4}
+    given = thin(tree, weights, 0.5)
+    assert given["student"]["w"].tolist() == [[0.5]] == given["changes"]["w"].tolist()
+    assert given["counts"].tolist() == [1.0] * 3 and given["K"] == 4
+    again = whole(given, weights)
+    assert again["student"]["w"].is_meta and again["student"]["w"].shape == (2, 3) and again["counts"].shape == (3,)
 
 
 def test_a_device_takes_as_long_as_its_operations_flops_and_views_together():

@@ -8,6 +8,7 @@ from benchmark.federated.devices import memory_format, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import keeper_of
 from benchmark.federated.process_pool import settings_of
+from benchmark.federated.stacked.capture import cuda_graph
 from benchmark.federated.stacked.layers import lying
 from benchmark.federated.stacked.runner import GroupRunner
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
@@ -16,15 +17,25 @@ from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 class StackedEngine:
     """All jobs of a round on one device, those of one kind as one."""
 
-    def __init__(self, environment: Environment, device: str = "cpu", *, most: int | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        device: str = "cpu",
+        *,
+        most: int | None = None,
+        capture: bool | None = None,
+    ) -> None:
+        """`most`: jobs in one step. `capture`: whether steps become CUDA graphs; None: on a CUDA device."""
         self.device = torch.device(device)
         self.name = "stacked"
         experiment = environment.experiment
         prepare_torch(self.device, experiment.precision, experiment.model)
+        on_cuda = self.device.type == "cuda"
+        recorder = cuda_graph if on_cuda and capture is not False else None
         self.settings = settings_of(self.name, [self.device], torch.get_num_threads(), experiment)
-        self.settings |= {"bit_equal": False}
+        self.settings |= {"bit_equal": False, "captured": recorder is not None}
         self._order = memory_format(self.device, experiment.precision, experiment.model)
-        self.runner = GroupRunner(environment, device=device, most=most)
+        self.runner = GroupRunner(environment, device=device, most=most, recorder=recorder)
 
     def close(self) -> None:
         """Nothing to do: this engine has no processes."""

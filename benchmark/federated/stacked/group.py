@@ -13,6 +13,7 @@ from torch import Tensor
 
 from benchmark.data.image_ops import to_device
 from benchmark.federated.batches import MOST_BYTES, BatchIterator, JobBatches, LocalBatch, make_together
+from benchmark.federated.stacked.capture import CannotRepeat, MaskShape, NotedMasks, Recorder, Recording
 from benchmark.federated.stacked.kinds import Member, Signature, Uses, same_tensors, signature_of
 from benchmark.federated.stacked.layers import Masks
 from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
@@ -23,53 +24,119 @@ from benchmark.optimizer import Optimizer
 
 
 class Group:
-    """The jobs of one group: their state, and their steps."""
+    """The jobs of one group: their state, and their steps.
+
+    A group's memory can be used again for other jobs of the same kind and shapes (`begin`). With a `recorder` steps of
+    all jobs are recorded and repeated (`capture`).
+    """
 
     def __init__(
-        self, networks: Networks, members: Sequence[Member], settings: Optimizer, uses: Uses, device: torch.device
+        self,
+        networks: Networks,
+        members: Sequence[Member],
+        settings: Optimizer,
+        uses: Uses,
+        device: torch.device,
+        recorder: Recorder | None = None,
     ) -> None:
-        self._members, self._device = members, device
-        self._update = members[0].job.update
+        self._networks, self._settings, self._uses, self._device = networks, settings, uses, device
+        self._recorder = None if uses.number else recorder
+        self._shapes: dict[Signature, list[MaskShape]] = {}  # of the dropout masks of a step
+        self._recordings: dict[Signature, Recording] = {}
+        self.why_not_recorded = "its steps read step.number" if recorder and uses.number else ""
+        self._update, self._members = members[0].job.update, members
+        self.state = self._stacked(members)
+        self._parameters: Places = {
+            name: {tensor: self.state.trainable[name][tensor] for tensor, _ in network.named_parameters()}
+            for name, network in networks.trainable.items()
+        }
+        self.optimizer = self._optimizer_of(members)
+        self.state.slots = self.optimizer.slots
+        self._tick = Tick(self._update, networks, self.optimizer)
+
+    def begin(self, members: Sequence[Member]) -> None:
+        """Take other jobs of the same kind and shapes into the group's memory."""
+        self._members = members
+        state = self._stacked(members)
+        state.slots = self._optimizer_of(members).slots
+        self.state.take_over(state)
+
+    def _stacked(self, members: Sequence[Member]) -> State:
         locals_ = [member.local for member in members]
-        trainable = {name: stacked([local.trainable[name] for local in locals_]) for name in locals_[0].trainable}
-        frozen = {name: stacked([local.frozen[name] for local in locals_]) for name in locals_[0].frozen}
-        self._parameters: Places = {}
-        for name, network in networks.trainable.items():
-            self._parameters[name] = {tensor: trainable[name][tensor] for tensor, _ in network.named_parameters()}
-        self.optimizer = StackedOptimizer(settings, self._parameters, [local.momentum for local in locals_])
-        trees = [uses.of(member) for member in members]
+        trees = [self._uses.of(member) for member in members]
         received = [tree[0] for tree in trees]
         shared = {name for name in received[0] if same_tensors([tree[name] for tree in received])}
+        if self._recorder:  # what one round's jobs share may differ in the next one
+            shared = set()
         apart = [{name: value for name, value in tree.items() if name not in shared} for tree in received]
-        self.state = State(
-            trainable=trainable,
-            frozen=frozen,
-            slots=self.optimizer.slots,
+        return State(
+            trainable={name: stacked([local.trainable[name] for local in locals_]) for name in locals_[0].trainable},
+            frozen={name: stacked([local.frozen[name] for local in locals_]) for name in locals_[0].frozen},
+            slots={},
             private=stacked([tree[1] for tree in trees]),
             notes=stacked([tree[2] for tree in trees]),
             received=stacked(apart),
             shared={name: received[0][name] for name in shared},
         )
-        self._tick = Tick(self._update, networks, self.optimizer)
+
+    def _optimizer_of(self, members: Sequence[Member]) -> StackedOptimizer:
+        return StackedOptimizer(self._settings, self._parameters, [member.local.momentum for member in members])
 
     def step(self, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]], number: int) -> Results:
         """Take one local step of some of the jobs, each on its own batch, which comes once for each loss in turn."""
-        inputs, masks = self._inputs(jobs, batches, number)
+        inputs = self._inputs(jobs, batches, number)
         if len(jobs) == len(self._members):
-            return self._tick.take(self.state, inputs, masks)
+            return self._step_of_all(inputs, signature_of(batches[0][0]))
         at_S = self._rows(jobs)
         some = self.state.of(at_S)
-        results = self._tick.take(some, inputs, masks)
+        results = self._tick.take(some, inputs, self._masks(jobs))
         self.state.put(at_S, some)
         return results
+
+    def _step_of_all(self, inputs: Inputs, signature: Signature) -> Results:
+        """Take a step of all jobs: the first one of its shapes as it is, the second one recorded."""
+        everyone = range(len(self._members))
+        if self._recorder is None:
+            return self._tick.take(self.state, inputs, self._masks(everyone))
+        if signature not in self._shapes:
+            noted = NotedMasks([self._members[at].dropout for at in everyone])
+            results = self._tick.take(self.state, inputs, noted)
+            self._shapes[signature] = noted.shapes
+            return results
+        try:
+            return self._recorded_step(inputs, signature, self._recorder)
+        except CannotRepeat as error:
+            results, reason = error.args[1], str(error.args[0])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever cannot be recorded
+            reason = " ".join(str(error).split())[:160]
+            results = self._tick.take(self.state, inputs, self._masks(everyone))
+        self._recorder, self._recordings, self.why_not_recorded = None, {}, reason
+        return results
+
+    def _recorded_step(self, inputs: Inputs, signature: Signature, recorder: Recorder) -> Results:
+        everyone = range(len(self._members))
+        if signature not in self._recordings:
+            shapes = self._shapes[signature]
+            self._recordings[signature] = Recording(recorder, self._tick, self.state, inputs, shapes)
+            return self._recordings[signature].replay(inputs, self._masks(everyone))
+        recording = self._recordings[signature]
+        if recording.is_checked:
+            return recording.replay(inputs, self._masks(everyone))
+        again = [copy_of(self._members[at].dropout) for at in everyone]
+        return recording.check(inputs, self._masks(everyone), Masks(again))
+
+    def _masks(self, jobs: Sequence[int]) -> Masks:
+        return Masks([self._members[at].dropout for at in jobs])
 
     def add_gradients(self, sums: Places, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]]) -> int:
         """Add the gradients of some of the jobs on one batch, times the batch's size. Return that size."""
         size = max(len(next(iter(images.views.values()))) for images in batches[0][0].streams.values())
-        inputs, masks = self._inputs(jobs, batches, 0)
+        inputs = self._inputs(jobs, batches, 0)
         at_S = self._rows(jobs)
         some = self.state.of(at_S)
-        for gradients in self._tick.gradients(some, inputs, masks):
+        for gradients in self._tick.gradients(some, inputs, self._masks(jobs)):
             for name, tensors in gradients.items():
                 for tensor, gradient in tensors.items():
                     sums[name][tensor].index_add_(0, at_S, gradient, alpha=size)
@@ -86,17 +153,14 @@ class Group:
     def _rows(self, jobs: Sequence[int]) -> Tensor:
         return to_device(torch.tensor(jobs), self._device)
 
-    def _inputs(
-        self, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]], number: int
-    ) -> tuple[Inputs, Masks]:
+    def _inputs(self, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]], number: int) -> Inputs:
         phases = range(len(self._update.phases))
-        inputs = Inputs(
+        return Inputs(
             batch=stacked_batches([batch[0] for batch in batches]),
             drawn=[self._drawn(jobs, [batch[phase] for batch in batches]) for phase in phases],
             rates=[self._rate(jobs, number + phase) for phase in phases],
             number=number,
         )
-        return inputs, Masks([self._members[at].dropout for at in jobs])
 
     def _drawn(self, jobs: Sequence[int], batches: Sequence[LocalBatch]) -> Tree:
         """Draw what one loss needs, from each job's own stream."""
@@ -162,6 +226,13 @@ def steps_at_once(iterators: Sequence[BatchIterator]) -> int:
     of_all_steps = sum(iterator.bytes_of_views for iterator in iterators)
     steps = max(len(stream.sizes) for stream in streams)
     return max(1, steps * MOST_BYTES // max(1, of_all_steps))
+
+
+def copy_of(generator: torch.Generator) -> torch.Generator:
+    """Return a generator that draws what this one would."""
+    copied = torch.Generator()
+    copied.set_state(generator.get_state())
+    return copied
 
 
 def stacked_batches(batches: Sequence[LocalBatch]) -> dict[str, dict[str, Any]]:

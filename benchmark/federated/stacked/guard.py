@@ -21,7 +21,7 @@ from benchmark.federated.stacked.kinds import Kind, Member, Uses
 from benchmark.federated.stacked.layers import Masks, drawing
 from benchmark.federated.stacked.trees import Watched
 from benchmark.federated.trees import leaves, mapped
-from benchmark.methods.protocol import Local, Tree
+from benchmark.methods.protocol import Local, Step, Tree
 
 TOLERANCE = 1e-9  # relative to the largest entry
 
@@ -78,19 +78,36 @@ class Alone:
     flops: int
 
 
+class WatchedStep(Step):
+    """A step that remembers whether its number was read."""
+
+    reads_number = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "number":
+            object.__setattr__(self, "reads_number", True)
+        return super().__getattribute__(name)
+
+
 def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Generator) -> Alone:
     """Train the module on one batch (with all its losses in turn) and watch what its steps use."""
-    step = module.step
-    received, private, notes = Watched(step.received), Watched(step.private), Watched(step.notes)
-    step.received, step.private, step.notes = received, private, notes
-    kept = set(dict.keys(private))
-    noted = set(dict.keys(notes))
+    received, private = Watched(module.step.received), Watched(module.step.private)
+    notes = Watched(module.step.notes)
+    step = module.step = WatchedStep(
+        trainable=module.trainable, frozen=module.frozen, received=received, private=private, notes=notes
+    )
+    kept, noted = set(dict.keys(private)), set(dict.keys(notes))
+    numbers = {**numbers_of(private), **numbers_of(notes)}
     with FlopCounterMode(display=False) as counter, drawing(Masks([dropout])):
         momentum = train(module, batches)
     if notes.missed:
         raise CannotStack(f"it asks for {min(notes.missed)!r} in its notes, which `start` does not leave")
     if set(dict.keys(private)) != kept:
         raise CannotStack("its steps add to what the client keeps")
+    now = {**numbers_of(private), **numbers_of(notes)}
+    changed = [name for name, value in numbers.items() if now.get(name, value) != value]
+    if changed:
+        raise CannotStack(f"its steps change the number {changed[0]!r}; make it a tensor")
     results = {
         "loss": {str(index): loss for index, loss in enumerate(module.losses)},
         "trainable": {name: dict(network.state_dict()) for name, network in module.trainable.items()},
@@ -103,8 +120,15 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
         received=frozenset(received.touched),
         private=frozenset(kept & private.touched),
         notes=frozenset(noted & notes.touched),
+        number=step.reads_number,
     )
     return Alone(results=results, uses=uses, flops=counter.get_total_flops())
+
+
+def numbers_of(tree: Watched) -> dict[str, Any]:
+    """Return the leaves that are no tensors, by name. Looking at them does not count as a use."""
+    plain = {name: dict.__getitem__(tree, name) for name in dict.keys(tree)}
+    return {name: value for name, value in leaves(plain) if not isinstance(value, Tensor)}
 
 
 def compare(alone: Tree, together: Tree) -> None:

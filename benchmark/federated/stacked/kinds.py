@@ -73,6 +73,7 @@ class Uses:
     received: frozenset[str]
     private: frozenset[str]
     notes: frozenset[str]
+    number: bool = False  # whether they read `step.number`
 
     def of(self, member: Member) -> tuple[Tree, Tree, Tree]:
         """Return these entries of what the job received, keeps and noted."""
@@ -87,6 +88,7 @@ class Uses:
             received=self.received | other.received,
             private=self.private | other.private,
             notes=self.notes | other.notes,
+            number=self.number or other.number,
         )
 
     def shape(self, member: Member) -> tuple[Shape, ...]:

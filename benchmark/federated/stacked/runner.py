@@ -18,7 +18,8 @@ from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, check_finite, holder_name
 from benchmark.federated.local import base_rate, concluded, empty_layers, module_class, pass_in_bfloat16
 from benchmark.federated.machine import failures_named
-from benchmark.federated.stacked.group import Group, first_batch, in_lockstep
+from benchmark.federated.stacked.capture import Recorder
+from benchmark.federated.stacked.group import Group, copy_of, first_batch, in_lockstep
 from benchmark.federated.stacked.guard import Alone, Findings, alone, batch_in_double, compare, in_double, reason_of
 from benchmark.federated.stacked.kinds import Kind, Member, Uses, kind_of, signature_of
 from benchmark.federated.stacked.layers import with_rules
@@ -34,6 +35,7 @@ Result = TypeVar("Result")
 
 # Of all jobs in one step. With more, kernels take longer than their launches, and nothing is gained.
 FLOPS_PER_TICK = 50e9
+MOST_RECORDED = 8  # groups whose memory is kept
 
 
 @dataclass(kw_only=True)
@@ -45,6 +47,7 @@ class Seen:
     together: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # jobs by kind
     alone: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     reasons: dict[str, str] = field(default_factory=dict)  # why a kind trains one job at a time
+    not_recorded: dict[str, str] = field(default_factory=dict)  # why a kind's steps are not recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +59,24 @@ class Trained:
 
 
 class GroupRunner(JobRunner):
-    """Runs all jobs of a round. `most`: jobs in one step; None: as many as `FLOPS_PER_TICK` and memory allow."""
+    """Runs all jobs of a round.
 
-    def __init__(self, environment: Environment, *, device: str = "cpu", most: int | None = None) -> None:
+    `most`: jobs in one step; None: as many as `FLOPS_PER_TICK` and memory allow. `recorder`: how steps are recorded, so
+    that they can be repeated at once; None: they are not.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        device: str = "cpu",
+        most: int | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         super().__init__(environment, device=device)
-        self._most = most
+        self._most, self._recorder = most, recorder
+        self._least = 1 if recorder else 2  # recorded steps are faster also for one job
+        self._groups_of: dict[tuple[object, ...], Group] = {}  # whose memory is used again
         self._networks_of: dict[tuple[object, ...], Networks] = {}
         self._findings: dict[Kind, Findings | None] = {}
         self.seen = Seen()
@@ -149,7 +165,7 @@ class GroupRunner(JobRunner):
 
     def _groups(self, kind: Kind, members: Sequence[Member]) -> list[list[Member]]:
         """Divide jobs of one kind into groups that train together. A job in none of them trains alone."""
-        findings = self._examined(kind, members) if len(members) > 1 else None
+        findings = self._examined(kind, members) if len(members) >= self._least else None
         if findings is None:
             return []
         most = self._most or int(FLOPS_PER_TICK // max(1, findings.flops))
@@ -161,7 +177,7 @@ class GroupRunner(JobRunner):
         groups = []
         for same in by_shape.values():
             groups += [same[first : first + most] for first in range(0, len(same), most)]
-        return [group for group in groups if len(group) > 1]
+        return [group for group in groups if len(group) >= self._least]
 
     def _examined(self, kind: Kind, members: Sequence[Member]) -> Findings | None:
         """Return what the first step of the kind showed; None if its jobs cannot train together."""
@@ -231,15 +247,18 @@ class GroupRunner(JobRunner):
         return network.double() if double else network
 
     def _together(
-        self, kind: Kind, members: list[Member], work: Callable[[Sequence[Member], Uses], dict[int, Result]]
+        self, kind: Kind, members: list[Member], work: Callable[[Kind, Sequence[Member], Uses], dict[int, Result]]
     ) -> dict[int, Result]:
         """Do the work on a group; in halves if its memory does not suffice. A job without a result has to be alone."""
         findings = self._findings[kind]
-        if findings is None or len(members) < 2:
+        if findings is None or len(members) < self._least:
             return {}
         try:
-            return work([with_fresh_streams(member) for member in members], findings.uses)
+            return work(kind, [with_fresh_streams(member) for member in members], findings.uses)
         except torch.OutOfMemoryError:
+            self._groups_of.clear()
+            if len(members) == 1:
+                return {}
             half = self._most = len(members) // 2
         except FsslError:
             raise
@@ -248,9 +267,22 @@ class GroupRunner(JobRunner):
             return {}
         return self._together(kind, members[:half], work) | self._together(kind, members[half:], work)
 
-    def _train(self, members: Sequence[Member], uses: Uses) -> dict[int, Trained]:
-        settings = self._environment.experiment.optimizer
-        group = Group(self._networks_for(members[0]), members, settings, uses, self._device)
+    def _group(self, kind: Kind, members: Sequence[Member], uses: Uses) -> Group:
+        """Return a group of these jobs. With a recorder the memory of an earlier one is used again."""
+        settings, networks = self._environment.experiment.optimizer, self._networks_for(members[0])
+        if self._recorder is None or self._is_own(members[0].job):
+            return Group(networks, members, settings, uses, self._device)
+        key = (kind, uses.shape(members[0]), len(members))
+        if key in self._groups_of:
+            self._groups_of[key].begin(members)
+        else:
+            if len(self._groups_of) == MOST_RECORDED:
+                self._groups_of.clear()
+            self._groups_of[key] = Group(networks, members, settings, uses, self._device, self._recorder)
+        return self._groups_of[key]
+
+    def _train(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, Trained]:
+        group = self._group(kind, members, uses)
         log, number = Log(), 0
         for alike in in_lockstep(members):
             for some in alike:
@@ -259,16 +291,20 @@ class GroupRunner(JobRunner):
                 self.seen.ticks += 1
                 self.seen.steps += len(some)
             number += len(members[0].job.update.phases)
-        self.seen.together[type(members[0].job.update).__name__] += len(members)
+        self.seen.together[kind.name] += len(members)
+        if group.why_not_recorded and kind.name not in self.seen.not_recorded:
+            self.seen.not_recorded[kind.name] = group.why_not_recorded
+            warnings.warn(f"{kind.name}: its steps are not recorded ({group.why_not_recorded})", stacklevel=2)
         reported = log.of_each(len(members))
         outcomes = [self._concluded(member, group, at, reported[at]) for at, member in enumerate(members)]
-        trees = with_own_memory([{"sends": outcome.sends, "private": outcome.private} for outcome in outcomes])
+        left = [{"sends": outcome.sends, "private": outcome.private} for outcome in outcomes]
+        trees = with_own_memory(left, group.state.trees())
         return {
             member.index: Trained(outcome=replace(outcome, **tree), losses=part.losses)
             for member, outcome, tree, part in zip(members, outcomes, trees, reported, strict=True)
         }
 
-    def _gradients(self, members: Sequence[Member], uses: Uses) -> dict[int, dict[str, Weights]]:
+    def _gradients(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, dict[str, Weights]]:
         settings = self._environment.experiment.optimizer
         group = Group(self._networks_for(members[0]), members, settings, uses, self._device)
         sums, images = group.zeros(), [0] * len(members)
@@ -298,7 +334,4 @@ def means_of(sums: dict[str, Weights], images: int) -> dict[str, Weights]:
 
 def with_fresh_streams(member: Member) -> Member:
     """Return the job with copies of its random streams, so that the job can be begun again."""
-    draw, dropout = torch.Generator(), torch.Generator()
-    draw.set_state(member.draw.get_state())
-    dropout.set_state(member.dropout.get_state())
-    return replace(member, draw=draw, dropout=dropout)
+    return replace(member, draw=copy_of(member.draw), dropout=copy_of(member.dropout))

@@ -7,18 +7,19 @@ Legend: M jobs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from benchmark.federated.stacked.layers import Masks, drawing
 from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
-from benchmark.federated.stacked.trees import put_rows, rows
+from benchmark.federated.stacked.trees import copy_into, put_rows, rows
 from benchmark.methods.calls import loss_of
 from benchmark.methods.protocol import Batch, LocalUpdate, Step, Tree
 
@@ -39,6 +40,10 @@ class State:
         """Return the trees that have rows."""
         return {name: tree for name, tree in vars(self).items() if name != "shared"}
 
+    def take_over(self, other: "State") -> None:
+        """Copy the values of another state of the same shapes into the tensors of this one."""
+        copy_into(vars(self), vars(other))
+
     def of(self, at_S: Tensor) -> "State":
         """Return the state of some of the jobs, as a copy."""
         return State(**{name: rows(tree, at_S) for name, tree in self.trees().items()}, shared=self.shared)
@@ -47,6 +52,17 @@ class State:
         """Take over the state of some of the jobs."""
         for name, tree in self.trees().items():
             put_rows(tree, at_S, getattr(some, name))
+
+
+def keep_in_place(state: State, begun: State) -> None:
+    """Copy private state and notes into the tensors that a step began with.
+
+    What a step adds to the notes is dropped: it lasts from loss to loss of the same batch.
+    """
+    for name in ("private", "notes"):
+        before, after = getattr(begun, name), getattr(state, name)
+        copy_into(before, {entry: after[entry] for entry in before})
+        setattr(state, name, before)
 
 
 class Networks(nn.Module):
@@ -86,7 +102,7 @@ class Tick:
     def take(self, state: State, inputs: Inputs, masks: Masks) -> Results:
         """Take one step, changing `state` in place."""
         results: Results = []
-        noted = set(state.notes)
+        begun = replace(state)
         weights = self._with_gradients(state)  # once: a later loss may use what an earlier one computed
         last = len(self._update.phases) - 1
         for phase, rate in enumerate(inputs.rates):
@@ -97,23 +113,19 @@ class Tick:
                 with torch.no_grad():
                     number = inputs.number + phase + 1
                     self._of_each(self._update.after_step, state, state.trainable, inputs, phase, number)
-            results.append((loss_M.detach(), aux))
-        self._keep_notes(state, noted)
+            results.append((loss_M.detach(), {name: value.detach() for name, value in aux.items()}))
+        keep_in_place(state, begun)
         return results
 
     def gradients(self, state: State, inputs: Inputs, masks: Masks) -> Iterator[Places]:
         """Yield the gradient of each loss in turn, at the weights as they are; no step is taken."""
-        noted = set(state.notes)
+        begun = replace(state)
         weights = self._with_gradients(state)
         last = len(self._update.phases) - 1
         for phase in range(last + 1):
             loss_M, _ = self._loss(state, weights, inputs, phase, inputs.number, masks)
             yield self._gradients(loss_M, weights, keeps_graph=phase < last)
-        self._keep_notes(state, noted)
-
-    def _keep_notes(self, state: State, noted: set[str]) -> None:
-        """Drop what a step adds to the notes, which lasts from loss to loss of the same batch."""
-        state.notes = {name: tree_map(_detached, value) for name, value in state.notes.items() if name in noted}
+        keep_in_place(state, begun)
 
     def _with_gradients(self, state: State) -> Places:
         """Return the parameters as leaves of a new graph, which share the memory of the state."""
@@ -250,17 +262,44 @@ def _kl_div(
     terms = target.exp() * (target - input) if log_target else torch.xlogy(target, target) - target * input
     if reduction == "batchmean":
         return terms.sum() / len(terms)
-    return {"none": terms, "sum": terms.sum(), "mean": terms.mean()}[reduction]
+    return _reduced(terms, reduction)
 
 
-REPLACED: dict[str, Callable[..., Tensor]] = {"lerp": _lerp, "lerp_": _lerp_in_place, "kl_div": _kl_div}
+def _reduced(terms: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return terms
+    return terms.sum() if reduction == "sum" else terms.mean()
+
+
+def _cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: None = None,
+    ignore_index: int = -100,
+    reduce: None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """`F.cross_entropy` of whole-number labels, without the gather whose gradient is added up in any order."""
+    if weight is not None or label_smoothing or target.is_floating_point() or input.dim() != 2:
+        options: Any = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        with torch._C.DisableTorchFunction():
+            return F.cross_entropy(input, target, reduction=reduction, **options)
+    is_label_ND = target[:, None] == torch.arange(input.shape[1], device=input.device)
+    losses_N = -torch.where(is_label_ND, torch.log_softmax(input, dim=-1), 0.0).sum(dim=-1)
+    return _reduced(losses_N, reduction)
+
+
+REPLACED: dict[str, Callable[..., Tensor]] = {
+    "lerp": _lerp,
+    "lerp_": _lerp_in_place,
+    "kl_div": _kl_div,
+    "cross_entropy": _cross_entropy,
+}
 
 
 def _named(sets: Places) -> Iterator[tuple[str, Tensor]]:
     for name, tensors in sets.items():
         for tensor, value in tensors.items():
             yield f"{name}.{tensor}", value
-
-
-def _detached(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, Tensor) else leaf

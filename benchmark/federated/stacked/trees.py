@@ -35,30 +35,45 @@ def put_rows(tree: Any, at_M: Tensor, some: Any) -> None:
             leaf[at_M] = part.detach()
 
 
+@torch.no_grad()
+def copy_into(tree: Any, other: Any) -> None:
+    """Copy the tensors of another tree of the same layout into those of this one, in one operation per type."""
+    pairs = zip(tree_flatten(tree)[0], tree_flatten(other)[0], strict=True)
+    places: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for mine, theirs in pairs:
+        if isinstance(mine, Tensor) and mine is not theirs:
+            here, there = places.setdefault(mine.dtype, ([], []))
+            here.append(mine)
+            there.append(theirs.detach())
+    for here, there in places.values():
+        torch._foreach_copy_(here, there)
+
+
 def row(tree: Any, index: int) -> Any:
     """Return one job's tree, as views."""
     return tree_map(lambda leaf: leaf.detach()[index] if isinstance(leaf, Tensor) else leaf, tree)
 
 
 @torch.no_grad()
-def with_own_memory(trees: Sequence[Tree]) -> list[Tree]:
-    """Return the trees without views of a stack: a kept view would keep the tensors of all M jobs.
+def with_own_memory(trees: Sequence[Tree], state: Any) -> list[Tree]:
+    """Return the trees without views of the tensors of `state`, which later jobs use again.
 
-    All tensors are copied in one operation.
+    A kept view would also keep the tensors of all M jobs. All tensors are copied in one operation.
     """
     leaves, layout = tree_flatten(list(trees))
-    views = [
-        at
-        for at, leaf in enumerate(leaves)
-        if isinstance(leaf, Tensor) and leaf.untyped_storage().nbytes() > leaf.nbytes
-    ]
-    copies = [torch.empty_like(leaves[at], memory_format=torch.contiguous_format) for at in views]
+    memory = {_memory(leaf) for leaf in tree_flatten(state)[0] if isinstance(leaf, Tensor)}
+    views = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and _memory(leaf) in memory]
+    copies = [torch.empty_like(leaves[at]) for at in views]
     if views:
         torch._foreach_copy_(copies, [leaves[at] for at in views])
     for at, copied in zip(views, copies, strict=True):
         leaves[at] = copied
     owned: list[Tree] = tree_unflatten(leaves, layout)
     return owned
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 @dataclass(frozen=True, kw_only=True)
