@@ -30,6 +30,7 @@ from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import SUBMITTED
 from benchmark.verdicts.cell_results import Records
 from reports.arena import compared_table
+from reports.cards_table import with_cards
 from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
 from reports.exports import item_files, shown_of
 from reports.figures import DARK, PALETTE
@@ -95,7 +96,8 @@ def build(
     beside = records_values(results)
     site |= _page("records.html", "records.html", **beside)
     speed = HERE / "performance.md"
-    site |= _page("performance.html", "performance.html", written=article(speed.read_text()) if speed.is_file() else "")
+    written = article(with_cards(speed.read_text(), results)) if speed.is_file() else ""
+    site |= _page("performance.html", "performance.html", written=written)
     site |= _page(
         "index.html",
         "index.html",

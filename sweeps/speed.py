@@ -73,10 +73,10 @@ def _of_steps(
 ) -> tuple[float, float]:
     """Return the seconds of an operation and of a FLOP, by steps of few images and of many."""
     device = torch.device(name)
-    prepare_torch(device, precision)
+    prepare_torch(device, precision, model)
     empty = copy.deepcopy(network_on_meta(model, image_shape, num_classes))
     real = build(model, image_shape, num_classes, seed=0).to(device)
-    real = real.to(memory_format=memory_format(device, precision))
+    real = real.to(memory_format=memory_format(device, precision, model))
     if precision == "bf16":
         pass_in_bfloat16(real)
 

@@ -13,7 +13,8 @@ from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.processes import CPU, usable_cores
 from benchmark.verdicts.open_claims import could_decide, looks_in_words
-from sweeps.cost import Cost, cost_of
+from sweeps.cards import Card, OnCard, devices_or_card, on_card
+from sweeps.cost import Cost, cost_of, count
 from sweeps.deciding import gaps_of, words_on_seeds
 from sweeps.h200 import OnH200, on_h200
 from sweeps.plan import Plan, plan
@@ -25,7 +26,7 @@ MANY = 100  # runs: counting more takes so long that it is said
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     shared_options.add_scope(command, what=shared_options.ITEMS_OR_FILES)
     shared_options.add_undecidable(command)
-    shared_options.add_devices(command, "jobs that are timed")
+    shared_options.add_devices(command, "jobs that are timed; or a card that is elsewhere, such as h200")
     command.add_argument(
         "--json", action="store_true", help="print one JSON object an item (and one for all of several), nothing else"
     )
@@ -37,15 +38,18 @@ def run_command(options: argparse.Namespace) -> None:
     """Counts runs, local steps, FLOPs and bytes from each method's own jobs.
 
     Says where a count is not exact. Hours come from finished runs of this machine, or from timing each kind of job on
-    the device that `fssl work` would use (no data set is needed). Says at how many confirming seeds (--seeds N) open
-    claims can be decided, which runs `reproduce` leaves out since they decide none, and which seeds can never count.
+    the device that `fssl work` would use (no data set is needed). For a card, such as `--device h200`, they come from
+    what `python -m tests.performance.gpu` measured there, or from estimates, and the plan says which. Says at how many
+    confirming seeds (--seeds N) open claims can be decided, which runs `reproduce` leaves out since they decide none,
+    and which seeds can never count.
     """
-    options.devices = devices_named(options.devices)
+    options.devices, card = devices_or_card(options.devices, options.results, devices_named)
     for name, part in _parts(options):
         runs = (*(part.runs if options.all else part.missing), *part.waiting)
         if len(runs) > MANY:
             print(f"fssl: {name}: {len(runs):,} runs are counted ...", file=sys.stderr)
         total, devices = cost_here(runs, options)
+        there = None if card is None else cost_there(runs, card)
         h200 = on_h200(runs)
         profiles = {run.profile for run in part.runs}
         keys = {run.cell_key for run in part.runs}
@@ -60,6 +64,7 @@ def run_command(options: argparse.Namespace) -> None:
             **total.to_json(len(devices)),
             "device": card_name(devices[0]),
             "side_by_side": len(devices),
+            **({} if there is None else as_there(there)),
             "could_decide": could_decide(part.items, part.records),
             "hours_on_h200": None if h200 is None else h200.seconds / 3600,
             "left_out": len(part.left_out),
@@ -69,7 +74,10 @@ def run_command(options: argparse.Namespace) -> None:
         if options.json:
             print(json.dumps(counted))
         else:
-            _print(counted, len(part.runs) - len(part.missing), in_place(devices), h200)
+            done = len(part.runs) - len(part.missing)
+            elsewhere = card is not None and card.name != "NVIDIA H200"
+            times = [_time(counted, devices)] if there is None else _times(there)
+            _print(counted, done, times, None if elsewhere else h200)
 
 
 def _on_seeds(part: Plan, options: argparse.Namespace) -> list[str]:
@@ -97,7 +105,20 @@ def _h200_in_words(h200: OnH200) -> str:
     return f"about {in_words(h200.seconds)}, {together} (estimate by measured speeds: reports/performance.md)"
 
 
-def _print(counted: dict[str, Any], done: int, where: str, h200: OnH200 | None) -> None:
+def _time(counted: dict[str, Any], devices: tuple[str, ...]) -> tuple[str, str]:
+    return "time here", f"{in_words(3600 * counted['hours'])} on {in_place(devices)}"
+
+
+def _times(there: OnCard) -> list[tuple[str, str]]:
+    """The hours on a card with each engine, the fastest first, and where they are from."""
+    rows = []
+    for engine in sorted(there.hours, key=lambda name: (there.hours[name], name != there.engine)):
+        how = "" if there.measured[engine] else ", estimate"
+        rows.append(("time there", f"{in_words(3600 * there.hours[engine])} on one {there.card.name}, {engine}{how}"))
+    return [*rows, ("source", there.card.source)]
+
+
+def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]], h200: OnH200 | None) -> None:
     tuned = f", {counted['tuned']} of them of settings that trials choose" if counted["tuned"] else ""
     rows = [
         ("cells", f"{counted['cells']}"),
@@ -106,7 +127,7 @@ def _print(counted: dict[str, Any], done: int, where: str, h200: OnH200 | None) 
         ("FLOPs", f"{counted['flops']:.3g}"),
         ("bytes up", decimal(counted["bytes_up"])),
         ("bytes down", decimal(counted["bytes_down"])),
-        ("time here", f"{in_words(3600 * counted['hours'])} on {where}"),
+        *times,
         *([("on an H200", _h200_in_words(h200))] if h200 else []),
         *([("claims", looks_in_words(counted["could_decide"]))] if counted["could_decide"] else []),
         *(("note", note) for note in counted["notes"]),
@@ -114,6 +135,18 @@ def _print(counted: dict[str, Any], done: int, where: str, h200: OnH200 | None) 
     print(f"{counted['item']}, profile {counted['profile']}")
     for name, text in rows:
         print(f"  {name:<12}{text}", flush=True)
+
+
+def cost_there(runs: Sequence[Experiment], card: Card) -> OnCard:
+    """What the runs take on a card, one after another."""
+    costs = [count(run).whole for run in runs]
+    return on_card(card, [(run, cost.local_steps, cost.flops) for run, cost in zip(runs, costs, strict=True)])
+
+
+def as_there(there: OnCard) -> dict[str, Any]:
+    """The fields of the JSON output that are of a card, and not of this machine."""
+    hours = there.hours[there.engine]
+    return {"hours": hours, "device": there.card.name, "side_by_side": 1, "on_card": there.to_json()}
 
 
 def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[Cost, tuple[str, ...]]:

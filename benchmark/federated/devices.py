@@ -1,9 +1,13 @@
 """Devices: their names on a command line, which of them `auto` is, and how torch is set for one."""
 
 import os
+import tomllib
 import warnings
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
@@ -11,6 +15,7 @@ from benchmark.config import choose
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, Precision
 from benchmark.federated.processes import CPU
+from benchmark.models.build import Model
 
 AUTO = "auto"
 OF_THE_CORES = ("demo", "laptop")  # profiles of networks so small that the cores are faster
@@ -58,20 +63,72 @@ def check_precision(precision: Precision, devices: Iterable[str]) -> None:
             raise ConfigError(f"precision: 'tf32', which {device} does not have; choose fp32, or other --devices")
 
 
-def memory_format(device: torch.device, precision: Precision) -> torch.memory_format:
-    """In which order a network's images lie: channels last on a CPU, and on CUDA in bf16.
+CHOICES = Path(__file__).with_name("choices.toml")
+Images = Literal["contiguous", "channels last"]
 
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """How a network's images lie in memory on a device, and whether cuDNN times its algorithms to choose one."""
+
+    images: Images
+    cudnn_benchmark: bool = False
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        return torch.channels_last if self.images == "channels last" else torch.contiguous_format
+
+
+Measured = Mapping[tuple[str, str, str, str], Choice]  # card, network, norm, precision -> the fastest choice
+
+
+@cache
+def measured_choices() -> Measured:
+    """Read `choices.toml`. Its numbers are those of `python -m tests.performance.gpu`."""
+    tables = tomllib.loads(CHOICES.read_text()).get("choice", [])
+    return {
+        (one["card"], one["network"], one["norm"], one["precision"]): Choice(
+            images=one["images"], cudnn_benchmark=one["cudnn_benchmark"]
+        )
+        for one in tables
+    }
+
+
+def choice_for(device: torch.device, precision: Precision, model: Model | None = None) -> Choice:
+    """Return what was fastest for the network on this card.
+
+    Where nothing was measured, images are channels last on a CPU, and on CUDA in bf16, and cuDNN times nothing.
     Max-pooling and convolutions run about twice as fast on a CPU as in NCHW order. cuDNN's float32 convolutions are
     slowest channels last (pytorch#44943).
     """
-    return torch.contiguous_format if device.type == "cuda" and precision != "bf16" else torch.channels_last
+    if device.type != "cuda":
+        return Choice(images="channels last")
+    if model is None or not measured_choices():
+        return usual_choice(precision)
+    return choice_on(card_name(device), model.network, model.norm, precision)
 
 
-def prepare_torch(device: torch.device, precision: Precision) -> None:
+def choice_on(card: str, network: str, norm: str, precision: Precision) -> Choice:
+    """Return what was fastest on the card; without measurement the usual choice."""
+    return measured_choices().get((card, network, norm, precision), usual_choice(precision))
+
+
+def usual_choice(precision: Precision) -> Choice:
+    """Return the choice on CUDA where nothing was measured."""
+    return Choice(images="channels last" if precision == "bf16" else "contiguous")
+
+
+def memory_format(device: torch.device, precision: Precision, model: Model | None = None) -> torch.memory_format:
+    """Return the order in which the network's images lie, as `choice_for` says."""
+    return choice_for(device, precision, model).memory_format
+
+
+def prepare_torch(device: torch.device, precision: Precision, model: Model | None = None) -> None:
     """Ask torch for deterministic kernels on CUDA, and for TF32 with the precision tf32 alone.
 
-    It has to be called before the device's context exists. Where torch has no deterministic kernel (the backward pass
-    of max-pooling) it takes the other one, so a record cannot promise equal bits. Nothing is set for a CPU.
+    cuDNN times its algorithms where `choice_for` says so; it takes deterministic ones even then. It has to be called
+    before the device's context exists. Where torch has no deterministic kernel (the backward pass of max-pooling) it
+    takes the other one, so a record cannot promise equal bits. Nothing is set for a CPU.
     """
     if device.type != "cuda":
         return
@@ -80,5 +137,5 @@ def prepare_torch(device: torch.device, precision: Precision) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     DETERMINISTIC.fill_uninitialized_memory = False  # no bit depends on it, and every `empty` would be filled
     warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
-    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.benchmark = choice_for(device, precision, model).cudnn_benchmark
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"

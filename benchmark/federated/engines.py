@@ -117,8 +117,9 @@ class ReferenceEngine:
     def __init__(self, environment: Environment, device: str = CPU, *, fast: bool = False) -> None:
         self.device = torch.device(device)
         self.name = "pool" if fast else "reference"
-        prepare_torch(self.device, environment.experiment.precision)
-        self.settings = settings_of(self.name, [self.device], torch.get_num_threads())
+        experiment = environment.experiment
+        prepare_torch(self.device, experiment.precision, experiment.model)
+        self.settings = settings_of(self.name, [self.device], torch.get_num_threads(), experiment)
         self._work = JobRunner(environment, device=device, fast=fast)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from benchmark.federated.processes import CPU
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Limit, Outcome, PartName, Setup, Weights, World
 from benchmark.methods.registry import method_name
 from benchmark.models.build import Model, build, head_of
+from benchmark.models.norms import keep_channels_last
 from benchmark.streams import numpy_stream
 
 
@@ -151,7 +152,11 @@ class Environment:
         """A network with the run's initial weights: the same for the same seed. `model`: not the experiment's own."""
         model, data = self.experiment.model if model is None else model, self.data
         network = build(model, data.image_shape, data.num_classes, seed=self.experiment.seed)
-        return network.to(device).to(memory_format=memory_format(torch.device(device), self.experiment.precision))
+        place = torch.device(device)
+        order = memory_format(place, self.experiment.precision, model)
+        if place.type == "cuda" and order is torch.channels_last:
+            keep_channels_last(network)
+        return network.to(device).to(memory_format=order)
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from benchmark.errors import FsslError
-from benchmark.federated.devices import card_name, prepare_torch
+from benchmark.experiment import Experiment
+from benchmark.federated.devices import card_name, choice_for, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
 from benchmark.federated.machine import keep_freed_memory
@@ -36,7 +37,7 @@ class WorkerEnded(FsslError):
     """A worker process ended by itself."""
 
 
-def settings_of(name: str, devices: Sequence[torch.device], threads: int) -> dict[str, Any]:
+def settings_of(name: str, devices: Sequence[torch.device], threads: int, experiment: Experiment) -> dict[str, Any]:
     """What decides an engine's bits, for the record: the kind of its CUDA devices, and not their numbers."""
     settings: dict[str, Any] = {"name": name, "threads": threads, "bit_equal": True}
     cards = {card_name(device) for device in devices}
@@ -44,6 +45,8 @@ def settings_of(name: str, devices: Sequence[torch.device], threads: int) -> dic
         settings |= {"plain": cards != {CPU}, "confident_only": cards == {CPU}, "workers": len(devices)}
     if cards != {CPU}:
         settings |= {"bit_equal": False, "device": ", ".join(sorted(cards))}  # `prepare_torch` says why
+        choice = choice_for(devices[0], experiment.precision, experiment.model)
+        settings |= {"images": choice.images, "cudnn_benchmark": choice.cudnn_benchmark}
     return settings
 
 
@@ -61,8 +64,9 @@ class ProcessPool:
         self._workers: list[Worker] = []
         places = [torch.device(devices[index % len(devices)]) for index in range(workers)]
         self.device = places[0]
-        prepare_torch(self.device, environment.experiment.precision)  # of the evaluation, in this process
-        self.settings: Mapping[str, Any] = settings_of(self.name, places, threads=1)
+        experiment = environment.experiment
+        prepare_torch(self.device, experiment.precision, experiment.model)  # of the evaluation, in this process
+        self.settings: Mapping[str, Any] = settings_of(self.name, places, 1, experiment)
         try:
             with process_context(fresh=self.device.type != CPU) as context, packed(environment) as content:
                 for place in places:
@@ -251,7 +255,7 @@ def work(parent: connection.Connection, device: torch.device) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     environment = received(parent)
-    prepare_torch(device, environment.experiment.precision)
+    prepare_torch(device, environment.experiment.precision, environment.experiment.model)
     runner = JobRunner(environment, fast=True, device=str(device))
     with suppress(EOFError, OSError):  # the parent has ended
         while True:

@@ -113,6 +113,38 @@ def group_norm(num_groups: int, channels: int) -> nn.Module:
     return nn.GroupNorm(num_groups, channels)
 
 
+def channels_last_group_norm(images_NCHW: Tensor, groups: int, weight_C: Tensor, bias_C: Tensor, eps: float) -> Tensor:
+    """Compute a group norm of images that lie channels last, without a copy into another order.
+
+    On CUDA PyTorch's group norm copies such images to NCHW and leaves its result so, which the next convolution copies
+    back. Legend: S places of an image, G groups, I channels of a group.
+    """
+    N, C, H, W = images_NCHW.shape
+    images_NSGI = images_NCHW.permute(0, 2, 3, 1).reshape(N, H * W, groups, C // groups)  # a view
+    variance_NG, mean_NG = torch.var_mean(images_NSGI, dim=(1, 3), correction=0, keepdim=True)
+    weight_GI, bias_GI = weight_C.view(groups, -1), bias_C.view(groups, -1)
+    scale_NGI = (variance_NG + eps).rsqrt() * weight_GI
+    shift_NGI = torch.addcmul(bias_GI, mean_NG, scale_NGI, value=-1)
+    normed_NSGI = torch.addcmul(shift_NGI, images_NSGI, scale_NGI)
+    return normed_NSGI.reshape(N, H, W, C).permute(0, 3, 1, 2)
+
+
+class ChannelsLastGroupNorm(nn.GroupNorm):
+    """A group norm for images that lie channels last. In bfloat16 it is PyTorch's, which sums in float32."""
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        if images_NCHW.dim() != 4 or images_NCHW.dtype == torch.bfloat16:
+            return super().forward(images_NCHW)
+        return channels_last_group_norm(images_NCHW, self.num_groups, self.weight, self.bias, self.eps)
+
+
+def keep_channels_last(network: nn.Module) -> None:
+    """Let the network's group norms leave images in the order in which they lie."""
+    for layer in network.modules():
+        if type(layer) is nn.GroupNorm and layer.affine:
+            layer.__class__ = ChannelsLastGroupNorm
+
+
 def require_groups_divide(num_groups: int, channels: int) -> None:
     """Raise ConfigError unless `num_groups` divides `channels`. The message has the group counts that do."""
     if channels % num_groups:

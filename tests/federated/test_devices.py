@@ -1,7 +1,8 @@
 """Devices: how they are named, which `auto` is, and what torch is told of them. No CUDA device is needed."""
 
 import contextlib
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, Precision
 from benchmark.federated import devices, process_pool
-from benchmark.federated.devices import auto_devices, devices_named, memory_format, prepare_torch
+from benchmark.federated.devices import Choice, auto_devices, choice_for, devices_named, memory_format, prepare_torch
 from benchmark.federated.engines import EngineOptions
 from benchmark.federated.environment import prepare
+from benchmark.models.build import NETWORKS, Model
+from benchmark.models.norms import NORMS
 from benchmark.records.run import run
 from tests.conftest import tiny_experiment
 
@@ -143,8 +146,78 @@ def test_workers_on_cuda_are_started_anew_and_have_the_devices_in_turn(monkeypat
 
     monkeypatch.setattr(process_pool, "process_context", process_context)
     monkeypatch.setattr(process_pool, "Worker", lambda fresh, content, device: given.append((str(device), fresh)))
-    monkeypatch.setattr(process_pool, "prepare_torch", lambda device, precision: None)
+    monkeypatch.setattr(process_pool, "prepare_torch", lambda device, precision, model: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     pool = process_pool.ProcessPool(prepare(tiny_experiment()), 3, ("cuda:0", "cuda:1"))
     assert given == [("cuda:0", True), ("cuda:1", True), ("cuda:0", True)] and str(pool.device) == "cuda:0"
     assert (pool.settings["device"], pool.settings["workers"], pool.settings["bit_equal"]) == ("NVIDIA H200", 3, False)
+
+
+CHOICES = """
+[[choice]]
+card = "NVIDIA H200"
+network = "wresnet28x2"
+norm = "gn"
+precision = "tf32"
+images = "channels last"
+cudnn_benchmark = true
+"""
+
+
+@pytest.fixture
+def with_choices(monkeypatch, tmp_path) -> Iterator[None]:
+    """`choices.toml` has one measured network."""
+    path = tmp_path / "choices.toml"
+    path.write_text(CHOICES)
+    monkeypatch.setattr(devices, "CHOICES", path)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    devices.measured_choices.cache_clear()
+    yield
+    devices.measured_choices.cache_clear()
+
+
+def test_order_in_memory_is_the_measured_one_for_the_same_card_network_norm_and_precision(with_choices, monkeypatch):
+    card, model = torch.device("cuda:0"), Model(network="wresnet28x2", norm="gn", norm_groups=8)
+    fastest = Choice(images="channels last", cudnn_benchmark=True)
+    before = Choice(images="contiguous", cudnn_benchmark=False)
+    assert choice_for(card, "tf32", model) == fastest
+    assert memory_format(card, "tf32", model) is torch.channels_last
+    others = [replace(model, norm="bn"), Model(network="resnet9", norm="gn", norm_groups=8), None]
+    assert {choice_for(card, "tf32", other) for other in others} == {before} == {choice_for(card, "fp32", model)}
+    assert choice_for(torch.device("cpu"), "fp32", model).memory_format is torch.channels_last
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100")
+    assert choice_for(card, "tf32", model) == before
+
+
+def test_choices_are_of_known_networks_and_are_read_from_the_file() -> None:
+    for (card, network, norm, precision), choice in devices.measured_choices().items():
+        assert card and precision in get_args(Precision) and choice.images in get_args(devices.Images)
+        assert network in NETWORKS and norm in NORMS
+
+
+def test_cudnn_times_its_algorithms_where_that_was_faster_and_the_record_says_so(with_choices, monkeypatch):
+    flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    card, model = torch.device("cuda:0"), Model(network="wresnet28x2", norm="gn", norm_groups=8)
+    experiment = replace(tiny_experiment(), model=model, precision="tf32")
+    try:
+        cases: list[tuple[Precision, bool]] = [("tf32", True), ("fp32", False)]
+        for precision, timed in cases:
+            prepare_torch(card, precision, model)
+            assert torch.backends.cudnn.benchmark == timed
+            settings = process_pool.settings_of("stacked", [card], 1, replace(experiment, precision=precision))
+            assert settings["cudnn_benchmark"] == timed
+            assert settings["images"] == ("channels last" if timed else "contiguous")
+    finally:
+        torch.use_deterministic_algorithms(False)
+        devices.DETERMINISTIC.fill_uninitialized_memory = True
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark = flags
+    assert "images" not in process_pool.settings_of("pool", [torch.device("cpu")], 1, experiment)
+
+
+def test_precision_is_the_experiment_s_whatever_was_measured(with_choices):
+    """A choice says nothing of the precision: it is in the key, and the fastest one is not taken by itself."""
+    paper = replace(PAPER, model=Model(network="wresnet28x2", norm="gn", norm_groups=8))
+    assert {field.name for field in fields(Choice)} == {"images", "cudnn_benchmark"}
+    assert replace(paper, precision="tf32").cell_key != paper.cell_key and paper.precision == "fp32"

@@ -29,7 +29,7 @@ from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.federated.stacked.group import Group
 from benchmark.federated.stacked.layers import Masks
 from benchmark.federated.stacked.log import Log
-from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.stacked.runner import GroupRunner, Shared
 from benchmark.federated.stacked.tick import Inputs, State, Tick
 from tests.federated.accelerator import DEVICE, Accelerator
 from tests.federated.test_replay import BY_PASSES, Operations, copied, tensors_in
@@ -46,7 +46,8 @@ class OnAccelerator(StackedEngine):
 
     def __init__(self, environment: Environment) -> None:
         self.device = DEVICE
-        self.runner = GroupRunner(environment, device=DEVICE.type, most=MOST)
+        self.runner = GroupRunner(environment, device=DEVICE.type, shared=Shared(most=MOST))
+        self._seed, self._order = environment.experiment.seed, torch.contiguous_format
 
 
 @contextlib.contextmanager

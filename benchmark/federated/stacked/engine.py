@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 import torch
 
-from benchmark.federated.devices import prepare_torch
+from benchmark.federated.devices import memory_format, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import keeper_of
 from benchmark.federated.process_pool import settings_of
 from benchmark.federated.stacked.capture import cuda_graph
+from benchmark.federated.stacked.layers import lying
 from benchmark.federated.stacked.runner import GroupRunner, Shared
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 from benchmark.streams import seed_globals
@@ -32,14 +33,16 @@ class StackedEngine:
         """
         self.device = torch.device(device)
         self.name = "stacked"
-        prepare_torch(self.device, environment.experiment.precision)
+        experiment = environment.experiment
+        prepare_torch(self.device, experiment.precision, experiment.model)
         if shared is None:
             on_cuda = self.device.type == "cuda"
             shared = Shared(most=most, recorder=cuda_graph if on_cuda and capture is not False else None)
-        self.settings = settings_of(self.name, [self.device], torch.get_num_threads())
+        self.settings = settings_of(self.name, [self.device], torch.get_num_threads(), experiment)
         self.settings |= {"bit_equal": False, "captured": shared.recorder is not None}
+        self._order = memory_format(self.device, experiment.precision, experiment.model)
         self.runner = GroupRunner(environment, device=device, shared=shared)
-        self._seed = environment.experiment.seed
+        self._seed = experiment.seed
 
     def close(self) -> None:
         """Nothing to do: this engine has no processes."""
@@ -53,7 +56,8 @@ class StackedEngine:
         outcomes: dict[int, Outcome] = {}
         for number, wave in enumerate(waves(jobs)):
             privates = {index: kept.get(keeper_of(jobs[index])) for index in wave}
-            done = self.trained({index: jobs[index] for index in wave}, round_number, privates)
+            with lying(self._order):
+                done = self.trained({index: jobs[index] for index in wave}, round_number, privates)
             seed_globals(self._seed, "round", round_number, "trained", number)
             for index, outcome in done.items():
                 outcomes[index] = outcome
@@ -73,7 +77,8 @@ class StackedEngine:
     ) -> Iterator[dict[str, Weights]]:
         """Yield the gradient of each job's loss at the weights that it begins with."""
         privates = {index: kept.get(keeper_of(job)) for index, job in enumerate(jobs)}
-        gradients = self.runner.gradients_of_all(dict(enumerate(jobs)), round_number, privates)
+        with lying(self._order):
+            gradients = self.runner.gradients_of_all(dict(enumerate(jobs)), round_number, privates)
         seed_globals(self._seed, "round", round_number, "gradients")
         for index in range(len(jobs)):
             yield gradients.pop(index)

@@ -22,7 +22,7 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
 from benchmark.data.image_ops import to_device
-from benchmark.models.norms import StaticBatchNorm2d
+from benchmark.models.norms import ChannelsLastGroupNorm, StaticBatchNorm2d, channels_last_group_norm
 
 
 def is_stacking() -> bool:
@@ -54,16 +54,33 @@ def stacked_call(rule: Rule, *arguments: Any) -> Tensor:
     return stacked
 
 
+_ORDER: ContextVar[torch.memory_format | None] = ContextVar("order", default=None)
+
+
+@contextlib.contextmanager
+def lying(order: torch.memory_format) -> Iterator[None]:
+    """Let the images of stacked layers lie in this order; otherwise channels last on a CPU, contiguous elsewhere."""
+    token = _ORDER.set(order)
+    try:
+        yield
+    finally:
+        _ORDER.reset(token)
+
+
+def order_of(images: Tensor) -> torch.memory_format:
+    """Return in which order the images of stacked layers lie."""
+    return _ORDER.get() or (torch.channels_last if images.is_cpu else torch.contiguous_format)
+
+
 def in_channels(images: Tensor, dim: int | None, M: int) -> Tensor:
     """Return the images of M jobs as (N, M C, H, W); a copy unless they already lie so."""
     images = with_rows(images, dim, M).transpose(0, 1)
-    layout = torch.channels_last if images.is_cpu else torch.contiguous_format
     images = images.flatten(1, 2)
     if len(images) == 1:
         # A single image counts as contiguous whatever its first stride is. But kernels on a CPU read its memory order
         # from the strides, and some give wrong values or gradients if the first does not fit.
-        return images.clone(memory_format=layout)
-    return images.contiguous(memory_format=layout)
+        return images.clone(memory_format=order_of(images))
+    return images.contiguous(memory_format=order_of(images))
 
 
 def out_of_channels(images: Tensor, M: int) -> tuple[Tensor, int]:
@@ -87,17 +104,24 @@ def _convolution(
     images = in_channels(images, dims[0], M)
     weights = one_after_another(weight, dims[1], M)
     assert weights is not None
-    if images.is_cpu:
-        weights = weights.contiguous(memory_format=torch.channels_last)
+    weights = weights.contiguous(memory_format=order_of(images))
     biases = one_after_another(bias, dims[2], M)
     return out_of_channels(F.conv2d(images, weights, biases, stride, padding, groups=M), M)
+
+
+def norm_copies(images: Tensor) -> bool:
+    """Return whether PyTorch's group norm would copy the images into another order."""
+    return not images.is_cpu and order_of(images) is torch.channels_last
 
 
 def _group_norm(
     M: int, dims: Sequence[int | None], images: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
 ) -> tuple[Tensor, int]:
     weights, biases = one_after_another(weight, dims[1], M), one_after_another(bias, dims[2], M)
-    return out_of_channels(F.group_norm(in_channels(images, dims[0], M), groups * M, weights, biases, eps), M)
+    images = in_channels(images, dims[0], M)
+    if norm_copies(images) and images.dtype != torch.bfloat16 and weights is not None and biases is not None:
+        return out_of_channels(channels_last_group_norm(images, groups * M, weights, biases, eps), M)
+    return out_of_channels(F.group_norm(images, groups * M, weights, biases, eps), M)
 
 
 def _batch_norm(
@@ -268,6 +292,7 @@ class Dropout2d(nn.Dropout2d):
 RULES: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv2d: Conv2d,
     nn.GroupNorm: GroupNorm,
+    ChannelsLastGroupNorm: GroupNorm,
     nn.BatchNorm2d: BatchNorm2d,
     StaticBatchNorm2d: StaticNorm,
     nn.MaxPool2d: MaxPool2d,

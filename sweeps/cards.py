@@ -1,0 +1,325 @@
+"""Knows what local steps cost on cards: measured there, or estimated where nobody has measured.
+
+`python -m tests.performance.gpu` measures a card and writes `results/benchmarks/gpu.json`:
+
+    {"cards": [{
+        "card": "NVIDIA H200",          as CUDA names it
+        "date": "2026-12-01",
+        "driver": ..., "torch": ..., "cuda": ..., "cudnn": ...,     versions
+        "code": {"commit": ..., "changes": ...},
+        "quick": false,                 true: the sizes are tiny, and the times mean nothing
+        "complete": true,               false: the time was up before all was measured
+        "tests": {"result": "12 passed in 40 s", "seconds": 41.0, "failed": []},
+        "rates": {"fp32": 14e12},       the most FLOP/s of any row, by precision
+        "rows": [{
+            "setting": ..., "network": ..., "norm": ..., "precision": ...,
+            "engine": "reference", "stacked" (each operation launched) or "captured" (as CUDA graphs),
+            "images": "contiguous" or "channels last", "cudnn_benchmark": whether cuDNN times its algorithms,
+            "jobs": clients of a round, "jobs_at_once": of a step, on average,
+            "ms": per job and local step, "steps_per_second": 1000 / ms,
+            "gflop": of one job's local step, "launches": of it by the reference engine, "peak_mib": ...,
+            "note": "" or why jobs train one at a time, "error": "" or why there is no time
+        }, ...]
+    }, ...]}
+
+Cards without an entry have the estimates of `cards.toml`.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmark.errors import ConfigError, DataError
+from benchmark.experiment import Experiment, Precision
+from benchmark.federated.devices import choice_on, usual_choice
+
+MEASURED = Path("benchmarks") / "gpu.json"  # in the folder of results
+ESTIMATED = Path(__file__).with_name("cards.toml")
+ENGINES = ("reference", "stacked", "captured")  # the later, the fewer launches
+# Of the model for networks that were not timed: a small step has so many kernels, which take so long to launch one
+# by one or to run as one graph.
+KERNELS, LAUNCH_MS, KERNEL_MS = 100, 0.028, 0.0035
+LARGE = 50.0  # GFLOP of a step; the rate of a card is that of networks at least so large, if there are any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What a local step of one network costs with one engine."""
+
+    setting: str
+    network: str
+    norm: str
+    precision: Precision
+    engine: str
+    images: str = "contiguous"
+    cudnn_benchmark: bool = False
+    jobs: int = 1
+    jobs_at_once: float = 1.0
+    ms: float | None = None  # per job and local step
+    steps_per_second: float | None = None
+    gflop: float = 0.0
+    launches: float = 0.0
+    peak_mib: float = 0.0
+    note: str = ""
+    error: str = ""
+    measured: bool = True
+
+    @property
+    def way(self) -> tuple[str, bool]:
+        return self.images, self.cudnn_benchmark
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A card and its rows. `facts`: versions, date and commit, empty for an estimate."""
+
+    name: str
+    rows: tuple[Row, ...]
+    rates: Mapping[str, float]  # FLOP/s, by precision
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.facts)
+
+    @property
+    def source(self) -> str:
+        """Say where the times are from, in words."""
+        if not self.is_measured:
+            return "sweeps/cards.toml: estimates, and what reports/performance.md has of older versions"
+        versions = f"torch {self.facts['torch']}, CUDA {self.facts['cuda']}, driver {self.facts['driver']}"
+        return f"measured on {self.facts['date']}, {versions}, commit {self.facts['code']['commit']:.10}"
+
+    def rate(self, precision: str) -> float:
+        """Return the FLOP/s in this precision; bf16 is taken to be as fast as tf32, and tf32 as fp32, if not known."""
+        known = [self.rates[name] for name in (precision, "tf32", "fp32") if name in self.rates]
+        return known[0] if precision != "fp32" or "fp32" in self.rates else min(self.rates.values())
+
+    def row(self, run: Experiment, engine: str) -> Row | None:
+        """Return the row of the run's network, best with its norm, in the memory order that a run would have."""
+        timed = [row for row in self.rows if row.ms is not None and row.engine == engine]
+        mine = [row for row in timed if (row.network, row.precision) == (run.model.network, run.precision)]
+        mine = [row for row in mine if row.norm == run.model.norm] or mine
+        choice = choice_on(self.name, run.model.network, run.model.norm, run.precision)
+        chosen = [row for row in mine if row.way == (choice.images, choice.cudnn_benchmark)]
+        return min(chosen or mine, key=_milliseconds, default=None)
+
+    def step_seconds(self, run: Experiment, gflop: float, engine: str) -> tuple[float, bool]:
+        """Return the seconds of one of the run's local steps, and whether its network was measured.
+
+        A step takes as long as its FLOPs at the card's rate, and as what a step of the network takes besides.
+        """
+        rate = self.rate(run.precision)
+        row = self.row(run, engine)
+        if row is None or row.ms is None:
+            around = KERNELS * (LAUNCH_MS if engine == "reference" else KERNEL_MS) / 1000
+        else:
+            around = max(0.0, row.ms / 1000 - row.gflop * 1e9 / rate)
+        return around + gflop * 1e9 / rate, row is not None and row.measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnCard:
+    """What runs would take on a card, one after another."""
+
+    card: Card
+    hours: Mapping[str, float]  # by engine
+    measured: Mapping[str, bool]  # by engine: whether every network of the runs was measured
+
+    @property
+    def engine(self) -> str:
+        """Return the engine that is fastest there."""
+        return min(self.hours, key=self.hours.__getitem__)
+
+    def to_json(self) -> dict[str, Any]:
+        facts = {"card": self.card.name, "engine": self.engine, "measured": self.measured[self.engine]}
+        return {**facts, "hours_by_engine": dict(self.hours), "source": self.card.source}
+
+
+def on_card(card: Card, counted: Iterable[tuple[Experiment, float, float]]) -> OnCard:
+    """Return what runs would take. `counted`: each with its local steps and FLOPs."""
+    counted = list(counted)
+    engines = [name for name in ENGINES if any(row.engine == name and row.ms is not None for row in card.rows)]
+    hours, measured = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, True)
+    for engine in engines:
+        for run, steps, flops in counted:
+            of_run = engine if run.federation.C > 1 else "reference"  # a single job has nobody to train with
+            seconds, known = card.step_seconds(run, flops / 1e9 / max(1.0, steps), of_run)
+            hours[engine] += steps * seconds / 3600
+            measured[engine] &= known
+    return OnCard(card=card, hours=hours, measured=measured)
+
+
+def cards(results: Path) -> dict[str, Card]:
+    """Return the known cards by name: those of `results`, and estimates for others. Raises DataError."""
+    return {**estimated_cards(), **measured_cards(results / MEASURED)}
+
+
+def card_named(text: str | None, results: Path) -> Card | None:
+    """Return the card that a word names, such as "h200" or "nvidia-h200"; None if it names none. Raises DataError."""
+    word = "-".join((text or "").lower().split())
+    found = [card for card in cards(results).values() if word and word in _names_of(card.name)]
+    measured = [card for card in found if card.is_measured]
+    return next(iter(measured or found), None)
+
+
+def devices_or_card(text: str | None, results: Path, devices: Any) -> tuple[tuple[str, ...] | None, Card | None]:
+    """Return the devices that `text` names, or the card. Raises ConfigError for neither."""
+    card = card_named(text, results)
+    if card is not None:
+        return None, card
+    try:
+        return devices(text), None
+    except ConfigError as error:
+        known = ", ".join(sorted(min(_names_of(name), key=len) for name in cards(results)))
+        raise ConfigError(f"{error}; or, to plan for a card that is elsewhere, one of {known}") from None
+
+
+def _names_of(card: str) -> set[str]:
+    """Return the words that name a card: "nvidia-h100-80gb-hbm3", "h100-80gb-hbm3" and "h100"."""
+    whole = "-".join(card.lower().split())
+    words = whole.split("-")
+    models = {word for word in words if word[0].isalpha() and any(letter.isdecimal() for letter in word)}
+    short = {word for word in models if not word.startswith("hbm")} or {whole}
+    return {whole, whole.removeprefix("nvidia-"), *short}
+
+
+@cache
+def estimated_cards() -> dict[str, Card]:
+    """Read `cards.toml`."""
+    found = {}
+    for group in tomllib.loads(ESTIMATED.read_text())["card"]:
+        for name in group["names"]:
+            rows = [row for fields in group["rows"] for row in _estimated(fields, name in group["measured_on"])]
+            found[name] = Card(name=name, rows=tuple(rows), rates=group["rates"])
+    return found
+
+
+def _estimated(fields: Mapping[str, Any], on_this: bool) -> Iterable[Row]:
+    """Yield the rows of a line of `cards.toml`."""
+    common = {name: fields[name] for name in ("setting", "network", "norm", "gflop")}
+    for engine in ENGINES:
+        times = zip(("fp32", "tf32"), fields.get(engine, ()), strict=False)
+        for precision, ms in times:
+            jobs = 1 if engine == "reference" else fields["jobs"]
+            measured = on_this and engine == "reference" and fields.get("measured", False)
+            yield Row(
+                **common,
+                precision=precision,  # type: ignore[arg-type]  # the two are precisions
+                engine=engine,
+                jobs=fields["jobs"],
+                jobs_at_once=jobs,
+                ms=ms,
+                steps_per_second=1000 / ms,
+                measured=measured,
+            )
+
+
+def measured_cards(path: Path) -> dict[str, Card]:
+    """Read `gpu.json`; entries of a quick trial are left out. Raises DataError if the file is damaged."""
+    found = {}
+    for entry in entries(path):
+        if entry.get("quick"):
+            continue
+        try:
+            rows = tuple(Row(**row) for row in entry["rows"])
+            facts = {name: value for name, value in entry.items() if name not in ("rows", "rates")}
+            card = Card(name=entry["card"], rows=rows, rates=entry["rates"], facts=facts)
+            _ = card.source
+        except (KeyError, TypeError) as error:
+            raise DataError(
+                f"{path} is damaged ({error}); write it anew with python -m tests.performance.gpu"
+            ) from None
+        if any(row.ms is not None for row in rows):
+            found[card.name] = card
+    return found
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    """Return the cards of the file as they are written there, none without a file. Raises DataError."""
+    if not path.is_file():
+        return []
+    try:
+        found: list[dict[str, Any]] = json.loads(path.read_text())["cards"]
+        return list(found)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is damaged ({error}); write it anew with python -m tests.performance.gpu") from None
+
+
+def rates_of(rows: Iterable[Row]) -> dict[str, float]:
+    """Return the most FLOP/s of any row, by precision, in the usual order in memory; of large networks if there are."""
+    rates: dict[str, float] = {}
+    timed = [row for row in rows if row.ms is not None and row.gflop]
+    for precision in dict.fromkeys(row.precision for row in timed):
+        usual = usual_choice(precision)
+        mine = [row for row in timed if row.precision == precision]
+        mine = [row for row in mine if row.way == (usual.images, usual.cudnn_benchmark)] or mine
+        mine = [row for row in mine if row.gflop >= LARGE] or mine
+        rates[precision] = max(row.gflop * 1e12 / _milliseconds(row) for row in mine)
+    return rates
+
+
+def fastest_ways(rows: Sequence[Row]) -> list[Row]:
+    """Return the fastest row of each network, norm and precision, of those timed in all four ways with one engine."""
+    fastest = []
+    for what in dict.fromkeys((row.network, row.norm, row.precision) for row in rows):
+        timed = [row for row in rows if (row.network, row.norm, row.precision) == what and row.ms is not None]
+        compared: list[Row] = []
+        for engine in ENGINES:
+            mine = [row for row in timed if row.engine == engine]
+            compared = mine if len({row.way for row in mine}) == 4 else compared
+        if compared:
+            fastest.append(min(compared, key=_milliseconds))
+    return fastest
+
+
+def choices_of(card: str, rows: Sequence[Row], measured: str) -> list[str]:
+    """Return the lines for `benchmark/federated/choices.toml`: what is faster than the usual way."""
+    lines: list[str] = []
+    for row in fastest_ways(rows):
+        usual = usual_choice(row.precision)
+        if row.way == (usual.images, usual.cudnn_benchmark):
+            continue
+        values = {"card": card, "network": row.network, "norm": row.norm, "precision": row.precision}
+        values |= {"images": row.images}
+        lines += ["[[choice]]", *(f'{name} = "{value}"' for name, value in values.items())]
+        lines += [f"cudnn_benchmark = {str(row.cudnn_benchmark).lower()}", f'measured = "{measured}"', ""]
+    return lines
+
+
+def table_of(rows: Sequence[Row]) -> list[str]:
+    """Return a table in Markdown: a line per setting, precision and order in memory, a column per engine."""
+    head = ["setting", "precision", "images, cuDNN", *(f"{engine}, ms" for engine in ENGINES)]
+    head += ["jobs at once", "steps a second", "peak MiB", "GFLOP a step"]
+    lines = ["| " + " | ".join(head) + " |", "| --- | --- | --- |" + " ---: |" * (len(head) - 3)]
+    for what in dict.fromkeys((row.setting, row.precision, *row.way) for row in rows):
+        mine = {row.engine: row for row in rows if (row.setting, row.precision, *row.way) == what}
+        setting, precision, images, timed = what
+        timed_rows = [row for row in mine.values() if row.ms is not None]
+        cells = [setting, precision, f"{images}, {'timed' if timed else 'by rule'}"]
+        cells += [_time(mine.get(engine)) for engine in ENGINES]
+        if timed_rows:
+            best = min(timed_rows, key=_milliseconds)
+            peak = f"{best.peak_mib:,.0f}" if best.peak_mib else ""
+            numbers = [f"{best.jobs_at_once:.3g}", f"{1000 / _milliseconds(best):,.0f}", peak, f"{best.gflop:.3g}"]
+        else:
+            numbers = [""] * 4
+        lines.append("| " + " | ".join([*cells, *numbers]) + " |")
+    return lines
+
+
+def _time(row: Row | None) -> str:
+    if row is None:
+        return ""
+    if row.ms is None:
+        return row.error.split(":")[0]
+    return f"{row.ms:.3g}" if row.measured else f"~{row.ms:.3g}"
+
+
+def _milliseconds(row: Row) -> float:
+    assert row.ms is not None
+    return row.ms
