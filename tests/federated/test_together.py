@@ -181,7 +181,7 @@ def test_a_run_that_diverges_one_that_stops_and_one_that_resumes_disturb_no_othe
         agree(here, alone, number)
     manifest = json.loads((here.folders[2] / "manifest.json").read_text())
     assert [attempt["from_round"] for attempt in manifest["attempts"]] == [0, 1]
-    assert manifest["engine"]["name"] == "stacked"
+    assert (manifest["engine"]["name"], manifest["engine"]["together"]) == ("stacked", 2)
     assert together.shared.seen.together["ConsistencyUpdate"] == 4 * (2 + 3)  # clients, and the rounds of both runs
     assert not any((folder / LOCK).exists() for folder in here.folders)
 
