@@ -36,6 +36,7 @@ from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.records.run_lock import NAME as LOCK
 from tests.conftest import tiny_experiment
+from tests.federated.test_capture import Recorder
 from tests.federated.test_stacked import MOST, ONE_AT_A_TIME, difference, in_float64, longer
 from tests.methods.golden import TRACES
 from tests.records.conftest import When
@@ -53,17 +54,24 @@ def states_of(module: FederatedModule, rounds: int) -> list[dict[str, Any]]:
     return states
 
 
-def apart_and_together(experiment: Experiment, seeds: int, rounds: int) -> tuple[float, Together]:
-    """The largest difference between seeds that train together and each alone on the reference engine."""
-    environments = [prepare(experiment.with_seed(seed)) for seed in range(seeds)]
-    alone = [states_of(FederatedModule(each, ReferenceEngine(each)), rounds) for each in environments]
+def apart_and_together(
+    experiment: Experiment, rounds: Sequence[int], recorder: Recorder | None = None
+) -> tuple[float, Together]:
+    """The largest difference between seeds that train together and each alone on the reference engine.
+
+    Seed s plays `rounds[s]` rounds.
+    """
+    environments = [prepare(experiment.with_seed(seed)) for seed in range(len(rounds))]
+    pairs = list(zip(environments, rounds, strict=True))
+    alone = [states_of(FederatedModule(each, ReferenceEngine(each)), number) for each, number in pairs]
     together = Together(most=MOST)
+    together.shared.recorder = recorder
 
     def play(number: int, seat: Seat) -> list[dict[str, Any]]:
         environment = environments[number]
-        return states_of(FederatedModule(environment, seat.engine(environment)), rounds)
+        return states_of(FederatedModule(environment, seat.engine(environment)), rounds[number])
 
-    played = together.play([partial(play, number) for number in range(seeds)])
+    played = together.play([partial(play, number) for number in range(len(rounds))])
     return difference(by_name(alone), by_name(played)), together
 
 
@@ -79,7 +87,7 @@ def by_name(runs: Sequence[Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", sorted(ONE_AT_A_TIME))
 def test_three_seeds_agree_with_each_alone(name, in_float64):
-    off, together = apart_and_together(longer(TRACES[name], 3), seeds=3, rounds=2)
+    off, together = apart_and_together(longer(TRACES[name], 3), rounds=(2, 2, 2))
     seen = together.shared.seen
     assert seen.together and not seen.reasons
     assert off < 1e-11
@@ -88,8 +96,17 @@ def test_three_seeds_agree_with_each_alone(name, in_float64):
 
 @pytest.mark.parametrize("name", ["crl-fedavg", "semifl-static-batch-norm", "sage", "easgd"])
 def test_jobs_of_several_runs_and_clients_are_one_group(name, in_float64):
-    off, together = apart_and_together(longer(TRACES[name], 3), seeds=2, rounds=2)
+    off, together = apart_and_together(longer(TRACES[name], 3), rounds=(2, 2))
     assert together.shared.seen.together and off < 1e-11
+
+
+@pytest.mark.parametrize("name", ["crl-fedavg", "fixmatch"])
+def test_recorded_steps_of_runs_that_end_one_by_one(name, in_float64):
+    """Each number of runs has a group and a recording of its own."""
+    recorder = Recorder()
+    off, together = apart_and_together(longer(TRACES[name], 3, T=4), rounds=(1, 2, 3), recorder=recorder)
+    assert len(recorder.graphs) >= 3 and all(graph.replayed for graph in recorder.graphs)
+    assert not together.shared.seen.not_recorded and off < 1e-11
 
 
 class Results:
@@ -164,7 +181,7 @@ def test_a_run_that_diverges_one_that_stops_and_one_that_resumes_disturb_no_othe
         agree(here, alone, number)
     manifest = json.loads((here.folders[2] / "manifest.json").read_text())
     assert [attempt["from_round"] for attempt in manifest["attempts"]] == [0, 1]
-    assert manifest["engine"]["name"] == "stacked"
+    assert (manifest["engine"]["name"], manifest["engine"]["together"]) == ("stacked", 2)
     assert together.shared.seen.together["ConsistencyUpdate"] == 4 * (2 + 3)  # clients, and the rounds of both runs
     assert not any((folder / LOCK).exists() for folder in here.folders)
 

@@ -34,6 +34,7 @@ class Together:
         self._lap = lap
         self._data: dict[str, DataSet] = {}
         self._baton = threading.Condition()
+        self.size = 0  # runs
         self._live = 0  # runs that have not ended
         self._asked: dict[int, Request] = {}  # what runs wait for, by the run's number
         self._seconds: dict[int, float] = defaultdict(float)  # since they were read last
@@ -51,7 +52,7 @@ class Together:
                 finally:
                     self._leave(number)
 
-        self._live = len(works)
+        self.size = self._live = len(works)
         threads = [threading.Thread(target=play_one, args=(number,), daemon=True) for number in range(len(works))]
         for thread in threads:
             thread.start()
@@ -117,6 +118,11 @@ class Seat:
     def __init__(self, together: Together, number: int) -> None:
         self._together, self._number = together, number
 
+    @property
+    def size(self) -> int:
+        """The number of runs that began together."""
+        return self._together.size
+
     def prepare(self, experiment: Experiment) -> Environment:
         """Load and split the data as `prepare` does, with the images of the other runs."""
         return self._together.prepare(experiment)
@@ -141,6 +147,7 @@ class TogetherEngine(StackedEngine):
 
     def __init__(self, environment: Environment, device: str = "cpu", *, seat: Seat, shared: Shared) -> None:
         super().__init__(environment, device, shared=shared)
+        self.settings |= {"together": seat.size}  # whose time is in that of the run's rounds
         self._seat = seat
 
     def trained(
