@@ -78,7 +78,7 @@ def kinds_of(experiment: Experiment) -> dict[str, str]:
                     outcomes |= examiner.play({index: jobs[index] for index in wave}, number, kept)
                 return (outcomes[index] for index in range(len(jobs)))
 
-            state, _ = play_round(method, replace(state, clients=kept), environment.world(number, fit))
+            state, _ = play_round(method, replace(state, clients=dict(kept)), environment.world(number, fit))
     torch.set_num_threads(threads)
     return examiner.reasons
 

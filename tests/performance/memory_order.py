@@ -29,7 +29,16 @@ from benchmark.federated.trees import leaves
 from benchmark.files import write_atomically
 from tests.methods.golden import TRACES
 
-NAMES = ("crl-fedavg", "crl-batch-norm", "semifl", "rscfed", "fedswitch", "sage", "fedmatch", "supervised-fl-every-client")
+NAMES = (
+    "crl-fedavg",
+    "crl-batch-norm",
+    "semifl",
+    "rscfed",
+    "fedswitch",
+    "sage",
+    "fedmatch",
+    "supervised-fl-every-client",
+)
 SEEDS, ROUNDS = range(6), (1, 5)
 PATH = Path(__file__).parents[2] / "results" / "benchmarks" / "memory_order.toml"
 
