@@ -119,7 +119,10 @@ class Results:
         lines = (self.folders[number] / "rounds.jsonl").read_text().splitlines()
         rounds = [json.loads(line) for line in lines]
         kept = [name for name in rounds[0] if name != "cell_key" and not name.startswith("time/")]
-        return [{name: line[name] for name in kept if name in line} for line in rounds]
+        numbers = []
+        for line in rounds:
+            numbers.append({name: line[name] for name in kept if name in line})
+        return numbers
 
     def weights(self, number: int) -> dict[str, Any]:
         files = sorted((self.folders[number] / "weights").iterdir())

@@ -289,7 +289,7 @@ class GroupRunner(JobRunner):
         signatures = [signature_of(batches[0]) for batches in firsts]
         last = max(at for at, signature in enumerate(signatures) if signature == signatures[0])
         two = [members[0], members[last]]
-        batches = [[batch_in_double(batch) for batch in firsts[at]] for at in (0, last)]
+        batches = [list(map(batch_in_double, firsts[at])) for at in (0, last)]
         singles = [self._alone(member, batch) for member, batch in zip(two, batches, strict=True)]
         uses = singles[0].uses.joined(singles[1].uses)
         if uses.shape(two[0]) != uses.shape(two[1]):
