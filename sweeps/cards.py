@@ -16,6 +16,7 @@
             "engine": "reference", "stacked" (each operation launched) or "captured" (as CUDA graphs),
             "images": "contiguous" or "channels last", "cudnn_benchmark": whether cuDNN times its algorithms,
             "jobs": clients of a round, "jobs_at_once": of a step, on average,
+            "most": null, or the limit of jobs in one step that took the place of the engine's own,
             "ms": per job and local step, "steps_per_second": 1000 / ms,
             "gflop": of one job's local step, "launches": of it by the reference engine, "peak_mib": ...,
             "note": "" or why jobs train one at a time, "error": "" or why there is no time
@@ -58,6 +59,7 @@ class Row:
     images: str = "contiguous"
     cudnn_benchmark: bool = False
     jobs: int = 1
+    most: int | None = None  # jobs in one step, where the engine was told so
     jobs_at_once: float = 1.0
     ms: float | None = None  # per job and local step
     steps_per_second: float | None = None
@@ -101,7 +103,7 @@ class Card:
 
     def row(self, run: Experiment, engine: str) -> Row | None:
         """Return the row of the run's network, best with its norm, in the memory order that a run would have."""
-        timed = [row for row in self.rows if row.ms is not None and row.engine == engine]
+        timed = [row for row in self.rows if row.ms is not None and row.engine == engine and row.most is None]
         mine = [row for row in timed if (row.network, row.precision) == (run.model.network, run.precision)]
         mine = [row for row in mine if row.norm == run.model.norm] or mine
         choice = choice_on(self.name, run.model.network, run.model.norm, run.precision)
@@ -268,6 +270,7 @@ def fastest_ways(rows: Sequence[Row]) -> list[Row]:
     fastest = []
     for what in dict.fromkeys((row.network, row.norm, row.precision) for row in rows):
         timed = [row for row in rows if (row.network, row.norm, row.precision) == what and row.ms is not None]
+        timed = [row for row in timed if row.most is None]
         compared: list[Row] = []
         for engine in ENGINES:
             mine = [row for row in timed if row.engine == engine]
@@ -296,9 +299,10 @@ def table_of(rows: Sequence[Row]) -> list[str]:
     head = ["setting", "precision", "images, cuDNN", *(f"{engine}, ms" for engine in ENGINES)]
     head += ["jobs at once", "steps a second", "peak MiB", "GFLOP a step"]
     lines = ["| " + " | ".join(head) + " |", "| --- | --- | --- |" + " ---: |" * (len(head) - 3)]
-    for what in dict.fromkeys((row.setting, row.precision, *row.way) for row in rows):
-        mine = {row.engine: row for row in rows if (row.setting, row.precision, *row.way) == what}
-        setting, precision, images, timed = what
+    for what in dict.fromkeys((row.setting, row.precision, *row.way, row.most) for row in rows):
+        mine = {row.engine: row for row in rows if (row.setting, row.precision, *row.way, row.most) == what}
+        setting, precision, images, timed, most = what
+        setting = setting if most is None else f"{setting}; up to {most} jobs at once"
         timed_rows = [row for row in mine.values() if row.ms is not None]
         cells = [setting, precision, f"{images}, {'timed' if timed else 'by rule'}"]
         cells += [_time(mine.get(engine)) for engine in ENGINES]

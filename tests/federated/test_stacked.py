@@ -6,6 +6,7 @@ ReLU, and so only the first round is compared.
 
 import copy
 import dataclasses
+import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from benchmark.federated.module import FederatedModule
 from benchmark.federated.stacked.engine import StackedEngine, waves
 from benchmark.federated.stacked.group import Group
 from benchmark.federated.stacked.kinds import signature_of
-from benchmark.federated.stacked.layers import with_rules
+from benchmark.federated.stacked.layers import Masks, drawing, with_rules
 from benchmark.federated.trees import leaves
 from benchmark.methods import protocol as fl
 from benchmark.methods.fedswitch import FedSwitchUpdate
@@ -258,15 +259,16 @@ def spoiling(client: int) -> Callable[..., Any]:
         begin(self, networks, members, *rest)
         for at, member in enumerate(members):
             if member.job.key.client == client and next(networks.parameters()).dtype == torch.float32:
-                next(iter(self.state.trainable["student"].values()))[at].fill_(torch.nan)
+                first = next(iter(self.state.trainable.values()))
+                next(iter(first.values()))[at].fill_(torch.nan)
 
     return init
 
 
-def test_a_nan_stays_in_its_job(monkeypatch):
+@pytest.mark.parametrize("name", ["crl-fedavg", "supervised-fl-every-client", "sage", "feddyn", "easgd"])
+def test_a_nan_stays_in_its_job(name, monkeypatch):
     """Beside a job of NaN the other jobs have the bits that they have without it."""
-    trace = longer(TRACES["crl-fedavg"], 1)
-    environment = prepare(trace)
+    environment = prepare(longer(TRACES[name], 1))
     outcomes: list[dict[int, fl.Outcome]] = []
     for spoil in (False, True):
         engine = StackedEngine(environment, most=MOST)
@@ -282,6 +284,7 @@ def test_a_nan_stays_in_its_job(monkeypatch):
             module = FederatedModule(environment, engine)
             with pytest.raises(Diverged) if spoil else warnings.catch_warnings():
                 module.training_step(1, 0)
+        assert engine.runner.seen.together
         outcomes.append(found)
     clean, beside = outcomes
     assert {0, 1, 2, 3} <= clean.keys() == beside.keys()
@@ -311,6 +314,61 @@ def test_too_little_memory_halves_the_group(monkeypatch, in_float64):
     both.play(2)
     seen = both.engine.runner.seen
     assert seen.steps == fit * seen.ticks > 0 and both.off < 1e-11
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_dropout_within_a_transform_of_a_loss_is_refused(transform, in_float64):
+    """Its masks would be those of another job, or the same for all images."""
+    layer, draw = with_rules(nn.Dropout(0.5)).train(), torch.Generator()
+
+    def loss(images: Tensor) -> Tensor:
+        return layer(images).sum()
+
+    def step(images: Tensor) -> Tensor:
+        inner: Tensor = transform(loss)(images)
+        return inner
+
+    images = torch.ones(2, 5, 3)
+    with drawing(Masks([draw, draw])), pytest.raises(RuntimeError):
+        vmap(step)(images)
+
+
+USERS_FILE = """from dataclasses import dataclass
+
+from benchmark.methods.protocol import Method, State, Stream
+from benchmark.methods.shared import SupervisedUpdate, fit_each, mean_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(SupervisedUpdate):
+    def loss(self, step):
+        loss, aux = super().loss(step)
+        return loss * float(loss.detach()), aux
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Method):
+    needs = frozenset({"every_client"})
+
+    def round(self, state, world):
+        update, data = Reading(reports="client/loss"), {"labelled": Stream.whole("labelled", 8)}
+        outcomes = fit_each(world, world.cohort(), update, {"student": state.server["student"]}, data)
+        return State(server={"student": mean_of(outcomes, state.server["student"])}), {}
+"""
+
+
+def test_a_method_in_a_user_s_file_that_reads_a_number_is_named_with_its_line(tmp_path, monkeypatch, in_float64):
+    """It trains one job at a time, to the same numbers, and the run says so once."""
+    (tmp_path / "users_method.py").write_text(USERS_FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    method = importlib.import_module("users_method").Mine()
+    line = USERS_FILE.splitlines().index("        return loss * float(loss.detach()), aux") + 1
+    experiment = longer(replace(TRACES["supervised-fl-every-client"], method=method), 2)
+    with pytest.warns(UserWarning, match=f"^Reading: .*users_method.py:{line}: ") as caught:
+        both = Both(experiment)
+        both.play(2)
+    assert len([one for one in caught if "Reading" in str(one.message)]) == 1
+    assert not both.together and both.off == 0.0
 
 
 def reading(self: Any, step: fl.Step) -> fl.Loss:

@@ -38,6 +38,8 @@ from tests.methods.golden import FOLDER, TRACES, trace
 
 TABLE = ("crl-fedavg", "semifl", "flfl", "fedprox-fixmatch", "fedswitch", "fedmatch", "supervised-fl-everywhere")
 MOST_OPERATIONS = 1.6  # of a step of several jobs, per operation of a step of one
+# The gradient of the copy's loss within a loss is taken through lists of tensors, which `vmap` takes one by one.
+MORE = {"feddure-released": 3.0}
 NO_KERNEL = {"detach", "lift_fresh", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "alias"}
 
 
@@ -112,8 +114,19 @@ class Counted:
     with_inputs: dict[int, float] = field(default_factory=dict)  # also stacking batches, and jobs that are left out
 
 
+def play_until_together(environment: Environment) -> int:
+    """Train until jobs have trained together, which some methods' warm-up delays. Return the number of rounds."""
+    engine = StackedEngine(environment, most=MOST)
+    module = FederatedModule(environment, engine)
+    for number in range(1, environment.experiment.federation.rounds + 1):
+        module.training_step(number, 0)
+        if engine.runner.seen.together:
+            return number
+    raise AssertionError("no jobs trained together")
+
+
 def counted(experiment: Experiment) -> dict[str, Counted]:
-    """Train a round by both engines; return the operations by kind of job."""
+    """Train by both engines; return the operations by kind of job."""
     environment, kinds = prepare(experiment), defaultdict[str, Counted](Counted)
     take, step = Tick.take, Group.step
 
@@ -145,19 +158,22 @@ def counted(experiment: Experiment) -> dict[str, Counted]:
         noted.with_inputs[M] = max(noted.with_inputs.get(M, 0), count.number)
         return results
 
-    with mock.patch.object(jobs, "train", trained):
-        FederatedModule(environment, ReferenceEngine(environment)).training_step(1, 0)
     with mock.patch.object(Tick, "take", taken), mock.patch.object(Group, "step", stepped):
-        FederatedModule(environment, StackedEngine(environment, most=MOST)).training_step(1, 0)
+        rounds = play_until_together(environment)
+    with mock.patch.object(jobs, "train", trained):
+        reference = FederatedModule(environment, ReferenceEngine(environment))
+        for number in range(1, rounds + 1):
+            reference.training_step(number, 0)
     return {kind: operations for kind, operations in kinds.items() if operations.together}
 
 
 @pytest.mark.parametrize("name", STACKING)
 def test_a_step_of_several_jobs_takes_few_more_operations_than_that_of_one(name):
-    kinds = counted(longer(TRACES[name], 1))
+    kinds = counted(longer(TRACES[name], 2))
     assert kinds
     for operations in kinds.values():
-        assert 0 < max(operations.together.values()) <= MOST_OPERATIONS * operations.alone
+        most = MORE.get(name, MOST_OPERATIONS) * operations.alone
+        assert 0 < max(operations.together.values()) <= most
 
 
 @dataclass(kw_only=True)
@@ -203,7 +219,7 @@ def snapshots_of(experiment: Experiment) -> list[Snapshot]:
         return take(self, state, inputs, masks)
 
     with mock.patch.object(Tick, "take", taken):
-        FederatedModule(environment, StackedEngine(environment, most=MOST)).training_step(1, 0)
+        play_until_together(environment)
     return seen
 
 
@@ -229,7 +245,7 @@ def repeats(snapshots: list[Snapshot]) -> tuple[int, set[str]]:
 @pytest.mark.parametrize("name", STACKING)
 def test_a_recorded_step_of_several_jobs_repeats_with_other_values(name):
     """As a CUDA graph repeats it: a list of operations, with the values of the steps that follow."""
-    trace = longer(TRACES[name], 1, T=3)
+    trace = longer(TRACES[name], 2, T=3)
     repeated, wrong = repeats(snapshots_of(trace))
     assert repeated > 0 and wrong <= set(BY_PASSES.get(name, []))  # its branch may not come in three steps
 
@@ -237,7 +253,7 @@ def test_a_recorded_step_of_several_jobs_repeats_with_other_values(name):
 def with_clients(name: str, M: int) -> Experiment:
     """The trace with M clients, all in each round."""
     known = TRACES[name]
-    return replace(longer(known, 1, K=M, C=M), partition=Iid())
+    return replace(longer(known, 2, K=M, C=M), partition=Iid())
 
 
 def main() -> None:

@@ -6,9 +6,10 @@
 It stops by the clock (--minutes 5); what is not measured then is left out. Each time is that of whole rounds of an
 engine of this project, with views, averages and copies, on random images: "reference" trains one job after another,
 "stacked" trains jobs of one kind together, "captured" does so as CUDA graphs. First come all engines in float32 and
-TF32, with images in the usual order in memory; then, with the fastest engine, the other order, and cuDNN timing its
-algorithms. The tables that are printed are for an issue, and for `benchmark/federated/choices.toml`. `sweeps/cards.py`
-says what the file has; `fssl plan --device h200` and the performance page read it.
+TF32, with images in the usual order in memory; then steps of all jobs of a round, where the engine takes fewer at once;
+then, with the fastest engine, the other order, and cuDNN timing its algorithms. The tables that are printed are for an
+issue, and for `benchmark/federated/choices.toml`. `sweeps/cards.py` says what the file has; `fssl plan --device h200`
+and the performance page read it.
 """
 
 import argparse
@@ -54,7 +55,7 @@ from benchmark.methods.ssfl import CRL, SSFL
 from benchmark.models.build import Model
 from benchmark.optimizer import Optimizer
 from benchmark.records.provenance import commit, hardware
-from sweeps.cards import ENGINES, MEASURED, Row, choices_of, entries, rates_of, table_of
+from sweeps.cards import ENGINES, LARGE, MEASURED, Row, choices_of, entries, rates_of, table_of
 from tests.conftest import ROOT
 from tests.performance.works import Work, environment_of, work_of
 
@@ -171,11 +172,11 @@ def shrunk(setting: Setting) -> Setting:
     return Setting(work=work, jobs=2)
 
 
-def engine_of(name: str, environment: Environment, device: str) -> Engine:
+def engine_of(row: Row, environment: Environment, device: str) -> Engine:
     """Return the engine that a row names, with its options."""
-    if name == "reference":
+    if row.engine == "reference":
         return ReferenceEngine(environment, device)
-    return StackedEngine(environment, device, capture=name == "captured")
+    return StackedEngine(environment, device, most=row.most, capture=row.engine == "captured")
 
 
 class Operations(TorchDispatchMode):
@@ -202,7 +203,7 @@ class Bench:
         self.rows: list[Row] = []
         self._counts: dict[str, tuple[float, float]] = {}  # by setting: operations and GFLOP of a step
 
-    def measure(self, label: str, engine: str, precision: Precision, way: Choice) -> None:
+    def measure(self, label: str, engine: str, precision: Precision, way: Choice, most: int | None = None) -> None:
         """Add a row. An error of the engine or of the card is its text."""
         setting = shrunk(SETTINGS[label]) if self.quick else SETTINGS[label]
         experiment = setting.work.experiment
@@ -218,6 +219,7 @@ class Bench:
             images=way.images,
             cudnn_benchmark=way.cudnn_benchmark,
             jobs=jobs,
+            most=most,
         )
         try:
             with mock.patch.object(devices, "choice_for", lambda *_: way), warnings.catch_warnings():
@@ -231,11 +233,14 @@ class Bench:
         self._free()
         took = row.error if row.ms is None else f"{row.ms:.3f} ms a job and step"
         cudnn = "timed" if way.cudnn_benchmark else "by rule"
-        print(f"{label}, {precision}, {way.images}, cuDNN {cudnn}, {engine}: {took}", file=sys.stderr, flush=True)
+        limit = "" if most is None else f" of up to {most} jobs at once"
+        print(
+            f"{label}, {precision}, {way.images}, cuDNN {cudnn}, {engine}{limit}: {took}", file=sys.stderr, flush=True
+        )
 
     def _timed(self, row: Row, work: Work) -> Row:
         environment = environment_of(work)
-        engine = engine_of(row.engine, environment, self.device)
+        engine = engine_of(row, environment, self.device)
         module = FederatedModule(environment, engine)
         if self.device != CPU:
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -283,11 +288,14 @@ class Bench:
             torch.cuda.empty_cache()
 
     def measure_all(self, labels: Sequence[str], precisions: Sequence[Precision]) -> None:
-        """Measure all engines in the usual order, then the fastest one in the other orders."""
+        """Measure all engines in the usual order, then with more jobs at once, then the fastest one in other orders."""
         for precision in precisions:
             for label in labels:
                 for engine in self.engines:
                     self.measure(label, engine, precision, usual_choice(precision))
+        for row in [row for row in self.rows if row.engine == self.engines[-1]]:
+            if row.ms is not None and row.jobs_at_once < row.jobs / 2 and row.gflop < LARGE:
+                self.measure(row.setting, row.engine, row.precision, usual_choice(row.precision), most=row.jobs)
         for way in WAYS:
             for label in labels:
                 for precision in precisions:
@@ -298,7 +306,8 @@ class Bench:
     def fastest(self, label: str, precision: Precision) -> str | None:
         """Return the engine that is fastest in the usual order; None if none could be timed."""
         mine = [row for row in self.rows if (row.setting, row.precision) == (label, precision)]
-        times = {row.engine: row.ms for row in mine if row.ms is not None and row.way == mine[0].way}
+        mine = [row for row in mine if row.way == mine[0].way and row.most is None]
+        times = {row.engine: row.ms for row in mine if row.ms is not None}
         return min(times, key=times.__getitem__) if times else None
 
 

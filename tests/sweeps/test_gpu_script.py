@@ -14,7 +14,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.federated.devices import Choice, usual_choice
-from sweeps.cards import ENGINES, entries
+from sweeps.cards import ENGINES, Row, entries
 from tests.performance import gpu
 from tests.performance.gpu import SETTINGS, Bench, Setting, TimeUp, ending_after, main, run_tests, shrunk
 from tests.performance.works import environment_of
@@ -107,10 +107,10 @@ def test_an_order_in_memory_reaches_the_network(small: Mapping[str, Setting], mo
 def test_an_error_is_a_row_and_the_others_are_measured(
     small: Mapping[str, Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(name: str, environment: Any, device: str, plain: Any = gpu.engine_of) -> Any:
-        if name == "reference":
-            return plain(name, environment, device)
-        raise torch.OutOfMemoryError("too much") if name == "captured" else RuntimeError("no\nkernel")
+    def failing(row: Row, environment: Any, device: str, plain: Any = gpu.engine_of) -> Any:
+        if row.engine == "reference":
+            return plain(row, environment, device)
+        raise torch.OutOfMemoryError("too much") if row.engine == "captured" else RuntimeError("no\nkernel")
 
     monkeypatch.setattr(gpu, "engine_of", failing)
     bench = Bench("cpu", quick=True)
@@ -118,6 +118,19 @@ def test_an_error_is_a_row_and_the_others_are_measured(
     bench.measure_all([LAPTOP], ["fp32"])
     assert [row.error for row in bench.rows[:3]] == ["", "RuntimeError: no kernel", "out of memory"]
     assert bench.fastest(LAPTOP, "fp32") == "reference" and len(bench.rows) == 6
+
+
+def test_a_limit_of_jobs_at_once_is_tried_without(
+    small: Mapping[str, Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that takes fewer jobs than half of a round's at once is measured with all of them, too."""
+    monkeypatch.setattr("benchmark.federated.stacked.runner.FLOPS_PER_TICK", 1.0)
+    monkeypatch.setattr(gpu, "shrunk", lambda setting: replace(shrunk(setting), jobs=3))
+    bench = Bench("cpu", quick=True)
+    bench.measure_all([LAPTOP], ["fp32"])
+    plain, more = [row for row in bench.rows if row.engine == "stacked" and row.way == ("contiguous", False)]
+    assert (plain.most, plain.jobs_at_once, more.most, more.jobs_at_once) == (None, 1, 3, 3)
+    assert bench.fastest(LAPTOP, "fp32") in ("reference", "stacked")
 
 
 def test_it_stops_by_the_clock_with_what_it_has(
