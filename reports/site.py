@@ -35,6 +35,7 @@ from reports.exports import item_files, shown_of
 from reports.figures import DARK, PALETTE
 from reports.findings import findings_page
 from reports.formatting import cell_page, slug
+from reports.memory_order import with_memory_order
 from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import bundles, front_values, item_values, paper_values
 from reports.provenance import made_from
@@ -95,7 +96,8 @@ def build(
     beside = records_values(results)
     site |= _page("records.html", "records.html", **beside)
     speed = HERE / "performance.md"
-    site |= _page("performance.html", "performance.html", written=article(speed.read_text()) if speed.is_file() else "")
+    written = article(with_memory_order(speed.read_text())) if speed.is_file() else ""
+    site |= _page("performance.html", "performance.html", written=written)
     site |= _page(
         "index.html",
         "index.html",

@@ -38,8 +38,6 @@ from tests.methods.golden import FOLDER, TRACES, trace
 
 TABLE = ("crl-fedavg", "semifl", "flfl", "fedprox-fixmatch", "fedswitch", "fedmatch", "supervised-fl-everywhere")
 MOST_OPERATIONS = 1.6  # of a step of several jobs, per operation of a step of one
-# The gradient of the copy's loss within a loss is taken through lists of tensors, which `vmap` takes one by one.
-MORE = {"feddure-released": 3.0}
 NO_KERNEL = {"detach", "lift_fresh", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "alias"}
 
 
@@ -171,7 +169,7 @@ def test_a_step_of_several_jobs_takes_few_more_operations_than_that_of_one(name)
     kinds = counted(longer(TRACES[name], 2))
     assert kinds
     for operations in kinds.values():
-        most = MORE.get(name, MOST_OPERATIONS) * operations.alone
+        most = MOST_OPERATIONS * operations.alone
         assert 0 < max(operations.together.values()) <= most
 
 
