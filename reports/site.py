@@ -36,6 +36,7 @@ from reports.exports import item_files, shown_of
 from reports.figures import DARK, PALETTE
 from reports.findings import findings_page
 from reports.formatting import cell_page, slug
+from reports.memory_order import with_memory_order
 from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import bundles, front_values, item_values, paper_values
 from reports.provenance import made_from
@@ -96,7 +97,7 @@ def build(
     beside = records_values(results)
     site |= page_file("records.html", "records.html", **beside)
     speed = HERE / "performance.md"
-    written = article(with_cards(speed.read_text(), results)) if speed.is_file() else ""
+    written = article(with_cards(with_memory_order(speed.read_text()), results)) if speed.is_file() else ""
     site |= page_file("performance.html", "performance.html", written=written)
     site |= page_file(
         "index.html",

@@ -96,6 +96,16 @@ def test_a_run_goes_on_where_it_began(two_cards):
     assert EngineOptions(engine="auto", devices=("cuda:0",)).as_recorded(on_cores).devices == ("cpu",)
 
 
+def test_a_run_keeps_its_engine_on_a_card(two_cards):
+    """`auto` is stacked on CUDA, but runs of tables are the pool's, and stay so; and the other way round."""
+    auto = EngineOptions(engine="auto")
+    assert auto.is_stacked(PAPER) and not auto.as_recorded(ON_CUDA).is_stacked(PAPER)
+    on_card = {"engine": {"name": "stacked", "threads": 1, "bit_equal": False, "device": "NVIDIA H200"}}
+    for asked in (auto, EngineOptions(engine="pool", workers=2, devices=("cuda:0", "cuda:1"))):
+        resumed = asked.as_recorded(on_card)
+        assert resumed.is_stacked(PAPER) and resumed.devices == ("cuda:0",)
+
+
 def test_a_run_begun_on_cuda_says_why_it_cannot_go_on(no_card):
     with pytest.raises(ConfigError, match="this run was begun on NVIDIA H200; this machine has no CUDA device"):
         EngineOptions().as_recorded(ON_CUDA)

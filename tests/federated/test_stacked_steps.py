@@ -36,10 +36,14 @@ from tests.federated.test_replay import BY_PASSES, Operations, copied, tensors_i
 from tests.federated.test_stacked import MOST, STACKING, longer
 from tests.methods.golden import FOLDER, TRACES, trace
 
+# The first trace of each method, and others with steps of their own; the rest only with the slow tests.
+KINDS = {
+    *{type(TRACES[name].method): name for name in reversed(STACKING)}.values(),
+    *("feddure-released", "rscfed-released", "semifl-static-batch-norm", "fedmatch-every-client", "crl-batch-norm"),
+}
+NAMES = [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in STACKING]
 TABLE = ("crl-fedavg", "semifl", "flfl", "fedprox-fixmatch", "fedswitch", "fedmatch", "supervised-fl-everywhere")
 MOST_OPERATIONS = 1.6  # of a step of several jobs, per operation of a step of one
-# The gradient of the copy's loss within a loss is taken through lists of tensors, which `vmap` takes one by one.
-MORE = {"feddure-released": 3.0}
 NO_KERNEL = {"detach", "lift_fresh", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "alias"}
 
 
@@ -78,7 +82,7 @@ def watched_steps(accelerator: Accelerator) -> Iterator[None]:
         torch.__future__.set_overwrite_module_params_on_conversion(overwrites)
 
 
-@pytest.mark.parametrize("name", STACKING)
+@pytest.mark.parametrize("name", NAMES)
 def test_steps_of_several_jobs_wait_for_nothing(name):
     """From a group's first step on, views included, until its log is read. The numbers are the CPU's."""
     environment, golden = prepare(TRACES[name]), json.loads((FOLDER / f"{name}.json").read_text())
@@ -167,12 +171,12 @@ def counted(experiment: Experiment) -> dict[str, Counted]:
     return {kind: operations for kind, operations in kinds.items() if operations.together}
 
 
-@pytest.mark.parametrize("name", STACKING)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_step_of_several_jobs_takes_few_more_operations_than_that_of_one(name):
     kinds = counted(longer(TRACES[name], 2))
     assert kinds
     for operations in kinds.values():
-        most = MORE.get(name, MOST_OPERATIONS) * operations.alone
+        most = MOST_OPERATIONS * operations.alone
         assert 0 < max(operations.together.values()) <= most
 
 
@@ -242,7 +246,7 @@ def repeats(snapshots: list[Snapshot]) -> tuple[int, set[str]]:
     return repeated, wrong
 
 
-@pytest.mark.parametrize("name", STACKING)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_recorded_step_of_several_jobs_repeats_with_other_values(name):
     """As a CUDA graph repeats it: a list of operations, with the values of the steps that follow."""
     trace = longer(TRACES[name], 2, T=3)

@@ -3,9 +3,9 @@
     python -m tests.performance.memory_order       writes results/benchmarks/memory_order.toml
 
 Networks lie channels last on a CPU. The same runs are played with contiguous networks: sums are taken in another order,
-so that some values are on the other side of a ReLU or a maximum. No engine can be closer to the reference than that, and
-this is the measure for engines that promise no equal bits. Differences are the largest of any entry of the server's
-weights, divided by the largest entry of the same tensor.
+and some values come to be on the other side of a ReLU or a maximum. This is the measure for engines that promise no
+equal bits. Differences are the largest of any entry of the evaluated weights, divided by the largest entry of the same
+tensor.
 """
 
 import warnings

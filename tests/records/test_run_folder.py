@@ -140,3 +140,20 @@ def test_every_method_goes_on_from_its_saved_state(tmp_path, monkeypatch, name, 
     run(experiment, broken, engine=options)
     assert differences(broken, whole, experiment) == []
     assert record_of(run_folder(broken, experiment)).manifest["attempts"][-1]["from_round"] == 1
+
+
+def test_a_run_by_the_engine_stacked_resumes_with_it(tmp_path, monkeypatch):
+    """Whatever engine is asked for then; the manifest names it, and promises no equal bits."""
+    monkeypatch.setattr(recorder, "SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr(recorder, "MOST_OF_A_RUN", float("inf"))
+    experiment = replace(FIRST["ssfl"], federation=replace(FIRST["ssfl"].federation, rounds=2))
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    left, found = (run_folder(results, experiment) for results in (whole, broken))
+    copied = When(1, lambda: shutil.copytree(left, found, ignore=shutil.ignore_patterns("claim")))
+    run(experiment, whole, callbacks=[copied], engine=EngineOptions(engine="stacked"))
+    run(experiment, broken, engine=EngineOptions(engine="pool", workers=1))
+    assert differences(broken, whole, experiment) == []
+    engine = record_of(found).manifest["engine"]
+    assert engine == record_of(left).manifest["engine"]
+    assert (engine["name"], engine["bit_equal"]) == ("stacked", False)
+    assert record_of(found).trained_by == ("stacked", "a CPU")

@@ -163,3 +163,20 @@ def test_of_several_deciding_contrasts_the_order_in_the_file_does_not_matter():
     assert one.verdict == other.verdict == "contradicted" and one.looks == other.looks == 1
     both: tuple[Judged, Judged] = (three("every", less, twice_less), three("every", twice_less, less))
     assert both[0].estimate == pytest.approx(both[1].estimate)
+
+
+def test_runs_of_the_engine_stacked_and_of_the_pool_are_not_judged_together():
+    """Within a seed, and from one seed to the next; on one card all else is alike."""
+    item = pair()
+    card = {"device": "NVIDIA H200", "bit_equal": False}
+    pool, stacked = ({"engine": {"name": name, **card}} for name in ("pool", "stacked"))
+    records = of_new_rule(item)
+    for cell in item.cells:
+        records = changed(records, cell.cell_key, range(100, 109), **pool)
+    assert verdict(item, records) == ("holds", 9, [])
+    one_arm = changed(records, item.cells[0].cell_key, range(104, 105), **stacked)
+    assert verdict(item, one_arm)[1:] == (4, [104])
+    later = records
+    for cell in item.cells:
+        later = changed(later, cell.cell_key, range(104, 109), **stacked)
+    assert verdict(item, later)[1:] == (4, list(range(104, 109)))

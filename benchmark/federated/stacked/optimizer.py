@@ -97,13 +97,15 @@ class StackedOptimizer:
         torch._foreach_lerp_(kept["exp_avg"], gradients, 1 - beta_1)
         torch._foreach_mul_(kept["exp_avg_sq"], BETA_2)
         torch._foreach_addcmul_(kept["exp_avg_sq"], gradients, gradients, value=1 - BETA_2)
-        for weight, mean, square, step_M in zip(
-            weights, kept["exp_avg"], kept["exp_avg_sq"], kept["step"], strict=True
-        ):
-            size_M = rate_M / (1 - beta_1 ** step_M.double())
-            scale_M = (1 - BETA_2 ** step_M.double()).sqrt()
-            divisor = (square.sqrt() / per_job(scale_M.to(square.dtype), square)).add_(EPSILON)
-            weight.sub_(per_job(size_M.to(mean.dtype), mean) * mean / divisor)
+        means, steps_PM = kept["exp_avg"], torch.stack(kept["step"]).double()  # P parameters
+        sizes_PM = (rate_M / (1 - beta_1**steps_PM)).to(means[0].dtype)
+        scales_PM = (1 - BETA_2**steps_PM).sqrt().to(means[0].dtype)
+        divisors = torch._foreach_sqrt(kept["exp_avg_sq"])
+        torch._foreach_div_(divisors, [per_job(*pair) for pair in zip(scales_PM, means, strict=True)])
+        torch._foreach_add_(divisors, EPSILON)
+        changes = torch._foreach_mul(means, [per_job(*pair) for pair in zip(sizes_PM, means, strict=True)])
+        torch._foreach_div_(changes, divisors)
+        torch._foreach_sub_(weights, changes)
 
     def brought_back(self, index: int) -> dict[str, Weights]:
         """Return one job's momentum as `LocalModule.momentum_of` does, as views."""
