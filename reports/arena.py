@@ -25,8 +25,8 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.statistics import Summary, summary
 from reports.costs_and_curves import costs_of
+from reports.entries import end_entry, item_rows, mean_entry, method_of, notes_of
 from reports.formatting import cell_address, count, megabytes, percent, points, sentence, thousands
-from reports.paper_table import is_printed, item_rows, mean_entry, method_of, notes_of
 from reports.reported import KEPT, Reported
 from reports.tables import Column, Table, TableEntry, row_of, table_of
 
@@ -46,6 +46,10 @@ class Compared:
     @property
     def seen(self) -> Summary:
         return summary(self.values.values())
+
+    @property
+    def seen_at_bytes(self) -> Summary | None:
+        return summary(self.at_bytes) if self.at_bytes else None
 
     @property
     def costs(self) -> dict[str, float]:
@@ -78,11 +82,6 @@ class Arena:
         """Its mean less the best one's, a fraction. None for the best, for what is not ranked, and without seeds."""
         best = self.compared[0]
         return None if method is best or method.not_ranked or not self.seeds else method.seen.mean - best.seen.mean
-
-
-def is_arena(item: Item) -> bool:
-    """A table with methods as rows, and nothing published: what is compared is methods among each other."""
-    return "method" in item.rows and item.drawing is None and not is_printed(item)
 
 
 @functools.cache
@@ -169,11 +168,12 @@ def order_text(arena: Arena, n_wanted: int) -> str:
 
 def arena_tables(reported: Reported) -> list[Table]:
     """A table for each value of the setting that varies, with the data and the notes of all."""
-    rows, notes = arena_rows(reported), notes_of(reported)
-    return [_table(reported.item, arena, data=rows, notes=notes) for arena in arenas(reported)]
+    every, data, notes = arenas(reported), arena_rows(reported), notes_of(reported)
+    return [_table(reported.item, arena, data=data, notes=notes) for arena in every]
 
 
 def _table(item: Item, arena: Arena, **more: Any) -> Table:
+    remark = order_text(arena, item.seeds) + (" Last rows: bounds, not in the ranking." if arena.bounds else "")
     lengths = {len(run.rounds) for method in arena.compared for run in method.runs}
     heads = (
         Column(name="Method", left=True),
@@ -188,7 +188,13 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
         text, other = method_of(entry), entry.setting.get(arena.key, arena.value)
         return TableEntry(text=text if other == arena.value else f"{text} ({other})", href=href)
 
-    rows = []
+    apart = []
+    for section, results in (("apart", arena.apart), ("bounds", arena.bounds)):
+        apart += [((named(r.cell, cell_address(r)), end_entry(r), "", "", "", ""), section) for r in results]
+        waits = TableEntry(text="waits for trials", look="missing")
+        choices = [choice for choice in arena.waiting if (choice.role == "bound") == (section == "bounds")]
+        apart += [((named(choice), waits, "", "", "", ""), section) for choice in choices]
+    compared: list[tuple[tuple[TableEntry | str, ...], str]] = []
     for method in arena.compared:
         gap, costs = arena.to_best(method), method.costs
         seeds = [percent(value, 1) for _, value in sorted(method.values.items())]
@@ -199,17 +205,12 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
             named(method.result.cell, cell_address(method.result)),
             mean_entry(method.seen, detail=(" ".join(seeds),) if seeds[1:] else ()),
             TableEntry(text="best") if method is arena.compared[0] else to_best,
-            mean_entry(summary(method.at_bytes)) if method.at_bytes else "",
+            mean_entry(method.seen_at_bytes) if method.at_bytes else "",
             TableEntry(text=thousands(costs["steps"]), sort=costs["steps"]),
             TableEntry(text=megabytes(costs["bytes"]), sort=costs["bytes"]),
         )
-        rows.append(row_of(entries, "unranked" if method.not_ranked else "compared"))
-    for section, results in (("apart", arena.apart), ("bounds", arena.bounds)):
-        rows += [row_of((named(r.cell, cell_address(r)), _end(r), "", "", "", ""), section) for r in results]
-        waits = TableEntry(text="waits for trials", look="missing")
-        choices = [choice for choice in arena.waiting if (choice.role == "bound") == (section == "bounds")]
-        rows += [row_of((named(choice), waits, "", "", "", ""), section) for choice in choices]
-    remark = order_text(arena, item.seeds) + (" Last rows: bounds, not in the ranking." if arena.bounds else "")
+        compared.append((entries, "unranked" if method.not_ranked else "compared"))
+    rows = [row_of(entries, section) for entries, section in (*compared, *apart)]
     about = f"{item.name}, profile {item.profile}; test accuracy in percent"
     return table_of("table", f"{item.title}, {arena.title} ({about}). {remark}", heads, rows, title=arena.title, **more)
 
@@ -220,7 +221,7 @@ def compared_table(every: Sequence[Reported]) -> Table:
     for reported in (reported for reported in every if reported.paper == "arena"):
         group = reported.item.title.removeprefix("All methods ").removeprefix("on ").removeprefix("over ")
         for arena in arenas(reported):
-            entries = [(result, _end(result)) for result in (*arena.apart, *arena.bounds)]
+            entries = [(result, end_entry(result)) for result in (*arena.apart, *arena.bounds)]
             for method in arena.compared:
                 below = (f"n={len(method.values)}", *(["not ranked"] if method.not_ranked else []))
                 entries.append((method.result, mean_entry(method.seen, below=below)))
@@ -239,13 +240,6 @@ def compared_table(every: Sequence[Reported]) -> Table:
     return table_of("compared", caption, ("Method", *columns), rows)
 
 
-def _end(result: CellResult) -> TableEntry:
-    """Of what is not compared."""
-    if result.diverged or result.summary is None:
-        return TableEntry(text=result.counts, look=result.status)
-    return mean_entry(result.summary, below=(f"n={result.n}",))
-
-
 def arena_rows(reported: Reported) -> list[dict[str, Any]]:
     """A row a cell: the fields of every table's CSV, its mean over the common seeds, and costs of a whole run.
 
@@ -258,8 +252,8 @@ def arena_rows(reported: Reported) -> list[dict[str, Any]]:
         values: Sequence[float | None] = [None] * len(names)
         if row["label"] in compared:
             arena, method = compared[row["label"]]
-            seen = method.seen
-            at_bytes = summary(method.at_bytes).mean if method.at_bytes else None
-            values = (seen.mean, seen.std, seen.n, arena.to_best(method), at_bytes, *method.costs.values())
+            seen, at_bytes = method.seen, method.seen_at_bytes
+            bytes_mean = at_bytes.mean if at_bytes else None
+            values = (seen.mean, seen.std, seen.n, arena.to_best(method), bytes_mean, *method.costs.values())
         rows.append(row | dict(zip(names, values, strict=True)))
     return rows

@@ -16,11 +16,11 @@ from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import ACCURACY, CellResult, cell_result, seeds_awaited
 from reports.costs_and_curves import costs_of, series_of
+from reports.entries import SELECTED_ON_TEST, method_of, setting_text
 from reports.figures import Picture, canvas, looks, styled
 from reports.formatting import NONE, axis_title, is_fraction, megabytes, metric_name, number, shown, slug, thousands
 from reports.item_figures import DIVERSITY, curves, joins
 from reports.methods import exchange_table, method_page
-from reports.paper_table import SELECTED_ON_TEST, method_of, setting_text
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, remarks, started
 from reports.reported import KEPT, KEPT_ACCURACY, Places, Reported
 from reports.tables import Table, TableEntry, csv_of, table_of

@@ -83,8 +83,3 @@ def band_of(finished: pd.DataFrame) -> pd.DataFrame:
     mean = rows.mean(axis=1)
     half = rows.std(axis=1, ddof=1) * n.map(lambda number: t_factor(int(number)) if number >= INTERVAL_SEEDS else 0.0)
     return pd.DataFrame({"mean": mean, "low": mean - half, "high": mean + half, "n": n})
-
-
-def measured(runs: Iterable[RunRecord], metric: str) -> bool:
-    """Whether any round of any run has the metric."""
-    return any(metric in line for run in runs for line in run.rounds)

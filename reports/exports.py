@@ -8,14 +8,15 @@ from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
 from benchmark.records.versions import older_numerics
 from benchmark.verdicts.cell_results import Records
-from reports.arena import arena_rows, arena_tables, is_arena
+from reports.arena import arena_rows, arena_tables
 from reports.claims import rows_of
 from reports.claims_table import claim_values, claims_table
 from reports.costs_and_curves import CURVE_COLUMNS, curve_rows
+from reports.entries import entry_values, is_arena, metrics_of, notes_of
 from reports.figures import Picture
 from reports.formatting import WORDS, slug
 from reports.item_figures import drawn_metrics, item_picture
-from reports.paper_table import entry_values, item_tables, metrics_of, notes_of
+from reports.paper_table import item_tables
 from reports.reported import Reported
 from reports.sentences import sentence_values, sentences_of
 from reports.tables import Table, csv_of, files_of

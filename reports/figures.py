@@ -111,6 +111,7 @@ class Picture:
     """A drawn figure."""
 
     figure: Figure
+    caption: str = ""
 
     @property
     def data(self) -> list[dict[str, Any]]:

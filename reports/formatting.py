@@ -134,21 +134,3 @@ def slug(name: str) -> str:
 
 
 SYMBOLS = {"alpha": "\u03b1", "eta": "\u03b7", "gtrsim": "\u2273", "gg": "\u226b"}
-MARKDOWN = str.maketrans({c: "\\" + c for c in "\\|*_`[]"} | {"\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"})
-
-
-def markdown(text: str) -> str:
-    """Text that is safe in a cell of a Markdown table.
-
-    It ends neither the cell nor the line, and is neither a tag nor a link."""
-    return text.translate(MARKDOWN)
-
-
-def csv_safe(value: object) -> object:
-    """A CSV field that no spreadsheet takes for a formula: text that begins with = + - @ (or a control character that
-    spreadsheets skip) gets a leading apostrophe; numbers stay as they are, what is not a number (NaN) is empty."""
-    if not isinstance(value, str):
-        return None if value != value else value
-    if re.match(r"[=+\-@\t\r\n]", value) and not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", value):
-        return "'" + value
-    return value

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,10 +16,10 @@ from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.papers.table import clients_of
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
-from reports.costs_and_curves import Series, measured, series_of
+from reports.costs_and_curves import Series, series_of
+from reports.entries import method_of, setting_text
 from reports.figures import MUTED, Look, Picture, canvas, line_looks, plot, styled, titled
 from reports.formatting import WORDS, axis_title, is_fraction, metric_name
-from reports.paper_table import method_of, setting_text
 from reports.reported import KEPT, Reported
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
@@ -36,10 +37,14 @@ def item_picture(reported: Reported) -> Picture | None:
     item = reported.item
     drawing = item.drawing or Drawing(metrics=(ACCURACY, DIVERSITY))
     if drawing.kind == "class_counts":
-        return _class_counts(reported, drawing)
-    if not reported.runs:
-        return None
-    return _against(reported, drawing) if drawing.kind == "against" else _curves(reported, drawing)
+        picture = _class_counts(reported, drawing)
+    elif not reported.runs:
+        picture = None
+    elif drawing.kind == "against":
+        picture = _against(reported, drawing)
+    else:
+        picture = _curves(reported, drawing)
+    return picture and replace(picture, caption=caption_of(item))
 
 
 def caption_of(item: Item) -> str:
@@ -54,10 +59,11 @@ def drawn_metrics(reported: Reported) -> list[str]:
 
     Without that share accuracy does not say whether clients learn.
     """
-    item, runs = reported.item, reported.runs
+    item = reported.item
     metrics, more = (list(item.drawing.metrics), [KEPT]) if item.drawing else ([ACCURACY], [DIVERSITY, KEPT])
     if "method" not in item.rows:
-        metrics += [metric for metric in more if metric not in metrics and measured(runs, metric)]
+        measured = {metric for run in reported.runs for line in run.rounds for metric in line}
+        metrics += [metric for metric in more if metric not in metrics and metric in measured]
     return metrics
 
 
@@ -205,11 +211,12 @@ def _against(reported: Reported, drawing: Drawing) -> Picture | None:
                     line[x] = pd.Series(values, name=x, dtype=float) * (100.0 if is_fraction(metric) else 1.0)
     if not runs:
         return None
+    y_titles = {metric: axis_title(metric) for _, metric in runs}
     looks = line_looks((name for lines in runs.values() for name in lines), map(method_of, item.cells))
     figure, [axes] = canvas(1, len(runs), looks, width=3.2, height=2.4, gap=0.6, titles=any(t for t, _ in runs))
     for ax, ((title, metric), lines_of) in zip(axes, runs.items(), strict=True):
         _plot_against(ax, metric, lines_of, looks, drawing)
-        titled(ax, drawing.x, axis_title(metric), title, empty="not run", margins=(0.08, 0.1))
+        titled(ax, drawing.x, y_titles[metric], title, empty="not run", margins=(0.08, 0.1))
     return Picture(figure=figure)
 
 

@@ -16,8 +16,8 @@ from benchmark.papers.own import OWN
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.metrics import OF_OTHERS, is_private, is_smoothed, is_stateless
+from reports.entries import LABELS, mean_entry, method_of
 from reports.formatting import WORDS, cell_address, megabytes, sentence, slug
-from reports.paper_table import LABELS, mean_entry, method_of
 from reports.reported import Places, Reported
 from reports.tables import Table, TableEntry, row_of, table_of
 

@@ -14,14 +14,12 @@ from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import Bundle, check_bundle, noted, opened
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
-from reports.arena import is_arena
 from reports.claim_figures import claims_pictures
 from reports.claims import rows_of
+from reports.entries import is_arena, is_printed, mean_entry, method_of
 from reports.findings import SENTENCES, findings, kinds, shown_kinds, state_text
 from reports.formatting import NONE, cell_address, count, points, shown
-from reports.item_figures import caption_of
 from reports.methods import property_table
-from reports.paper_table import is_printed, mean_entry, method_of
 from reports.provenance import remarks, seeds_text
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data
@@ -157,7 +155,6 @@ def item_values(reported: Reported) -> dict[str, Any]:
         "pages": {label: cell_address(result) for label, result in reported.results.items()},
         "forests": claims_pictures(reported.judged),
         "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
-        "caption": caption_of(item),
         "n_runs": len(reported.runs),
     }
 

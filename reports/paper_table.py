@@ -5,32 +5,20 @@ two entries fall on one place, or there are too many columns to read, the table 
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmark.papers.item import Cell, Item, ItemEntry
 from benchmark.papers.table import WORDS as PRINTED_WORDS
-from benchmark.records.versions import numerics_caveat
 from benchmark.verdicts.cell_results import ACCURACY
-from benchmark.verdicts.statistics import Summary
-from reports.formatting import WORDS, axis_title, cell_address, is_fraction, number, points, shown, unit_of
+from reports.entries import item_rows, mean_entry, metrics_of, notes_of, setting_text
+from reports.formatting import axis_title, cell_address, is_fraction, number, points, shown
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.tables import Column, Row, Table, TableEntry, table_of
 
 LADDER = "Ladder: what each step adds"  # rungs of ours, which show where a difference comes from
-SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
 WIDEST = 8  # columns of one metric side by side; a list reads better than a wider table
-LABELS = WORDS["labels"]
-
-
-def method_of(entry: ItemEntry) -> str:
-    return str(entry.setting.get("method", entry.label))
-
-
-def metrics_of(item: Item) -> tuple[str, ...]:
-    """What the table has a block of columns for: the item's metrics, and those that its figure draws."""
-    return tuple(dict.fromkeys((*item.metrics, *(item.drawing.metrics if item.drawing else ()))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,16 +49,6 @@ def grid(item: Item, entries: Sequence[ItemEntry]) -> Grid | None:
         column[row] = entry
     corner = ", ".join(key for key in keys if key not in constant)
     return Grid(columns=columns, corner=corner, constant=setting_text(constant)) if columns else None
-
-
-def setting_text(setting: Mapping[str, object], keys: Iterable[str] | None = None) -> str:
-    """ "full, C = 47, mixup = yes": words speak for themselves, numbers need their symbol, and so do yes and no.
-
-    `keys`: what alone is told; default all.
-    """
-    setting = setting if keys is None else {key: setting[key] for key in keys if key in setting}
-    alone = {key for key, value in setting.items() if isinstance(value, str) and value not in ("yes", "no")}
-    return ", ".join(str(value) if key in alone else f"{key} = {value}" for key, value in setting.items())
 
 
 def item_tables(reported: Reported, widest: int = WIDEST, metrics: Sequence[str] = ()) -> list[Table]:
@@ -114,11 +92,6 @@ def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str 
     shared = f"; all rows: {layout.constant}" if layout.constant else ""
     caption = f"{title or item.title} ({item.name}, profile {item.profile}{what}{grey}{shared})"
     return table_of("table", caption, (layout.corner or "setting", *columns), rows, title=title, **more)
-
-
-def is_printed(item: Item) -> bool:
-    """Whether any of its numbers stands in a paper."""
-    return any(entry.published for entry in (*item.cells, *item.shown))
 
 
 def _measured(reported: Reported, layout: Grid, metrics: Sequence[str]) -> dict[Column, dict[str, TableEntry]]:
@@ -248,14 +221,6 @@ def ours_entry(reported: Reported, label: str, metric: str) -> TableEntry:
     return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href)
 
 
-def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> TableEntry:
-    """Mean and standard deviation over seeds, a dash without a run. `more`: the entry's other fields."""
-    if seen is None:
-        return TableEntry(**more)
-    spread = "" if seen.std is None else f"±{shown(metric, seen.std)}"
-    return TableEntry(text=shown(metric, seen.mean), spread=spread, sort=seen.mean, **more)
-
-
 def _computed(layout: Grid) -> dict[Column, dict[str, TableEntry]]:
     """Columns that need no run: parameters, bytes. One for all where no row has two values of it."""
     columns: dict[Column, dict[str, TableEntry]] = {}
@@ -275,100 +240,3 @@ def _plain(value: float | str) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if float(value).is_integer() else number(float(value))
-
-
-def item_rows(reported: Reported) -> list[dict[str, Any]]:
-    """The numbers behind the table, a row for each entry and metric.
-
-    All are in the unit that the row names: fractions, not percent, also what the paper prints."""
-    item, rows = reported.item, []
-    for metric in metrics_of(item):
-        rows += [entry_values(reported, entry, metric) for entry in (*item.cells, *item.shown)]
-    for choice in item.choices:
-        known = {"item": item.name, "profile": item.profile, **choice.setting, "label": choice.label}
-        rows.append({**known, "role": choice.role, "status": "waits for trials", "note": choice.note})
-    return rows
-
-
-def entry_values(reported: Reported, entry: ItemEntry, metric: str) -> dict[str, Any]:
-    """One row of `item_rows`."""
-    item, result = reported.item, reported.of(metric).get(entry.label)
-    unit = "fraction" if is_fraction(metric) else unit_of(metric)
-    scale = 0.01 if is_fraction(metric) else 1.0
-    printed = entry.published.get(metric)
-    seen = result.summary if result else None
-    agreed = reported.agreements.get(entry.label) if metric == ACCURACY else None
-    low, high = (seen.interval if seen else None) or (None, None)
-    return {
-        "item": item.name,
-        "profile": item.profile,
-        **entry.setting,
-        "label": entry.label,
-        "role": entry.role if isinstance(entry, Cell) else "shown",
-        "cell_key": entry.cell_key if isinstance(entry, Cell) else None,
-        "metric": metric,
-        "unit": unit or "none",
-        "published": round(printed.value * scale, 10) if printed else None,
-        "published_spread": round(printed.spread * scale, 10) if printed and printed.spread is not None else None,
-        "published_runs": printed.runs if printed else None,
-        "published_setting": setting_text(entry.printed_at) if printed else None,
-        "published_metric": (printed.metric or metric) if printed else None,
-        "mean": seen.mean if seen else None,
-        "std": seen.std if seen else None,
-        "interval_low": low,
-        "interval_high": high,
-        "n": result.n if result else None,
-        "n_wanted": result.n_wanted if result else None,
-        "n_diverged": len(result.diverged) if result else None,
-        "status": result.status if result else "shown",
-        "difference": agreed.difference if agreed else None,
-        "agreement": agreed.text if agreed else None,
-        **entry.computed,
-        "note": entry.note,
-        "selection": SELECTED_ON_TEST if result and result.selected_on_test else "",
-    }
-
-
-def notes_of(reported: Reported) -> tuple[str, ...]:
-    """The item's notes, and what has to be said of its values: the cells' own notes, who has labels where cells
-    differ in it, which values test data chose, and what waits for trials."""
-    item, results = reported.item, reported.of(reported.item.metrics[0]).values()
-    chosen = [result.cell.label for result in results if result.selected_on_test]
-    where = "" if len(chosen) == sum(result.n > 0 for result in results) else f" ({', '.join(chosen)})"
-    waiting = ", ".join(choice.label for choice in item.choices)
-    return (
-        *item.notes,
-        *_own_notes(item),
-        *_who_has_labels(item),
-        *([f"{SELECTED_ON_TEST}{where}"] if chosen else []),
-        *([f"waits for trials: {waiting}"] if waiting else []),
-        *filter(None, [numerics_caveat(reported.runs)]),
-    )
-
-
-def _own_notes(item: Item) -> list[str]:
-    """Each remark of the entries' notes once, with the entries that have it."""
-    labels_of: dict[str, list[str]] = {}
-    entries: list[ItemEntry] = [*item.cells, *item.shown, *item.choices]
-    for entry in entries:
-        for remark in filter(None, entry.note.split("; ")):
-            labels_of.setdefault(remark, []).append(entry.label)
-    return [
-        f"{', '.join(labels[:4])}{' and others' if labels[4:] else ''}: {note}" for note, labels in labels_of.items()
-    ]
-
-
-def _who_has_labels(item: Item) -> list[str]:
-    """Where methods of the table differ in it: without it numbers compare unfairly. Nothing where a method has it in
-    several ways, which then are the table's own rows or columns."""
-    holders: dict[str, dict[str, None]] = {}
-    for cell in item.cells:
-        if cell.role in ("published", "own", "control", "quoted"):
-            holders.setdefault(cell.experiment.data.label_setting, {})[method_of(cell)] = None
-    methods = [name for names in holders.values() for name in names]
-    if len(holders) < 2 or len(set(methods)) < len(methods):
-        return []
-    least, *_ = sorted(holders, key=lambda setting: len(holders[setting]))
-    names = ", ".join(list(holders[least])[:6])
-    rest = " or ".join(LABELS.get(setting, setting) for setting in holders if setting != least)
-    return [f"{names}: {LABELS.get(least, least)}; otherwise {rest}"]

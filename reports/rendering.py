@@ -20,13 +20,14 @@ from benchmark import __version__
 from benchmark.verdicts.judge import share_text
 from benchmark.verdicts.statistics import paired, summary
 from reports import formatting
-from reports.paper_table import LABELS, mean_entry
+from reports.entries import LABELS, mean_entry
 from reports.reported import Reported
+from reports.tables import markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
 CITATION = Path(__file__).parents[1] / "CITATION.cff"  # only in a checkout
 MARKS = formatting.WORDS["verdicts"]
-FILTERS = (formatting.sentence, formatting.slug, formatting.plain_quote, formatting.markdown, share_text, shlex.quote)
+FILTERS = (formatting.sentence, formatting.slug, formatting.plain_quote, markdown, share_text, shlex.quote)
 PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")  # what is not Markdown is text
 NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
 
@@ -34,6 +35,11 @@ NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
 def render(template: str, **values: Any) -> str:
     """The template with these values; only HTML is escaped. A page takes `root`, its way to the site's root: "../"."""
     return _environment().get_template(template).render(**values).rstrip() + "\n"
+
+
+def page_file(path: str, template: str, **values: Any) -> dict[str, bytes]:
+    """A page of the site by its path from the site's root."""
+    return {path: render(template, root="../" * path.count("/"), **values).encode(errors="backslashreplace")}
 
 
 @functools.cache

@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from benchmark.papers.item import Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.cell_results import ACCURACY, CellResult, Records, cell_result, collapsed, counted
+from benchmark.verdicts.cell_results import ACCURACY, CellResult, Records, cell_result, counted
+from benchmark.verdicts.collapse import collapsed_cells
 from benchmark.verdicts.judge import Judged, judge
 from reports.formatting import item_page
 
@@ -61,7 +62,7 @@ class Reported:
 
     @functools.cached_property
     def _collapsed(self) -> frozenset[str]:
-        return collapsed(self.item, self.records)
+        return collapsed_cells(self.item, self.records)
 
     @functools.cached_property
     def agreements(self) -> dict[str, Agreement]:

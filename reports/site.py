@@ -41,7 +41,7 @@ from reports.pages import bundles, front_values, item_values, paper_values
 from reports.provenance import made_from
 from reports.records_page import records_values
 from reports.released import released_table
-from reports.rendering import TEMPLATES, article, departures, render
+from reports.rendering import TEMPLATES, article, departures, page_file, render
 from reports.reported import PAPERS, Places, Reported, connect
 from reports.ssfl_analysis import page as ssfl_analysis
 from reports.tables import csv_of
@@ -86,19 +86,19 @@ def build(
     site |= {f"tune/{slug(name)}.json": content for name, (_, content) in tuned.items()}
     sent, refused = bundles(results / SUBMITTED) if results else ([], [])
     if sent:
-        site |= _page("submitted/index.html", "submitted.html", bundles=sent)
+        site |= page_file("submitted/index.html", "submitted.html", bundles=sent)
         site |= {f"submitted/{values['name']}": values["bundle"].content for values in sent}
     places = places_of(every)
     site |= _methods(every, places)
-    site |= _page("findings.html", "findings.html", written=article(findings_page(every, links=True)))
-    site |= _page("released.html", "released.html", parts=released_table(every))
-    site |= _page("glossary.html", "glossary.html")
+    site |= page_file("findings.html", "findings.html", written=article(findings_page(every, links=True)))
+    site |= page_file("released.html", "released.html", parts=released_table(every))
+    site |= page_file("glossary.html", "glossary.html")
     beside = records_values(results)
-    site |= _page("records.html", "records.html", **beside)
+    site |= page_file("records.html", "records.html", **beside)
     speed = HERE / "performance.md"
     written = article(with_cards(speed.read_text(), results)) if speed.is_file() else ""
-    site |= _page("performance.html", "performance.html", written=written)
-    site |= _page(
+    site |= page_file("performance.html", "performance.html", written=written)
+    site |= page_file(
         "index.html",
         "index.html",
         **front_values(every),
@@ -144,16 +144,12 @@ def _distinct(results: Sequence[tuple[Item, Records]]) -> list[Reported]:
     return list(connect([Reported(item, records) for item, records in first.values()]))
 
 
-def _page(path: str, template: str, **values: Any) -> Files:
-    return {path: render(template, root="../" * path.count("/"), **values).encode(errors="backslashreplace")}
-
-
 def _item(reported: Reported) -> Files:
     """The item's page and files."""
     folder = reported.page.removesuffix("index.html")
     shown = shown_of(reported)
     files = {folder + name: content for name, content in item_files(reported, **shown).items()}
-    return files | _page(reported.page, "item.html", **item_values(reported), **shown)
+    return files | page_file(reported.page, "item.html", **item_values(reported), **shown)
 
 
 def _cell(cell: Cell, places: Places) -> Files:
@@ -162,7 +158,7 @@ def _cell(cell: Cell, places: Places) -> Files:
     files = {cell_page(cell, "json"): config_json(cell, runs)}
     if runs:
         files[cell_page(cell, "csv.gz")] = rounds_csv(runs)
-        files |= _page(cell_page(cell), "cell.html", **cell_values(places))
+        files |= page_file(cell_page(cell), "cell.html", **cell_values(places))
     return files
 
 
@@ -170,7 +166,7 @@ def _paper(name: str, mine: Sequence[Reported]) -> Files:
     """Its page, its departures, and its own analysis."""
     folder, files = slug(name), Files()
     if analysis := ssfl_analysis(mine) if name == "ssfl" else None:
-        files |= _page(f"{folder}/explained/index.html", "analysis.html", paper=name, **analysis)
+        files |= page_file(f"{folder}/explained/index.html", "analysis.html", paper=name, **analysis)
         for section in analysis["sections"]:
             for table in section["tables"]:
                 if len(table.data):
@@ -178,21 +174,21 @@ def _paper(name: str, mine: Sequence[Reported]) -> Files:
                     files[path] = csv_of(table.data)
     values = paper_values(name, mine)
     made = made_from(run for reported in mine for run in reported.runs)
-    files |= _page(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)
+    files |= page_file(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)
     if name == OWN:  # a user's items depart from nothing
         return files
     source = HERE / folder / "departures.md"
     text = departures(source.read_text(), mine) if source.is_file() else None
     short = values["about"]["short"] if values["about"] else name
-    return files | _page(f"{folder}/departures.html", "departures.html", paper=name, short=short, article=text)
+    return files | page_file(f"{folder}/departures.html", "departures.html", paper=name, short=short, article=text)
 
 
 def _methods(every: Sequence[Reported], places: Mapping[str, Places]) -> Files:
     methods = by_kind(places.values())
-    files = _page("methods/index.html", "methods.html", methods=methods_table(methods))
-    files |= _page("compare.html", "compare.html", compared=compared_table(every))
+    files = page_file("methods/index.html", "methods.html", methods=methods_table(methods))
+    files |= page_file("compare.html", "compare.html", compared=compared_table(every))
     for kind, cells in methods.items():
-        files |= _page(method_page(kind), "method.html", **method_values(kind, cells))
+        files |= page_file(method_page(kind), "method.html", **method_values(kind, cells))
     return files
 
 

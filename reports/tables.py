@@ -6,12 +6,15 @@ is what CSV writes.
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from reports.formatting import NONE, csv_safe, markdown
+from reports.formatting import NONE
+
+MARKDOWN = str.maketrans({c: "\\" + c for c in "\\|*_`[]"} | {"\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +111,23 @@ def table_of(
     )
     made = (row if isinstance(row, Row) else row_of(row) for row in rows)
     return Table(name=name, caption=caption, columns=tuple(columns), rows=tuple(made), **more)
+
+
+def markdown(text: str) -> str:
+    """Text that is safe in a cell of a Markdown table.
+
+    It ends neither the cell nor the line, and is neither a tag nor a link."""
+    return text.translate(MARKDOWN)
+
+
+def csv_safe(value: object) -> object:
+    """A CSV field that no spreadsheet takes for a formula: text that begins with = + - @ (or a control character that
+    spreadsheets skip) gets a leading apostrophe; numbers stay as they are, what is not a number (NaN) is empty."""
+    if not isinstance(value, str):
+        return None if value != value else value
+    if re.match(r"[=+\-@\t\r\n]", value) and not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", value):
+        return "'" + value
+    return value
 
 
 def csv_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> bytes:

@@ -14,10 +14,11 @@ from rich.text import Text
 from benchmark.papers.item import Item
 from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.open_claims import looks_in_words, looks_of
-from reports.arena import arena_tables, is_arena
+from reports.arena import arena_tables
 from reports.claims import ClaimRow, rows_of
+from reports.entries import is_arena, metrics_of, notes_of
 from reports.formatting import NONE, count
-from reports.paper_table import item_tables, metrics_of, notes_of
+from reports.paper_table import item_tables
 from reports.reported import Reported
 from reports.tables import Table
 

@@ -1,21 +1,28 @@
-"""The workers of a launch on this machine: processes of one thread each, on the cores or on given devices."""
+"""The workers of a launch on this machine: processes on the cores or on given devices, each with one run at a time.
+
+With `together`, a process trains several runs of one cell at a time, whose jobs train as one.
+"""
 
 import contextlib
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import Experiment
 from benchmark.federated.processes import CPU, end_with_parent, process_context
 from sweeps.launcher import RunDied, RunFailed, named
+
+if TYPE_CHECKING:  # loads torch
+    from benchmark.federated.stacked.together import Seat
 
 SECONDS_TO_SAVE = 45.0  # from the request to stop until a process is killed: all of them end within a minute
 SECONDS_TO_END = 0.5  # of a killed fork server: until then it passes for alive, and a new one is not started
@@ -23,30 +30,59 @@ SECONDS_TO_END = 0.5  # of a killed fork server: until then it passes for alive,
 
 @dataclass(kw_only=True)
 class _Worker:
-    """A process that trains one run after another."""
+    """A process that trains one run after another, or some runs after others."""
 
     device: str
     process: BaseProcess
-    pipe: Connection  # takes runs, and gives the error of each, or None; closed where the process dies
-    run: Experiment | None = None
+    pipe: Connection  # takes lists of runs; gives the place and the error, or None, of each; closed if the process dies
+    runs: dict[int, Experiment] = field(default_factory=dict)  # by place in the list; those that have not ended
 
 
 class LocalWorkers:
-    """Up to `size` processes, started when there is work for them, and shared evenly among `devices`."""
+    """Up to `processes` processes, started when there is work for them, and shared evenly among `devices`.
 
-    def __init__(self, size: int, results: Path, devices: Sequence[str] = (CPU,)) -> None:
-        self.size, self._results, self._devices = size, results, tuple(devices)
+    `together`: runs of one cell that a process trains at a time, with the stacked engine; None: one, with the pool's.
+    """
+
+    def __init__(
+        self, processes: int, results: Path, devices: Sequence[str] = (CPU,), together: int | None = None
+    ) -> None:
+        self.size = processes * (together or 1)
+        self._processes, self._results, self._devices = processes, results, tuple(devices)
+        self._together = together
+        self._gathered: list[Experiment] = []  # runs that wait for a process; only with `together`
+        self._apart = set[Experiment]()  # were in a process that died: another one may have ended it
         self._workers: list[_Worker] = []
         self._until: float | None = None  # when processes that were asked to stop are killed
 
     def start(self, run: Experiment) -> None:
-        idle = [worker for worker in self._workers if worker.run is None]
+        if self._together is None:
+            self._send([run])
+        else:
+            self._gathered.append(run)  # `ended` is called once all others are here, too
+
+    def _send(self, runs: Sequence[Experiment]) -> None:
+        """Let a process train these runs. Raises RunDied."""
+        idle = [worker for worker in self._workers if not worker.runs]
         worker = idle[0] if idle else self._new_worker()
-        worker.run = run
+        worker.runs = dict(enumerate(runs))
         try:
-            worker.pipe.send(run)
+            worker.pipe.send(runs)
         except OSError:
             raise self._death_of(worker) from None
+
+    def _hand_out(self) -> Iterator[tuple[Experiment, FsslError]]:
+        """Give runs that were gathered to idle processes, to each those of one cell. Yield those that cannot start."""
+        while self._gathered and sum(bool(worker.runs) for worker in self._workers) < self._processes:
+            first = self._gathered[0]
+            alike = [run for run in self._gathered if run.cell_key == first.cell_key and run not in self._apart]
+            runs = [first] if first in self._apart else alike[: self._together]
+            self._gathered = [run for run in self._gathered if run not in runs]
+            try:
+                self._send(runs)
+            except RunDied as death:
+                for run in runs:
+                    yield run, death
 
     def _new_worker(self) -> _Worker:
         """Raises RunDied."""
@@ -54,7 +90,7 @@ class LocalWorkers:
         device = min(self._devices, key=lambda device: taken.count(device) / self._devices.count(device))
         with process_context(fresh=device != CPU) as context:
             pipe, end_of_worker = context.Pipe()
-            process = context.Process(target=_work, args=(end_of_worker, self._results, device))
+            process = context.Process(target=_work, args=(end_of_worker, self._results, device, self._together))
             try:
                 process.start()
             except (OSError, EOFError) as error:  # no memory for it, or the server that forks it was killed
@@ -67,16 +103,19 @@ class LocalWorkers:
         return worker
 
     def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
-        pipes = {worker.pipe: worker for worker in self._workers if worker.run is not None}
+        yield from self._hand_out()
+        pipes = {worker.pipe: worker for worker in self._workers if worker.runs}
         for pipe in wait(list(pipes), timeout):
             worker = pipes[pipe]  # type: ignore[index]
-            assert worker.run is not None
-            run, worker.run = worker.run, None
             try:
-                error = worker.pipe.recv()
+                place, error = worker.pipe.recv()
             except (EOFError, OSError):
-                error = self._death_of(worker)
-            yield run, error
+                death = self._death_of(worker)
+                self._apart.update(worker.runs.values())
+                for run in worker.runs.values():
+                    yield run, death
+            else:
+                yield worker.runs.pop(place), error
 
     def _death_of(self, worker: _Worker) -> RunDied:
         self._workers.remove(worker)
@@ -110,23 +149,53 @@ def _in_words(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _work(pipe: Connection, results: Path, device: str) -> None:
+def _work(pipe: Connection, results: Path, device: str, together: int | None) -> None:
     """The whole life of a worker process."""
     end_with_parent(signal.SIGTERM)  # stops its run
     with contextlib.suppress(EOFError, OSError):  # the launch is over, or was killed
         while True:
-            pipe.send(attempt(pipe.recv(), results, device))
+            runs = pipe.recv()
+            if together is None:
+                pipe.send((0, attempt(runs[0], results, device)))
+            else:
+                attempt_together(runs, results, device, lambda place, error: pipe.send((place, error)))
 
 
-def attempt(experiment: Experiment, results: Path, device: str) -> FsslError | None:
-    """Train a run in this process. Returns the error with which it ended; None where its record is written."""
+def attempt_together(
+    runs: Sequence[Experiment], results: Path, device: str, tell: Callable[[int, FsslError | None], object]
+) -> None:
+    """Train runs of one cell in this process, as one. `tell` is given the place and the error of each when it ends.
+
+    SIGTERM stops all of them at their last finished round.
+    """
+    from benchmark.federated.stacked.together import Together
+    from benchmark.federated.stopping import StopOnSignal
+    from benchmark.records.cpu_clock import CpuClock
+
+    def work(place: int, seat: "Seat") -> None:
+        tell(place, attempt(runs[place], results, device, seat))
+
+    with StopOnSignal(at_once=False).listening():
+        works = [partial(work, place) for place in range(len(runs))]
+        for ended in Together(lap=CpuClock().lap).play(works):
+            if ended is not None:  # the launch is over: nobody takes the answers
+                raise ended
+
+
+def attempt(experiment: Experiment, results: Path, device: str, seat: "Seat | None" = None) -> FsslError | None:
+    """Train a run in this process. Returns the error with which it ended; None where its record is written.
+
+    `seat`: of a run that trains together with others of its cell.
+    """
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run
     from benchmark.verdicts.families import begun_under
 
     engine = EngineOptions(engine="pool", workers=1, devices=(device,))
+    if seat is not None:
+        engine = EngineOptions(engine="stacked", devices=(device,))
     try:
-        run(experiment, results, engine=engine, begun_under=partial(begun_under, experiment, results))
+        run(experiment, results, engine=engine, begun_under=partial(begun_under, experiment, results), seat=seat)
     except (ConfigError, DataError) as error:
         return type(error)(f"{named(experiment)}: {error}")
     except FsslError as error:

@@ -26,13 +26,18 @@ NO_UNITS = "no AMX or AVX-512 for bf16: stay with fp32"
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
-    """It has no options of its own."""
+    command.add_argument(
+        "--method",
+        metavar="MODULE:CLASS",
+        help="a method of your own: say whether the jobs of a round can train together on a GPU",
+    )
 
 
 def run_command(options: argparse.Namespace) -> int:
     """Checks versions, device, data and the results folder. Lines with !! say what to do."""
     code = 0
-    for check in (versions, device, data, results):
+    checks = (versions, device, data, results, *([stacking] if options.method else []))
+    for check in checks:
         try:
             print(f"ok  {check.__name__}: {check(options)}")
         except FsslError as problem:
@@ -97,3 +102,19 @@ def results(options: argparse.Namespace) -> str:
         reason = f"{folder} cannot be written ({error.strerror})"
         raise FsslError(f"{reason}; name a folder of yours by --results or $FSSL_RESULTS") from error
     return f"{folder} can be written"
+
+
+def stacking(options: argparse.Namespace) -> str:
+    """Take a step of each kind of job of the method on a small network, alone and together. No data set is needed."""
+    from benchmark.cli.run import resolve
+    from sweeps.stacking import kinds_of
+
+    small = ("--data=digits", "--model.network=tiny_cnn", "--model.norm_groups=4", "--federation.K=4")
+    reasons = kinds_of(resolve(None, [f"--method={options.method}", *small, "--federation.C=4", "--federation.T=2"]))
+    alone = [f"{kind} ({reason})" for kind, reason in reasons.items() if reason]
+    if alone:
+        raise FsslError(
+            f"{options.method}: on a GPU these jobs train one at a time: {', '.join(alone)}; "
+            "benchmark/methods/README.md says how to write a loss whose jobs train together"
+        )
+    return f"the jobs of {options.method} train together on a GPU ({', '.join(reasons)})"

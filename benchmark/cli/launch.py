@@ -35,6 +35,13 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     )
     add_devices(command, "runs side by side (default: auto, all CUDA devices)")
     command.add_argument(
+        "--together",
+        type=number(1),
+        metavar="N",
+        help="train up to N seeds of a cell in one process, their jobs as one (engine stacked): fast for small "
+        "networks on a GPU (default: a process for each run)",
+    )
+    command.add_argument(
         "--address",
         help="of a Ray cluster: HOST:PORT, or auto for the one that this machine belongs to (default: $RAY_ADDRESS, "
         "else a cluster on this machine for the time of the command)",
@@ -47,7 +54,7 @@ def add_launch(command: argparse.ArgumentParser) -> None:
 
 def check_launch(options: argparse.Namespace) -> None:
     """Raise ConfigError for options that exclude each other; replace `options.devices` by names, or None for auto."""
-    other_launchers = {"local": ("address", "cpus_per_run", "gpus_per_run"), "ray": ("devices",)}
+    other_launchers = {"local": ("address", "cpus_per_run", "gpus_per_run"), "ray": ("devices", "together")}
     for name in other_launchers[options.launcher]:
         if getattr(options, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')}: not with --launcher {options.launcher}")
@@ -66,6 +73,8 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     done = len(planned.runs) - len(planned.missing)
     later = f", {len(planned.waiting)} more when the trials among them are done" if planned.waiting else ""
     started = time.monotonic()
+    if options.together:
+        runs = by_cell(runs)
     with workers_for(options, runs) as workers:
         size = min(workers.size, len(runs))
         console.print(f"{escape(title)}: {len(runs)} runs to train, {done} done, {size} side by side{later}")
@@ -76,13 +85,23 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     console.print(f"trained {end.trained} runs{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
 
 
+def by_cell(runs: Sequence[Experiment]) -> list[Experiment]:
+    """Return the runs with all seeds of a cell one after another; cells are in the order of their first run."""
+    cells: dict[str, list[Experiment]] = {}
+    for run in runs:
+        cells.setdefault(run.cell_key, []).append(run)
+    return [run for cell in cells.values() for run in cell]
+
+
 @contextlib.contextmanager
 def workers_for(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iterator[Workers]:
     """Workers for these runs: processes of this machine, or a Ray cluster."""
     if options.launcher == "local":
         devices = options.devices or auto_devices(runs)
         at_a_time = usable_cores() if options.jobs is None and devices == (CPU,) else (options.jobs or 1) * len(devices)
-        yield LocalWorkers(min(at_a_time, len(runs)), options.results, devices)
+        together = options.together
+        processes = min(at_a_time, len(runs) if together is None else -(-len(runs) // together))
+        yield LocalWorkers(processes, options.results, devices, together)
         return
     from sweeps.ray_launcher import LOCAL, RayWorkers, joined
 

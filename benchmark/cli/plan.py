@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.filesize import decimal
@@ -18,6 +18,7 @@ from sweeps.cost import Cost, cost_of, count
 from sweeps.deciding import gaps_of, words_on_seeds
 from sweeps.h200 import OnH200, on_h200
 from sweeps.plan import Plan, plan
+from sweeps.stacking import one_at_a_time
 from sweeps.status import in_words
 
 MANY = 100  # runs: counting more takes so long that it is said
@@ -31,6 +32,11 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print one JSON object an item (and one for all of several), nothing else"
     )
     command.add_argument("--all", action="store_true", help="also count runs that are done already")
+    command.add_argument(
+        "--stacked",
+        action="store_true",
+        help="also say which kinds of job a GPU would train one at a time, and why (default: only on a CUDA device)",
+    )
     shared_options.add_reference(command)
 
 
@@ -71,6 +77,9 @@ def run_command(options: argparse.Namespace) -> None:
             "gaps": gaps,
         }
         counted["notes"] = [*counted["notes"], *_on_seeds(part, options)]
+        if options.stacked or devices[0] != CPU:
+            counted["one_at_a_time"] = one_at_a_time(runs)
+            counted["notes"] += _in_words(counted["one_at_a_time"])
         if options.json:
             print(json.dumps(counted))
         else:
@@ -88,6 +97,13 @@ def _on_seeds(part: Plan, options: argparse.Namespace) -> list[str]:
         for item in part.items
         for text in words_on_seeds(item, part, options.seeds)
     ]
+
+
+def _in_words(reasons: Mapping[str, str]) -> list[str]:
+    """Say which kinds of job train one at a time on a GPU."""
+    if not reasons:
+        return ["the jobs of a round train together on a GPU"]
+    return [f"{kind}: its jobs train one at a time on a GPU ({reason})" for kind, reason in reasons.items()]
 
 
 def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:

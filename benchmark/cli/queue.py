@@ -106,6 +106,8 @@ def _check(options: argparse.Namespace) -> None:
         default = None if name == "with_reference" else options.parser.get_default(name)
         if getattr(options, name) != default:
             raise ConfigError(f"--{name.replace('_', '-')}: the queue file names all its runs; leave the option out")
+    if options.together is not None:
+        raise ConfigError("--together: the queue trains cell by cell, not seed by seed; leave the option out")
     if options.launcher != "local":
         raise ConfigError(f"--launcher {options.launcher}: one machine trains the queue; leave the option out")
 

@@ -14,6 +14,7 @@ from benchmark.federated.jobs import JobRunner, keeper_of
 from benchmark.federated.process_pool import ProcessPool, settings_of
 from benchmark.federated.processes import CPU, usable_cores
 from benchmark.federated.stacked.engine import StackedEngine
+from benchmark.federated.stacked.together import Seat
 from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
@@ -92,13 +93,13 @@ class EngineOptions:
         return self.threads == 1 and self.workers is None and CPU not in self.devices_of(experiment)
 
     def processes(self, experiment: Experiment) -> int:
-        """The number of processes of the pool, where a single one is this process; 0 for the reference engine.
+        """The number of processes of the pool, where a single one is this process; 0 for the other engines.
 
         There are no more than a round has jobs (C and the server's), and with "auto" on the CPU only one where starting
         others costs more time than it saves.
         """
         devices, federation = self.devices_of(experiment), experiment.federation
-        if self.engine == "reference" or self.threads != 1:
+        if self.engine in ("reference", "stacked") or self.threads != 1:
             return 0
         few = federation.C == 1 or federation.rounds * federation.C * federation.T < WORTH_WORKERS
         if self.engine == "auto" and few and CPU in devices:
@@ -155,11 +156,16 @@ class ReferenceEngine:
 Engine: TypeAlias = ReferenceEngine | ProcessPool | StackedEngine
 
 
-def build_engine(options: EngineOptions, environment: Environment) -> Engine:
-    """The engine that the options choose. Sets the threads of this process."""
+def build_engine(options: EngineOptions, environment: Environment, seat: Seat | None = None) -> Engine:
+    """The engine that the options choose. Sets the threads of this process.
+
+    `seat`: of a run among others that train together; it counts if the engine is the stacked one.
+    """
     torch.set_num_threads(options.threads)
     devices = options.devices_of(environment.experiment)
     if options.is_stacked(environment.experiment):
+        if seat is not None:
+            return seat.engine(environment, devices[0])
         return StackedEngine(environment, devices[0])
     processes = options.processes(environment.experiment)
     if processes > 1:

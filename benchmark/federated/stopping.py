@@ -8,6 +8,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -43,19 +44,26 @@ def check() -> None:
 
 
 class StopOnSignal(pl.Callback):
-    """Listens to signals. Until training begins, one raises Preempted at once; from then on it sets the flag."""
+    """Listens to signals. Until training begins, one raises Preempted at once; from then on it sets the flag.
 
-    def __init__(self) -> None:
-        self._training = False
+    `at_once=False`: it sets the flag from the start, for a main thread whose other threads train.
+    """
+
+    def __init__(self, *, at_once: bool = True) -> None:
+        self._training = not at_once
         self._before: dict[signal.Signals, object] = {}
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """From here on signals count. They reach the main thread only: in another one this does nothing.
+        """From here on signals count. They reach the main thread only: in another one this does nothing, and the flag
+        is the main thread's to set and to take back.
 
         A signal that is ignored (Ctrl-C in a process whose parent passes it on) stays so.
         """
         global _received
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         _received = None
         numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
         try:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")  # a second
@@ -63,6 +63,12 @@ def _children(pid: int) -> Iterator[int]:
     for path in glob.glob(f"{PROC}/{pid}/task/*/children"):
         with suppress(OSError):  # the thread has ended
             yield from map(int, Path(path).read_text().split())
+
+
+class Clock(Protocol):
+    """Says how many CPU seconds a run took since it was read last."""
+
+    def lap(self) -> float: ...
 
 
 class CpuClock:

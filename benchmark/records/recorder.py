@@ -23,7 +23,7 @@ from benchmark.files import json_bytes, put_once, remove_temporaries, replacing,
 from benchmark.methods.protocol import Weights
 from benchmark.numerics import CURRENT, numerics_of
 from benchmark.records import state
-from benchmark.records.cpu_clock import CpuClock
+from benchmark.records.cpu_clock import Clock, CpuClock
 from benchmark.records.identity import INITIAL_WEIGHTS, read_manifest
 from benchmark.records.record import PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest, run_name
 from benchmark.records.result import result_of
@@ -46,7 +46,7 @@ class Recorder(pl.Callback):
     """
 
     def __init__(
-        self, lock: RunLock, experiment: Experiment, resumed: RunState | None = None, clock: CpuClock | None = None
+        self, lock: RunLock, experiment: Experiment, resumed: RunState | None = None, clock: Clock | None = None
     ) -> None:
         """`resumed`: the state to go on from. `clock` runs since the run was begun, so that the first round's CPU time
         holds what went into the data."""
@@ -56,7 +56,7 @@ class Recorder(pl.Callback):
         self._saved = self.rounds_done  # the last round that is on disk
         self._next_save = 0.0  # what saving costs, or that it cannot be, shows after the first round
         self._round_started = time.monotonic()
-        self._clock = clock or CpuClock()
+        self._clock: Clock = clock or CpuClock()
 
     @property
     def rounds_done(self) -> int:

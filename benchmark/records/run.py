@@ -17,6 +17,7 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule, fit
 from benchmark.federated.processes import load_ahead
+from benchmark.federated.stacked.together import Seat
 from benchmark.records import state
 from benchmark.records.cpu_clock import CpuClock
 from benchmark.records.identity import (
@@ -47,6 +48,7 @@ def run(
     engine: EngineOptions = REFERENCE,
     patience: float = PATIENCE,
     begun_under: Callable[[], Mapping[str, Any]] = dict,
+    seat: Seat | None = None,
 ) -> dict[str, Any]:
     """Train the experiment, or go on where it was saved last, and return the content of `result.json`.
 
@@ -56,6 +58,7 @@ def run(
     A run that goes on keeps the engine that it began with, but for the number of workers, which moves no bit.
     `patience`: seconds without a heartbeat after which a run is taken over from a process that may still be there.
     `begun_under`: gives entries of the manifest, such as the claims that the run is to judge; called when it begins.
+    `seat`: of a run that trains together with others of its cell, in a thread of its own.
 
     Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
@@ -70,14 +73,14 @@ def run(
     if (finished := _finished(folder)) is not None:
         return finished
     refuse_if_held(folder, patience)  # before time goes into data; `locked` is what decides
-    stop, clock = stopping.StopOnSignal(), CpuClock()
+    stop, clock = stopping.StopOnSignal(), seat or CpuClock()
     try:
         with stop.listening():
             keep_freed_memory()
             if engine.processes(experiment) > 1:  # raises ConfigError where the devices do not suit the experiment
                 load_ahead()  # while data are prepared
             computed_from = {"sources": all_sources(here), INITIAL_WEIGHTS: initial_weights(here)}
-            environment = prepare(experiment)
+            environment = prepare(experiment) if seat is None else seat.prepare(experiment)
             with locked(folder, patience=patience) as lock:
                 if seed_folder(runs, here) != folder:
                     raise RunningElsewhere(f"{folder}: another process began it on other data or code; call again")
@@ -86,7 +89,7 @@ def run(
                 resumed = _resumed(folder, experiment)
                 if resumed:
                     engine = engine.as_recorded(read_manifest(folder))
-                chosen = build_engine(engine, environment)
+                chosen = build_engine(engine, environment, seat)
                 recorder = Recorder(lock, experiment, resumed, clock)
                 with contextlib.closing(chosen):
                     recorder.begin({**manifest(environment, chosen), **computed_from, **begun_under()})

@@ -3,15 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Literal, TypeAlias
 
-from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import ACCURACY as ACCURACY
 from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
 from benchmark.records.record import FINISHED, RunRecord
 from benchmark.records.record import Records as Records
-from benchmark.verdicts.metrics import before_clients, value_at
+from benchmark.verdicts.metrics import value_at
 from benchmark.verdicts.statistics import Summary, summary
 
 Status: TypeAlias = Literal["done", "partial", "missing", "diverged"]
@@ -81,9 +79,10 @@ def cell_result(
 
     A finished run whose value is not finite counts as diverged: NaN must not reach a mean.
     """
+    runs = records.get(cell.cell_key, {})
+    n_wanted = len(seeds_awaited(runs, pilots))
     values: dict[int, float] = {}
     diverged: list[int] = []
-    runs = records.get(cell.cell_key, {})
     for seed, record in sorted(runs.items()):
         value = value_at(record, metric, endpoint)
         if record.status == "diverged" or (value is not None and not math.isfinite(value)):
@@ -95,52 +94,10 @@ def cell_result(
         cell=cell,
         values=values,
         diverged=tuple(diverged),
-        n_wanted=len(seeds_awaited(runs, pilots)),
+        n_wanted=n_wanted,
         selected_on_test=selected_on_test,
         runs=tuple(run for _, run in sorted(runs.items())),
     )
-
-
-def collapsed(item: Item, records: Records) -> frozenset[str]:
-    """The cells whose typical run ends below labels alone: below that bound or, where it has not run, below what the
-    server alone had reached before clients took part."""
-    return frozenset(
-        cell.label
-        for cell in item.cells
-        if typically_below(ends_and_bound(item, records, cell) or _ends_and_start(item, records, cell))
-    )
-
-
-def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
-    """Seed -> where its run and that of labels alone end; a diverged run ends at 0. Empty without a bound."""
-    if (bound := bound_of(cell, item.cells)) is None:
-        return {}
-    ended, least = _ends(item, records, cell), cell_result(bound, records, item.seeds, ACCURACY, "end")
-    return {seed: (ended[seed], least.values[seed]) for seed in sorted(ended.keys() & least.values.keys())}
-
-
-def _ends_and_start(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
-    runs = records.get(cell.cell_key, {})
-    both = {}
-    for seed, ended in _ends(item, records, cell).items():
-        start = before_clients(runs[seed], ACCURACY)
-        if start is not None:
-            both[seed] = (ended, start)
-    return both
-
-
-def _ends(item: Item, records: Records, cell: Cell) -> dict[int, float]:
-    """Seed -> where its run ends; a diverged run ends at 0."""
-    result = cell_result(cell, records, item.seeds, ACCURACY, "end")
-    return {**result.values, **dict.fromkeys(result.diverged, 0.0)}
-
-
-def typically_below(ends: Mapping[int, tuple[float, float]]) -> bool:
-    if not ends:
-        return False
-    typical_end = median(mine for mine, _ in ends.values())
-    typical_bound = median(alone for _, alone in ends.values())
-    return typical_end < typical_bound
 
 
 def counted(item: Item, records: Records) -> Records:

@@ -1,10 +1,4 @@
-"""What the records say of a claim, seed by seed: what its judgement is made of.
-
-A cell's bound is labels alone: the same data and labels, the same steps on them, the same seed. A run has collapsed
-when it ends at least 5 points below its bound, or fell by 20 from its own best and did not come back; so has one that
-diverged, which counts with the worst that an accuracy can be. In a contrast with its own bound a cell is held against
-its own best alone: to end below that bound is what the contrast measures.
-"""
+"""Gathers what the records say of a claim, seed by seed: what its judgement is made of."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -12,21 +6,18 @@ from dataclasses import dataclass, field, replace
 from math import fsum
 from statistics import fmean
 
-from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, PILOTS, Claim, ClaimFamily, Item
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.cell_results import CellResult, Records, cell_result, ends_and_bound, typically_below
-from benchmark.verdicts.families import families_in, family_of, first_seed_of, hash_of
-from benchmark.verdicts.metrics import fell_from_its_best, gain_at_end, never_reached
-from benchmark.verdicts.room import room_of
-from benchmark.verdicts.rule import BELOW_BOUND, SEEDS, STILL_RISING, WORST
+from benchmark.verdicts.cell_results import CellResult, Records, cell_result
+from benchmark.verdicts.collapse import ROUNDING, Runs, collapsed_runs, ends_and_bound, typically_below, uncollapsed
+from benchmark.verdicts.families import Assignment, families_in, first_seed_of
+from benchmark.verdicts.metrics import gain_at_end, never_reached
+from benchmark.verdicts.room import room_of, shortage
+from benchmark.verdicts.rule import SEEDS, STILL_RISING, WORST
 from benchmark.verdicts.statistics import contrast
 from benchmark.verdicts.uniform import mixtures, uniform
 
 HIGHER_IS_BETTER = ("test/accuracy", "test/auroc", "test/precision", "test/recall", "pseudo/accuracy")
-ROUNDING = 1e-9
-
-Runs = Mapping[str, Mapping[int, bool]]  # cell -> seed -> whether that run has collapsed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +34,7 @@ class Evidence:
     gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seed that can never count -> why
     devices: Mapping[int, str] = field(default_factory=dict)  # seed that lacks runs -> the device they have to be of
     room: float | None = None  # see room.py
+    lacks_room: str = ""  # in words, if the room is less than four margins
     hash: str = ""
     family: ClaimFamily = ClaimFamily()  # that its runs were begun under, or will be
     first: int = CONFIRMING.start  # of the seeds that judge it
@@ -86,19 +78,15 @@ class Evidence:
         return counts
 
 
-def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
+def evidence(item: Item, records: Records, assigned: Assignment) -> Evidence:
     """Gather what the records say on a claim. Raise KeyError for a label that the item does not have."""
-    claim_hash = hash_of(item, claim)
-    first, family = family_of(item, claim, _families(item, records))
+    claim, first = assigned.claim, assigned.first
+    block = range(first, first + SEEDS)
     of_item = {cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}
-    begun_otherwise = _begun_otherwise(item, of_item, claim, claim_hash, first)
-    judging = _judging(of_item, claim_hash, first)
-    computed = uniform(
-        {label: judging[item.cell(label).cell_key] for label in claim.labels},
-        claim.contrasts,
-        range(first, first + SEEDS),
-        claim.metric,
-    )
+    begun_otherwise = _begun_otherwise(item, of_item, assigned)
+    judging = _judging(of_item, assigned)
+    of_claim = {label: judging[item.cell(label).cell_key] for label in claim.labels}
+    computed = uniform(of_claim, claim.contrasts, block, claim.metric)
     records = {**judging, **{item.cell(label).cell_key: runs for label, runs in computed.runs.items()}}
     results = {
         label: cell_result(item.cell(label), records, item.seeds, claim.metric, claim.endpoint)
@@ -110,44 +98,48 @@ def evidence(item: Item, records: Records, claim: Claim) -> Evidence:
     values = _without_seeds(values, nowhere)
     seeds = sorted(set.intersection(*(set(of_cell) for of_cell in values.values())))
     ends = {label: ends_and_bound(item, records, item.cell(label)) for label in claim.labels}
-    collapsed = tuple(_collapsed(item, records, cells, ends, seeds) for cells in claim.contrasts)
-    judged = [seed for seed in seeds if seed in CONFIRMING] or seeds
+    collapsed = tuple(collapsed_runs(item, records, cells, ends, seeds) for cells in claim.contrasts)
+    compared = [uncollapsed(runs) if claim.endpoint == "collapse" else values for runs in collapsed]
+    confirmed = [seed for seed in seeds if seed in CONFIRMING]
+    judged = confirmed or seeds
     below = []
     for label, both in ends.items():
         of_judged = {seed: both[seed] for seed in judged if seed in both}
         if claim.metric == ACCURACY and typically_below(of_judged):
             below.append(label)
+    differing = mixtures(computed.runs, claim.contrasts, confirmed, claim.metric)
+    all_gaps = {**begun_otherwise, **_without_value(claim, results, values), **nowhere, **computed.gaps}
+    gaps = {seed: why for seed, why in sorted(all_gaps.items()) if seed in block}
     quoted = [label for label, of_cell in values.items() if item.cell(label).role == "quoted" and not of_cell]
     unmeasured = ", ".join(label for label, result in results.items() if not result.measured)
-    gaps = {**begun_otherwise, **_without_value(claim, results, values), **nowhere, **computed.gaps}
-    gaps = {seed: why for seed, why in sorted(gaps.items()) if first <= seed < first + SEEDS}
-    confirmed = [seed for seed in seeds if seed in CONFIRMING]
-    differing = mixtures(computed.runs, claim.contrasts, confirmed, claim.metric)
-    differences = []
-    for cells, fallen in zip(claim.contrasts, collapsed, strict=True):
-        differences.append(contrast(cells, _uncollapsed(fallen) if claim.endpoint == "collapse" else values))
+    impossible = gaps_in_words(gaps)
+    caveats = (
+        *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
+        *_still_rising(item, records, claim, judged),
+        *([f"--also-quoted trains {', '.join(quoted)}"] if quoted else []),
+        *([f"runs of {unmeasured} did not measure it: --no-reference trains them again"] if unmeasured else []),
+        *impossible,
+        *differing,
+    )
+    contrasts = zip(claim.contrasts, compared, strict=True)
+    differences = tuple(contrast(cells, of_cells) for cells, of_cells in contrasts)
+    room = room_of(item, records, claim)
     return Evidence(
         claim=claim,
-        differences=tuple(differences),
+        differences=differences,
         results=results,
         collapsed=collapsed,
         diverged=tuple(f"{label} seed {seed}" for label, result in results.items() for seed in result.diverged),
         below=tuple(below),
-        caveats=(
-            *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
-            *_still_rising(item, records, claim, judged),
-            *([f"--also-quoted trains {', '.join(quoted)}"] if quoted else []),
-            *([f"runs of {unmeasured} did not measure it: --no-reference trains them again"] if unmeasured else []),
-            *gaps_in_words(gaps),
-            *differing,
-        ),
+        caveats=caveats,
         gaps=gaps,
         devices=computed.devices,
-        room=room_of(item, records, claim),
-        hash=claim_hash,
-        family=family,
+        room=room,
+        lacks_room=shortage(room, claim),
+        hash=assigned.hash,
+        family=assigned.family,
         first=first,
-        hundred=1 + (first - item.confirms_from) // SEEDS,
+        hundred=assigned.hundred,
     )
 
 
@@ -159,55 +151,14 @@ def _without_seeds(values: Mapping[str, Mapping[int, float]], gone: Container[in
     return left
 
 
-def _uncollapsed(collapsed: Runs) -> dict[str, dict[int, float]]:
-    """Give each run the value of a claim about collapse: 0 if it has collapsed, else 1."""
-    values: dict[str, dict[int, float]] = {}
-    for label, runs in collapsed.items():
-        values[label] = {seed: float(not fell) for seed, fell in runs.items()}
-    return values
-
-
-def _collapsed(
-    item: Item,
-    records: Records,
-    cells: Mapping[str, float],
-    ends: Mapping[str, Mapping[int, tuple[float, float]]],
-    seeds: Sequence[int],
-) -> Runs:
-    """Which runs of a contrast's cells have collapsed."""
-    collapsed: dict[str, dict[int, bool]] = {}
-    for label in cells:
-        bound = bound_of(item.cell(label), item.cells)
-        within = bound is not None and bound.label in cells
-        runs = records.get(item.cell(label).cell_key, {})
-        far_below = {seed for seed, (end, alone) in ends[label].items() if end <= alone - BELOW_BOUND + ROUNDING}
-        collapsed[label] = {
-            seed: runs[seed].status == "diverged"
-            or fell_from_its_best(runs[seed])
-            or (not within and seed in far_below)
-            for seed in seeds
-        }
-    return collapsed
-
-
-def _families(item: Item, records: Records) -> dict[int, ClaimFamily]:
-    """The paper's families that have confirming runs, by their first seed; the records' own come first."""
-    families: dict[int, ClaimFamily] = {}
-    for cell in item.cells:
-        for seed, run in records.get(cell.cell_key, {}).items():
-            if seed in CONFIRMING and (family := families_in(run.manifest).get(item.family)) is not None:
-                families.setdefault(first_seed_of(seed), family)
-    return {**item.closed, **families}
-
-
-def _judging(records: Records, claim_hash: str, first: int) -> Records:
+def _judging(records: Records, assigned: Assignment) -> Records:
     """Select the pilots, and of the confirming runs those of the family's seeds that were begun under the claim."""
 
     def counts(run: RunRecord) -> bool:
         if run.seed not in CONFIRMING:
             return run.seed in PILOTS
-        of_family = first_seed_of(run.seed) == first
-        return of_family and any(claim_hash in family for family in families_in(run.manifest).values())
+        of_family = first_seed_of(run.seed) == assigned.first
+        return of_family and any(assigned.hash in family for family in families_in(run.manifest).values())
 
     def counting(run: RunRecord) -> RunRecord:
         return replace(run, copies=tuple(filter(counts, run.copies))) if run.copies else run
@@ -229,14 +180,14 @@ def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
     return {**result.values, **dict.fromkeys(result.diverged, WORST)}
 
 
-def _begun_otherwise(item: Item, records: Records, claim: Claim, claim_hash: str, first: int) -> dict[int, str]:
+def _begun_otherwise(item: Item, records: Records, assigned: Assignment) -> dict[int, str]:
     """Seeds of the family with a run that did not begin under the claim: its result was known, so it never counts."""
     gaps: dict[int, str] = {}
-    for label in claim.labels:
+    for label in assigned.claim.labels:
         for seed, run in records.get(item.cell(label).cell_key, {}).items():
             under = families_in(run.manifest).values()
-            in_block = first <= seed < first + SEEDS
-            if in_block and run.result and not any(claim_hash in family for family in under):
+            in_block = assigned.first <= seed < assigned.first + SEEDS
+            if in_block and run.result and not any(assigned.hash in family for family in under):
                 gaps.setdefault(seed, f"the run of {label} did not begin under this claim")
     return gaps
 

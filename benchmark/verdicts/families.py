@@ -22,6 +22,7 @@ from benchmark.papers.items import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.scale import PROFILES, profile_of
 from benchmark.records.copies import read_copy, reference_folders
 from benchmark.records.identity import read_manifest
+from benchmark.records.record import Records
 from benchmark.records.schema import Wanted, check
 from benchmark.verdicts.rule import SEEDS, rule
 
@@ -137,6 +138,53 @@ def hash_of(item: Item, claim: Claim) -> str:
 
 def _contrast(item: Item, claim: Claim) -> object:
     return item.contrasts_of(claim), claim.form, claim.endpoint, claim.metric, claim.replaces
+
+
+# Where and by which seeds each claim is judged
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """The seeds and the family by which one claim of an item is judged."""
+
+    claim: Claim
+    hash: str  # if its contrast is in several items, its owner's
+    judged_in: str  # "ssfl/tab2: Grouping wins": the owner of the same contrast; empty: here
+    family: ClaimFamily  # under which its runs were begun, or will be
+    first: int  # of the seeds that judge it
+    hundred: int  # the number of their block, from 1
+
+
+def assignments(item: Item, records: Records) -> list[Assignment]:
+    """Find for each claim, in the item's order, where it is judged, by which seeds and with which other claims."""
+    begun = _families_begun(item, records)
+    assigned = []
+    for claim in item.claims:
+        place, owned = owner(item, claim)
+        is_here = (place.name, owned.name) == (item.name, claim.name)
+        first, family = family_of(item, claim, begun)
+        assigned.append(
+            Assignment(
+                claim=claim,
+                hash=place.hash_of(owned),
+                judged_in="" if is_here else f"{place.name}: {owned.name}",
+                family=family,
+                first=first,
+                hundred=1 + (first - item.confirms_from) // SEEDS,
+            )
+        )
+    return assigned
+
+
+def _families_begun(item: Item, records: Records) -> dict[int, ClaimFamily]:
+    """Collect the paper's families that have confirmatory runs, by first seed; the records' own come first."""
+    families: dict[int, ClaimFamily] = {}
+    for cell in item.cells:
+        for seed, run in records.get(cell.cell_key, {}).items():
+            family = families_in(run.manifest).get(item.family)
+            if seed in CONFIRMING and family is not None:
+                families.setdefault(first_seed_of(seed), family)
+    return {**item.closed, **families}
 
 
 # What a run began under

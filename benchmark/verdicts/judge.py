@@ -6,7 +6,7 @@ margin; an improvement whose interval lies within the margin is no effect of int
 verdicts of "no difference" need at least 20 seeds. "every" and "order" hold where each of their contrasts holds, each
 at the claim's whole error, and fail where one fails, at its share of the error (intersection-union).
 
-Where more than a tenth of a cell's runs collapsed (evidence.py), the differences are not symmetric, and signed ranks
+Where more than a tenth of a cell's runs collapsed (collapse.py), the differences are not symmetric, and signed ranks
 alone err. There the exact sign test, which needs no symmetry, must give the same verdict at the look's level; else the
 claim is undecided. Collapse is counted with every verdict. Only claims about collapse judge it, by the sign test.
 
@@ -19,24 +19,22 @@ stays. So no verdict depends on the runs of another item. Means are not judged: 
 test of a mean holds its level at so few seeds. tests/verdicts/test_error_rate.py simulates the whole rule.
 """
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import stdev
 from typing import Literal, TypeAlias
 
-from scipy.special import betaincinv, nctdtrinc, stdtrit
+from scipy.special import betaincinv
 
 from benchmark.papers.item import CONFIRMING, Claim, ClaimFamily, Item
 from benchmark.papers.table import COMPUTED
 from benchmark.verdicts.cell_results import Records, cell_result
 from benchmark.verdicts.evidence import HIGHER_IS_BETTER, Evidence, evidence
-from benchmark.verdicts.families import owner
-from benchmark.verdicts.looks import errors, smallest_look
-from benchmark.verdicts.room import is_short
-from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, ROOM, RUNS_FALL
-from benchmark.verdicts.signed_ranks import DIGITS, Interval, interval, median_interval, sign_test, typical
+from benchmark.verdicts.families import assignments
+from benchmark.verdicts.looks import Detectable, detectable, errors, smallest_look
+from benchmark.verdicts.rule import EQUIVALENCE, FAMILY_ERROR, LOOKS, RUNS_FALL
+from benchmark.verdicts.signed_ranks import DIGITS, Interval, Intervals, Signs, both_tests, interval, signs_of, typical
 from benchmark.verdicts.statistics import contrast, in_unit
 
 Verdict: TypeAlias = Literal[
@@ -44,7 +42,6 @@ Verdict: TypeAlias = Literal[
 ]
 REJECTIONS = ("holds", "contradicted")  # their share of the error goes to other claims
 DECIDED = (*REJECTIONS, "no effect of interest")
-POWER = 0.8  # of the smallest difference that is called detectable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +78,10 @@ class Judged:
     judged_in: str = ""  # "ssfl/tab2: Grouping wins": where the same contrast is judged; empty: here
     gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seeds that can never count -> why, in words
     caveats: tuple[str, ...] = ()  # what findings and pages print beside the verdict, a phrase each
-    signs: "Signs | None" = None  # the exact sign test of the differences of `seen`
+    signs: Signs | None = None  # the exact sign test of the differences of `seen`
     room: float | None = None  # what the cells leave above them, in the metric's unit (room.py); None: no accuracy
     no_room: bool = False  # the room is less than four margins
-    detectable: "Detectable | None" = None  # of an open claim
+    detectable: Detectable | None = None  # of an open claim
 
     @property
     def estimate(self) -> float | None:
@@ -101,25 +98,6 @@ class Judged:
     @property
     def is_decided(self) -> bool:
         return self.verdict in DECIDED
-
-
-@dataclass(frozen=True, kw_only=True)
-class Signs:
-    """The exact sign test of the differences: how many lie above and below zero, and its two-sided p-value."""
-
-    better: int
-    worse: int
-    p: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Detectable:
-    """The smallest difference that the claim's test finds with a power of 80 %, by the spread of the seeds so far."""
-
-    value: float  # in the metric's unit
-    seeds: int  # at this interim analysis, the largest that can be reached
-    spread: float  # standard deviation of the differences
-    n: int  # of so many seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +121,10 @@ def judge(item: Item, records: Records) -> list[Judged]:
     """Every claim of the item, in the item's order. Raises KeyError for a claim on a label the item does not have."""
     judged: dict[int, Judged] = {}
     families: dict[tuple[int, ClaimFamily], dict[int, Evidence]] = {}
-    for number, claim in enumerate(item.claims):
-        place, owned = owner(item, claim)
-        seen = evidence(item, records, claim)
-        if (place.name, owned.name) != (item.name, claim.name):
-            judged_in = f"{place.name}: {owned.name}"
+    for number, assigned in enumerate(assignments(item, records)):
+        claim, judged_in = assigned.claim, assigned.judged_in
+        seen = evidence(item, records, assigned)
+        if judged_in:
             reason = f"the same contrast is judged in {judged_in}"
             judged[number] = Judged(
                 claim=claim, verdict="not judged yet", reason=reason, evidence=seen, judged_in=judged_in
@@ -230,15 +207,15 @@ def looked_at(seen: Evidence, error: float) -> Reading:
 
 def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Reading:
     """Signed ranks, and the sign test where runs collapsed; for claims about collapse the sign test alone."""
-    differences = seen.differences_at(seeds, contrast)
-    estimate = typical(differences)
+    tested = both_tests(seen.differences_at(seeds, contrast), whole, share)
     if seen.claim.endpoint == "collapse":
-        return replace(_sign_reading(differences, whole, share), typical=estimate)
-    ranks = replace(_interval_reading(seen, differences, whole, share, interval), typical=estimate)
+        return replace(_sign_reading(tested.signs, whole, share), typical=tested.typical)
+    n = len(seeds)
+    ranks = replace(_interval_reading(seen, tested.ranks, n, whole, share), typical=tested.typical)
     if not runs_fall(seen, contrast, seeds):
         return ranks
-    signs = _interval_reading(seen, differences, whole, share, median_interval)
-    fallen = _shares(seen.collapsed_at(seeds, contrast), len(seeds))
+    signs = _interval_reading(seen, tested.medians, n, whole, share)
+    fallen = _shares(seen.collapsed_at(seeds, contrast), n)
     if (signs.verdict, signs.above) == (ranks.verdict, ranks.above):
         agrees = ", and the sign test agrees" if ranks.above or ranks.verdict != "undecided" else ""
         return replace(ranks, why=f"{ranks.why}; runs fall ({fallen}){agrees}")
@@ -265,15 +242,10 @@ def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -
     return replace(readings[shown], verdict=verdict, looks=look + 1, contrast=shown)
 
 
-Intervals: TypeAlias = Callable[[Sequence[float], float], Interval | None]
-
-
-def _interval_reading(
-    seen: Evidence, differences: Sequence[float], whole: float, share: float, intervals: Intervals
-) -> Reading:
-    """What one test's intervals say, at the whole error and at the contrast's share of it."""
-    claim, margin, n = seen.claim, in_unit(seen.claim.metric, seen.claim.least), len(differences)
-    wide, apart = intervals(differences, whole), intervals(differences, share)
+def _interval_reading(seen: Evidence, intervals: Intervals, n: int, whole: float, share: float) -> Reading:
+    """What one test's intervals of n differences say, at the whole error and at the contrast's share of it."""
+    claim, margin = seen.claim, in_unit(seen.claim.metric, seen.claim.least)
+    wide, apart = intervals
     if wide is None:
         return Reading(why=f"{n} seeds are too few for an interval at this claim's error", level=1 - whole)
     reading = Reading(why="", interval=wide, level=1 - whole)
@@ -307,15 +279,12 @@ def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[
     return "holds", f"the interval lies within +-{margin}"
 
 
-def _sign_reading(differences: Sequence[float], whole: float, share: float) -> Reading:
+def _sign_reading(signs: Signs, whole: float, share: float) -> Reading:
     """Read the sign test of the seeds at which one side of the contrast collapsed and the other did not."""
-    better = sum(difference > 0 for difference in differences)
-    worse = sum(difference < 0 for difference in differences)
-    p = sign_test(better, worse)
-    why = f"{better} seeds for and {worse} against, sign test p = {p:.2g}"
-    if worse > better and p <= share:
+    why = f"{signs.better} seeds for and {signs.worse} against, sign test p = {signs.p:.2g}"
+    if signs.worse > signs.better and signs.p <= share:
         return Reading(verdict="contradicted", why=why)
-    return Reading(above=better > worse and p <= whole, why=why)
+    return Reading(above=signs.better > signs.worse and signs.p <= whole, why=why)
 
 
 @cache
@@ -372,13 +341,12 @@ def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
         shown = min((seen.differences_at(seen.pilots, n) for n in range(len(seen.differences))), key=typical)
         reason = f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)"
         judged = Judged(
-            claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(shown), signs=signs_of(shown)
+            claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(shown), signs=_signs(shown)
         )
     else:
         judged = Judged(claim=seen.claim, verdict="not run", reason="no seed has all the cells of this claim yet")
-    lacks_room = is_short(seen.room, seen.claim.least)
-    verdict = without_room(judged.verdict, seen.claim) if lacks_room else judged.verdict
-    caveats = (*seen.caveats, *([_room_in_words(seen)] if lacks_room else []))
+    verdict = without_room(judged.verdict, seen.claim) if seen.lacks_room else judged.verdict
+    caveats = (*seen.caveats, seen.lacks_room) if seen.lacks_room else seen.caveats
     judged = replace(
         judged,
         verdict=verdict,
@@ -389,11 +357,11 @@ def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
         gaps=seen.gaps,
         caveats=caveats,
         room=seen.room,
-        no_room=lacks_room,
+        no_room=bool(seen.lacks_room),
     )
     if judged.is_decided or verdict == "no room":
         return judged
-    return replace(judged, could_decide=next_look(judged, seen.reachable), detectable=detectable(judged))
+    return _open(judged, seen)
 
 
 def without_room(verdict: Verdict, claim: Claim) -> Verdict:
@@ -407,11 +375,6 @@ def without_room(verdict: Verdict, claim: Claim) -> Verdict:
     return "no room" if absent and claim.form != "comparable" else verdict
 
 
-def _room_in_words(seen: Evidence) -> str:
-    room, margin = (in_unit(seen.claim.metric, value) for value in (seen.room or 0.0, seen.claim.least))
-    return f"the cells leave {room} of room, less than {ROOM} margins of {margin}"
-
-
 def _diverged_in_words(seen: Evidence) -> str:
     if not seen.diverged:
         return ""
@@ -419,36 +382,27 @@ def _diverged_in_words(seen: Evidence) -> str:
     return f"; diverged and {counts}: {', '.join(seen.diverged)}"
 
 
+def _open(judged: Judged, seen: Evidence) -> Judged:
+    """Add what further seeds can find of a claim that is not decided; nothing if no interim analysis can decide.
+
+    The smallest detectable difference needs three seeds, exploratory ones too; of several contrasts the spread is the
+    largest.
+    """
+    look, seeds = next_look(judged, seen.reachable), [*seen.pilots, *seen.confirming]
+    if not look or len(seeds) < 3:
+        return replace(judged, could_decide=look)
+    spread = max(stdev(seen.differences_at(seeds, n)) for n in range(len(seen.differences)))
+    smallest = detectable(spread, len(seeds), judged.error, seen.reachable)
+    return replace(judged, could_decide=look, detectable=smallest)
+
+
 def next_look(judged: Judged, reachable: int) -> int:
     """Seeds of the smallest interim analysis that can decide an open claim; 0 if none can.
 
     `reachable`: how many seeds can be judged at most (`Evidence.reachable`, or `reachable_on` a kind of device).
     """
-    look = smallest_look(judged.error, judged.looks, alike=judged.claim.form == "comparable")
-    return look if look <= reachable else 0
-
-
-def detectable(judged: Judged) -> Detectable | None:
-    """Compute the smallest difference that the claim's test finds in 80 % of cases.
-
-    At the largest interim analysis that can be reached and can decide, as a test by itself at its level: the t test's
-    power (noncentral t), with the relative efficiency 3 / pi of signed ranks under normal differences. The spread is
-    that of all differences so far, exploratory seeds too, and of several contrasts the largest. For "comparable" it is
-    how far from the margin the difference has to lie. None if no analysis can decide, and below three seeds.
-    """
-    seen, first = judged.evidence, next_look(judged, judged.evidence.reachable if judged.evidence else 0)
-    if seen is None or not first:
-        return None
-    seeds = [*seen.pilots, *seen.confirming]
-    if len(seeds) < 3:
-        return None
-    spread = max(stdev(seen.differences_at(seeds, n)) for n in range(len(seen.differences)))
-    look = max(n for n in LOOKS if n <= seen.reachable)
-    level = errors(judged.error)[LOOKS.index(look)]
-    critical = stdtrit(look - 1, 1 - level / 2)
-    shift = nctdtrinc(look - 1, 1 - POWER, critical)
-    value = float(shift * spread / math.sqrt(look * 3 / math.pi))
-    return Detectable(value=value, seeds=look, spread=spread, n=len(seeds))
+    alike = judged.claim.form == "comparable"
+    return smallest_look(judged.error, judged.looks, alike=alike, reachable=reachable)
 
 
 def _judged_at_looks(seen: Evidence, decision: Reading) -> Judged:
@@ -479,16 +433,13 @@ def _judged_at_looks(seen: Evidence, decision: Reading) -> Judged:
         collapsed=seen.collapsed_at(seeds, decision.contrast),
         runs_fall=runs_fall(seen, decision.contrast, seeds),
         waits_for=decision.waits_for,
-        signs=signs_of(seen.differences_at(seeds, decision.contrast)),
+        signs=_signs(seen.differences_at(seeds, decision.contrast)),
     )
 
 
-def signs_of(differences: Sequence[float]) -> Signs:
-    """Test exactly, by signs, the null that the median difference is 0; a difference of 0 is left out."""
-    rounded = [round(difference, DIGITS) for difference in differences]
-    better = sum(value > 0 for value in rounded)
-    worse = sum(value < 0 for value in rounded)
-    return Signs(better=better, worse=worse, p=sign_test(better, worse))
+def _signs(differences: Sequence[float]) -> Signs:
+    """The sign test of the differences that a reader sees: one that is 0 but for rounding has no sign."""
+    return signs_of([round(difference, DIGITS) for difference in differences])
 
 
 def _estimate(differences: Sequence[float], within: Interval | None = None) -> Estimate:

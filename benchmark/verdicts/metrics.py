@@ -9,7 +9,7 @@ speed      the mean log-odds of accuracy over the rounds since clients take part
 throughout the mean of the evaluations since clients take part
 reached    of "rounds_to/0.9": the rounds to that accuracy; one more than the run has where it never comes there
 spread     the standard deviation over the last third of the run's evaluations
-collapse   as end; claims about collapse count the runs that did not (evidence.py)
+collapse   as end; claims about collapse count the runs that did not (collapse.py)
 arithmetic counts and sizes, which need no training or are the same in every run
 """
 
@@ -23,7 +23,7 @@ from scipy.special import expit, logit
 
 from benchmark.papers.item import ACCURACY, LAST_ROUNDS, ROUNDS_TO
 from benchmark.records.record import RunRecord
-from benchmark.verdicts.rule import FALL, SURE, TENTH
+from benchmark.verdicts.rule import SURE, TENTH
 from benchmark.verdicts.statistics import is_fraction
 
 # FedSwitch Figure 3 (right): "for the last 100 epochs of training", of 800.
@@ -142,9 +142,20 @@ def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:
     if last_rounds := LAST_ROUNDS.fullmatch(endpoint):
         rounds = _length(record)
         return _mean(_between(record, metric, rounds - min(int(last_rounds[1]), rounds / LAST_PART), rounds))
-    functions = {"last": value_of, "arithmetic": value_of, "end": end, "collapse": end}
-    functions |= {"speed": speed, "throughout": throughout, "spread": spread, "reached": reached}
-    return functions[endpoint](record, metric)
+    match endpoint:
+        case "last" | "arithmetic":
+            return value_of(record, metric)
+        case "end" | "collapse":
+            return end(record, metric)
+        case "speed":
+            return speed(record, metric)
+        case "throughout":
+            return throughout(record, metric)
+        case "reached":
+            return reached(record, metric)
+        case "spread":
+            return spread(record, metric)
+    raise KeyError(endpoint)
 
 
 def end(record: RunRecord, metric: str) -> float | None:
@@ -152,13 +163,6 @@ def end(record: RunRecord, metric: str) -> float | None:
     rounds = _length(record)
     values = _between(record, metric, (1 - TENTH) * rounds, rounds)
     return _mean(values) if values else value_of(record, metric)
-
-
-def fell_from_its_best(record: RunRecord) -> bool:
-    """Whether the run ends at least `FALL` below its best evaluation."""
-    best = max((line[ACCURACY] for line in record.rounds if ACCURACY in line), default=0.0)
-    last = end(record, ACCURACY)
-    return last is not None and bool(last <= best - FALL + 1e-9)
 
 
 def gain_at_end(record: RunRecord, metric: str) -> float | None:

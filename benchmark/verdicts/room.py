@@ -20,6 +20,7 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import ACCURACY, CONFIRMING, LAST_ROUNDS, Cell, Claim, Item
 from benchmark.verdicts.cell_results import Records, cell_result
 from benchmark.verdicts.rule import ROOM
+from benchmark.verdicts.statistics import in_unit
 
 ENDPOINTS = ("last", "end", "speed", "throughout")
 
@@ -41,9 +42,12 @@ def room_of(item: Item, records: Records, claim: Claim) -> float | None:
     return min(_room(cells, known, top) for cells in claim.contrasts)
 
 
-def is_short(room: float | None, least: float) -> bool:
-    """Whether the room is less than four margins. Without a margin any room is enough."""
-    return room is not None and room < ROOM * least
+def shortage(room: float | None, claim: Claim) -> str:
+    """Say that the room is less than four margins; empty if it is not. Without a margin any room is enough."""
+    if room is None or room >= ROOM * claim.least:
+        return ""
+    left, margin = in_unit(claim.metric, room), in_unit(claim.metric, claim.least)
+    return f"the cells leave {left} of room, less than {ROOM} margins of {margin}"
 
 
 def ceiling(item: Item, records: Records, data: Iterable[str]) -> float:

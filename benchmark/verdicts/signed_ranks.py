@@ -9,7 +9,8 @@ the differences, and so what the metric can be.
 
 import functools
 from collections.abc import Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,42 @@ from scipy.special import bdtr
 
 DIGITS = 12
 Interval: TypeAlias = tuple[float, float]
+
+
+class Intervals(NamedTuple):
+    """One test's intervals; None where so few differences can reject nothing."""
+
+    whole: Interval | None  # at the claim's whole error
+    share: Interval | None  # at the contrast's share of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs:
+    """The exact sign test of the differences: how many lie above and below zero, and its two-sided p-value."""
+
+    better: int
+    worse: int
+    p: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """What the two tests say of one contrast's differences."""
+
+    typical: float
+    signs: Signs
+    ranks: Intervals
+    medians: Intervals
+
+
+def both_tests(differences: Sequence[float], whole: float, share: float) -> Tested:
+    """Make the signed-rank test and the sign test, each at both errors."""
+    return Tested(
+        typical=typical(differences),
+        signs=signs_of(differences),
+        ranks=Intervals(interval(differences, whole), interval(differences, share)),
+        medians=Intervals(median_interval(differences, whole), median_interval(differences, share)),
+    )
 
 
 @functools.lru_cache(maxsize=4096)  # a claim is judged at several errors
@@ -57,12 +94,25 @@ def interval(differences: Sequence[float], error: float) -> Interval | None:
 def median_interval(differences: Sequence[float], error: float) -> Interval | None:
     """The sign test's interval of the median difference, between two order statistics; None as in `interval`."""
     n = len(differences)
-    tails = bdtr(np.arange(n // 2 + 1), n, 0.5)  # P(k or fewer of one sign)
-    outside = int(np.searchsorted(tails, error / 2, side="right"))
+    outside = int(np.searchsorted(_tails(n), error / 2, side="right"))
     if outside == 0:
         return None
     ordered = sorted(round(value, DIGITS) for value in differences)
     return ordered[outside - 1], ordered[-outside]
+
+
+@functools.cache
+def _tails(n: int) -> NDArray[np.float64]:
+    """P(k or fewer of n differences have one sign) for k = 0, 1, ..., n // 2."""
+    tails: NDArray[np.float64] = bdtr(np.arange(n // 2 + 1), n, 0.5)
+    return tails
+
+
+def signs_of(differences: Sequence[float]) -> Signs:
+    """Test exactly, by signs, the null that the median difference is 0; a difference of 0 is left out."""
+    better = sum(difference > 0 for difference in differences)
+    worse = sum(difference < 0 for difference in differences)
+    return Signs(better=better, worse=worse, p=sign_test(better, worse))
 
 
 def sign_test(better: int, worse: int) -> float:

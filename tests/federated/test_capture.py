@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.stacked.engine import StackedEngine
-from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.stacked.runner import Shared
 from benchmark.methods.ssfl import ConsistencyUpdate
 from tests.federated.test_stacked import MOST, difference, longer
 from tests.methods.golden import TRACES
@@ -75,9 +75,7 @@ class Recorder:
 
 
 def engine_of(environment: Any, recorder: Recorder | None) -> StackedEngine:
-    engine = StackedEngine(environment, most=MOST)
-    engine.runner = GroupRunner(environment, most=MOST, recorder=recorder)
-    return engine
+    return StackedEngine(environment, shared=Shared(most=MOST, recorder=recorder))
 
 
 def played(name: str, recorder: Recorder | None, rounds: int = 2, **changes: Any) -> tuple[FederatedModule, Any]:

@@ -4,7 +4,9 @@ In float64 the two differ by rounding only, so that every fault of a rule shows.
 ReLU, and so only the first round is compared.
 """
 
+import copy
 import dataclasses
+import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from benchmark.errors import Diverged
 from benchmark.experiment import Experiment
@@ -22,11 +25,14 @@ from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
 from benchmark.federated.stacked.engine import StackedEngine, waves
 from benchmark.federated.stacked.group import Group
+from benchmark.federated.stacked.kinds import signature_of
+from benchmark.federated.stacked.layers import Masks, drawing, with_rules
 from benchmark.federated.trees import leaves
 from benchmark.methods import protocol as fl
 from benchmark.methods.fedswitch import FedSwitchUpdate
 from benchmark.methods.shared import SupervisedUpdate, mean_of
 from benchmark.methods.ssfl import ConsistencyUpdate
+from benchmark.models.norms import StaticBatchNorm2d
 from benchmark.optimizer import Cosine
 from tests.conftest import tiny_experiment
 from tests.methods.golden import TRACES
@@ -94,10 +100,20 @@ def difference(left: Any, right: Any) -> float:
     return worst
 
 
-@pytest.mark.parametrize("name", [name for name in TRACES if name not in ONE_AT_A_TIME])
-def test_every_trace_agrees_in_float64_after_five_rounds(name, in_float64):
-    both = Both(longer(TRACES[name], 5))
-    both.play(5)
+STACKING = [name for name in TRACES if name not in ONE_AT_A_TIME]
+# One trace for each way in which a round depends on earlier ones.
+LONG = {
+    *("crl-grouping", "semifl", "flfl-released", "cbafed", "rscfed", "fedswitch", "fedmatch", "easgd", "heterofl"),
+    *("feddyn", "fixmatch-lpl", "feddure"),
+}
+
+
+@pytest.mark.parametrize("name", STACKING)
+def test_every_trace_agrees_in_float64(name, in_float64):
+    """After five rounds, or after two."""
+    rounds = 5 if name in LONG else 2
+    both = Both(longer(TRACES[name], rounds))
+    both.play(rounds)
     assert both.together and not both.engine.runner.seen.reasons
     assert both.off < 1e-11
 
@@ -123,15 +139,28 @@ UNEQUAL: dict[str, dict[str, Any]] = {
 }
 
 
+FEW = 120  # images: of `heterofl` and of `fedprox-fixmatch-drawn-apart` a last batch has one image
+MORE = {"crl-labels-at-client": 300}  # for its labels
+
+
 @pytest.mark.parametrize("name", UNEQUAL)
-def test_jobs_of_unequal_lengths_with_clipping_and_rates_by_step(name, in_float64):
+def test_jobs_of_unequal_lengths_with_clipping_and_rates_by_step(name, in_float64, monkeypatch):
     """Two passes over data of unequal sizes, with incomplete last batches and a rate for each step of each job."""
     trace = TRACES[name]
     optimizer = replace(trace.optimizer, schedule=Cosine(), **UNEQUAL[name])
-    both = Both(replace(longer(trace, 3, epochs=2), optimizer=optimizer, data=replace(trace.data, images=400)))
-    both.play(3)
-    seen = both.engine.runner.seen
-    assert both.together and not seen.reasons
+    data = replace(trace.data, images=MORE.get(name, FEW))
+    both = Both(replace(longer(trace, 2, epochs=2), optimizer=optimizer, data=data))
+    jobs_and_sizes = set()
+    step = Group.step
+
+    def noting(self: Group, jobs: Any, batches: Any, number: int) -> Any:
+        jobs_and_sizes.add((len(jobs), signature_of(batches[0][0])))
+        return step(self, jobs, batches, number)
+
+    monkeypatch.setattr(Group, "step", noting)
+    both.play(2)
+    assert both.together and not both.engine.runner.seen.reasons
+    assert name in MORE or len(jobs_and_sizes) > 1
     assert both.off < 1e-11
 
 
@@ -172,6 +201,46 @@ def test_batch_norm_keeps_each_clients_statistics(in_float64):
     assert both.together and both.off < 1e-11 and float(moved) > 1e-3
 
 
+LAYERS = [
+    *(nn.Conv2d(4, 6, 3, padding=1, stride=2), nn.Conv2d(4, 6, 1), nn.GroupNorm(2, 4), nn.BatchNorm2d(4)),
+    *(nn.MaxPool2d(2), nn.AdaptiveMaxPool2d(1), nn.Linear(2, 3), nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))),
+    nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), StaticBatchNorm2d(4), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3)),
+    nn.Sequential(nn.Conv2d(4, 4, 1), nn.GroupNorm(2, 4), nn.ReLU(), nn.AdaptiveMaxPool2d(1)),
+]
+
+
+@pytest.mark.parametrize("N", [1, 5])
+@pytest.mark.parametrize("layer", LAYERS, ids=repr)
+def test_a_layer_s_rule_gives_the_values_and_gradients_of_each_job(layer, N, in_float64):
+    """Also for one image: the strides of a single image do not say in which order it lies."""
+    draw, layer = torch.Generator().manual_seed(N), copy.deepcopy(layer).double()
+    shape = (2, N, 2) if isinstance(layer, nn.Linear) else (2, N, 4, 6, 6)
+    weights = {name: torch.rand(2, *value.shape, generator=draw) for name, value in layer.named_parameters()}
+    fixed = {name: torch.stack([value, value]) for name, value in layer.named_buffers()}
+    images = torch.randn(shape, generator=draw)
+
+    def gradients(outputs: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
+        factors = torch.linspace(-1.0, 1.0, outputs.numel()).view(outputs.shape)
+        return torch.autograd.grad((outputs**2 * factors).sum(), leaves)
+
+    leaves = [value.clone().requires_grad_() for value in (images, *weights.values())]
+    given = dict(zip(weights, leaves[1:], strict=True)) | {name: value.clone() for name, value in fixed.items()}
+    rule = with_rules(layer)
+    outputs = vmap(lambda tensors, own: functional_call(rule, tensors, (own,)))(given, leaves[0])
+    found = gradients(outputs, leaves)
+    for job in range(2):
+        own = [value[job].clone().requires_grad_() for value in (images, *weights.values())]
+        buffers = {name: value[job].clone() for name, value in fixed.items()}
+        alone = functional_call(layer, dict(zip(weights, own[1:], strict=True)) | buffers, (own[0],))
+        torch.testing.assert_close(outputs[job], alone, rtol=0, atol=1e-12)
+        factors = torch.linspace(-1.0, 1.0, outputs.numel()).view(outputs.shape)[job]
+        expected = torch.autograd.grad((alone**2 * factors).sum(), own)
+        for gradient, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(gradient[job], wanted, rtol=1e-9, atol=1e-11)
+        for name, value in buffers.items():
+            torch.testing.assert_close(given[name][job], value)
+
+
 @pytest.mark.parametrize("norm", ["gn", "bn", "none"])
 def test_dropout_masks_are_those_of_each_job(norm, in_float64):
     trace = TRACES["crl-fedavg"]
@@ -190,15 +259,16 @@ def spoiling(client: int) -> Callable[..., Any]:
         begin(self, networks, members, *rest)
         for at, member in enumerate(members):
             if member.job.key.client == client and next(networks.parameters()).dtype == torch.float32:
-                next(iter(self.state.trainable["student"].values()))[at].fill_(torch.nan)
+                first = next(iter(self.state.trainable.values()))
+                next(iter(first.values()))[at].fill_(torch.nan)
 
     return init
 
 
-def test_a_nan_stays_in_its_job(monkeypatch):
+@pytest.mark.parametrize("name", ["crl-fedavg", "supervised-fl-every-client", "sage", "feddyn", "easgd"])
+def test_a_nan_stays_in_its_job(name, monkeypatch):
     """Beside a job of NaN the other jobs have the bits that they have without it."""
-    trace = longer(TRACES["crl-fedavg"], 1)
-    environment = prepare(trace)
+    environment = prepare(longer(TRACES[name], 1))
     outcomes: list[dict[int, fl.Outcome]] = []
     for spoil in (False, True):
         engine = StackedEngine(environment, most=MOST)
@@ -214,6 +284,7 @@ def test_a_nan_stays_in_its_job(monkeypatch):
             module = FederatedModule(environment, engine)
             with pytest.raises(Diverged) if spoil else warnings.catch_warnings():
                 module.training_step(1, 0)
+        assert engine.runner.seen.together
         outcomes.append(found)
     clean, beside = outcomes
     assert {0, 1, 2, 3} <= clean.keys() == beside.keys()
@@ -243,6 +314,61 @@ def test_too_little_memory_halves_the_group(monkeypatch, in_float64):
     both.play(2)
     seen = both.engine.runner.seen
     assert seen.steps == fit * seen.ticks > 0 and both.off < 1e-11
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_dropout_within_a_transform_of_a_loss_is_refused(transform, in_float64):
+    """Its masks would be those of another job, or the same for all images."""
+    layer, draw = with_rules(nn.Dropout(0.5)).train(), torch.Generator()
+
+    def loss(images: Tensor) -> Tensor:
+        return layer(images).sum()
+
+    def step(images: Tensor) -> Tensor:
+        inner: Tensor = transform(loss)(images)
+        return inner
+
+    images = torch.ones(2, 5, 3)
+    with drawing(Masks([draw, draw])), pytest.raises(RuntimeError):
+        vmap(step)(images)
+
+
+USERS_FILE = """from dataclasses import dataclass
+
+from benchmark.methods.protocol import Method, State, Stream
+from benchmark.methods.shared import SupervisedUpdate, fit_each, mean_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(SupervisedUpdate):
+    def loss(self, step):
+        loss, aux = super().loss(step)
+        return loss * float(loss.detach()), aux
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Method):
+    needs = frozenset({"every_client"})
+
+    def round(self, state, world):
+        update, data = Reading(reports="client/loss"), {"labelled": Stream.whole("labelled", 8)}
+        outcomes = fit_each(world, world.cohort(), update, {"student": state.server["student"]}, data)
+        return State(server={"student": mean_of(outcomes, state.server["student"])}), {}
+"""
+
+
+def test_a_method_in_a_user_s_file_that_reads_a_number_is_named_with_its_line(tmp_path, monkeypatch, in_float64):
+    """It trains one job at a time, to the same numbers, and the run says so once."""
+    (tmp_path / "users_method.py").write_text(USERS_FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    method = importlib.import_module("users_method").Mine()
+    line = USERS_FILE.splitlines().index("        return loss * float(loss.detach()), aux") + 1
+    experiment = longer(replace(TRACES["supervised-fl-every-client"], method=method), 2)
+    with pytest.warns(UserWarning, match=f"^Reading: .*users_method.py:{line}: ") as caught:
+        both = Both(experiment)
+        both.play(2)
+    assert len([one for one in caught if "Reading" in str(one.message)]) == 1
+    assert not both.together and both.off == 0.0
 
 
 def reading(self: Any, step: fl.Step) -> fl.Loss:

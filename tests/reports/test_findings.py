@@ -15,8 +15,8 @@ from benchmark.records.collect import read_once, read_records
 from benchmark.verdicts.judge import Estimate, Judged
 from reports import findings
 from reports.findings import findings_page, write_findings
-from reports.formatting import markdown
 from reports.reported import PAPERS, Reported, connect
+from reports.tables import markdown
 from tests.reports.fakes import accuracies, make_cell, pair, printed
 
 

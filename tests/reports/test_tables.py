@@ -14,12 +14,12 @@ from benchmark.verdicts.cell_results import ACCURACY
 from reports.claims import rows_of
 from reports.claims_table import claims_table
 from reports.exports import item_result
-from reports.formatting import csv_safe, markdown, plain_quote
+from reports.formatting import plain_quote
 from reports.paper_table import item_tables, ours_entry
 from reports.provenance import remarks
 from reports.reported import Reported
 from reports.site import build
-from reports.tables import csv_of, latex_of, markdown_of
+from reports.tables import csv_of, csv_safe, latex_of, markdown, markdown_of
 from tests.reports.fakes import accuracies, begun_under, lean, make_cell, make_record, pair, printed, table2
 from tests.reports.snapshots import terminal
 from tests.reports.test_site import words

@@ -15,7 +15,8 @@ from benchmark.errors import ConfigError
 from benchmark.papers.item import Claim, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import Records
-from benchmark.verdicts.evidence import evidence
+from benchmark.verdicts.evidence import Evidence, evidence
+from benchmark.verdicts.families import assignments
 from benchmark.verdicts.judge import Judged, family_error
 from benchmark.verdicts.judge import judge as judge_as_begun
 from benchmark.verdicts.signed_ranks import walsh_averages
@@ -228,9 +229,14 @@ def with_bound(a: list[float], labels_alone: list[float], **claim: Any) -> tuple
     return item, accuracies(list(zip(item.cells, (a, [0.5] * len(a), labels_alone), strict=True)), first=100)
 
 
+def first_evidence(item: Item, records: Records) -> Evidence:
+    """What the records say of the item's first claim."""
+    return evidence(item, records, assignments(item, records)[0])
+
+
 def collapsed(item: Item, records: Records) -> list[dict[str, list[bool]]]:
     """List for each contrast which runs of each cell collapsed, seed by seed."""
-    seen = evidence(item, begun_under(item, records), item.claims[0])
+    seen = first_evidence(item, begun_under(item, records))
     collapsed = []
     for cells in seen.collapsed:
         collapsed.append({label: list(runs.values()) for label, runs in cells.items()})
@@ -334,7 +340,7 @@ def test_a_run_that_never_reaches_the_target_counts_against_a_claim_of_speed():
                 lines = lines[: cell.experiment.federation.rounds]
                 status = "diverged" if round_ == "diverged" else "done"
                 runs[cell.cell_key][seed] = make_record(cell, seed, lines[-1], rounds=lines, status=status)
-        seen = evidence(item, begun_under(item, runs), item.claims[0])
+        seen = first_evidence(item, begun_under(item, runs))
         assert seen.gaps.keys() == set(range(100, 100 + len(reached))) - seen.differences[0].keys()
         return list(seen.differences[0].values())
 

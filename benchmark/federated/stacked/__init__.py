@@ -11,6 +11,7 @@ the same network and batch sizes need the same operations; here they take them t
 * `log`: what the steps of a group report, read once.
 * `guard`: the first step of each kind, compared with the same jobs alone.
 * `runner`, `engine`: a group's training, and rounds.
+* `together`: several runs of one cell in one process, whose jobs train as one.
 
 Legend: M jobs of a group, N images of a batch, C channels, H W pixels, D classes.
 """

@@ -10,8 +10,9 @@ from benchmark.federated.jobs import keeper_of
 from benchmark.federated.process_pool import settings_of
 from benchmark.federated.stacked.capture import cuda_graph
 from benchmark.federated.stacked.layers import lying
-from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.stacked.runner import GroupRunner, Shared
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
+from benchmark.streams import seed_globals
 
 
 class StackedEngine:
@@ -24,35 +25,52 @@ class StackedEngine:
         *,
         most: int | None = None,
         capture: bool | None = None,
+        shared: Shared | None = None,
     ) -> None:
-        """`most`: jobs in one step. `capture`: whether steps become CUDA graphs; None: on a CUDA device."""
+        """`most`: jobs in one step. `capture`: whether steps become CUDA graphs; None: on a CUDA device.
+
+        `shared`: what runs that train together share; it decides both.
+        """
         self.device = torch.device(device)
         self.name = "stacked"
         experiment = environment.experiment
         prepare_torch(self.device, experiment.precision, experiment.model)
-        on_cuda = self.device.type == "cuda"
-        recorder = cuda_graph if on_cuda and capture is not False else None
+        if shared is None:
+            on_cuda = self.device.type == "cuda"
+            shared = Shared(most=most, recorder=cuda_graph if on_cuda and capture is not False else None)
         self.settings = settings_of(self.name, [self.device], torch.get_num_threads(), experiment)
-        self.settings |= {"bit_equal": False, "captured": recorder is not None}
+        self.settings |= {"bit_equal": False, "captured": shared.recorder is not None}
         self._order = memory_format(self.device, experiment.precision, experiment.model)
-        self.runner = GroupRunner(environment, device=device, most=most, recorder=recorder)
+        self.runner = GroupRunner(environment, device=device, shared=shared)
+        self._seed = experiment.seed
 
     def close(self) -> None:
         """Nothing to do: this engine has no processes."""
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
-        """Yield one outcome per job, in job order. Jobs with the same keeper train one after another."""
+        """Yield one outcome per job, in job order. Jobs with the same keeper train one after another.
+
+        The global generators are then seeded from a stream of the round: what the jobs drew, of this run or of others
+        that train with it, moves no number after them.
+        """
         outcomes: dict[int, Outcome] = {}
-        for wave in waves(jobs):
+        for number, wave in enumerate(waves(jobs)):
             privates = {index: kept.get(keeper_of(jobs[index])) for index in wave}
             with lying(self._order):
-                done = self.runner.run_all({index: jobs[index] for index in wave}, round_number, privates)
+                done = self.trained({index: jobs[index] for index in wave}, round_number, privates)
+            seed_globals(self._seed, "round", round_number, "trained", number)
             for index, outcome in done.items():
                 outcomes[index] = outcome
                 if outcome.private is not None:
                     kept[keeper_of(jobs[index])] = outcome.private
         for index in range(len(jobs)):
             yield outcomes.pop(index)
+
+    def trained(
+        self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
+    ) -> dict[int, Outcome]:
+        """Return the outcomes of jobs that keep their private state in different places."""
+        return self.runner.run_all(jobs, round_number, privates)
 
     def gradients(
         self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
@@ -61,6 +79,7 @@ class StackedEngine:
         privates = {index: kept.get(keeper_of(job)) for index, job in enumerate(jobs)}
         with lying(self._order):
             gradients = self.runner.gradients_of_all(dict(enumerate(jobs)), round_number, privates)
+        seed_globals(self._seed, "round", round_number, "gradients")
         for index in range(len(jobs)):
             yield gradients.pop(index)
 

@@ -174,7 +174,7 @@ class Group:
         rates = [self._members[at].base_rate * self._members[at].rate_at(number) for at in jobs]
         if len(set(rates)) == 1:
             return rates[0]
-        first = next(iter(next(iter(self.state.trainable.values())).values()))
+        first = next(value for some in self._parameters.values() for value in some.values())  # a buffer may be whole
         return to_device(torch.tensor(rates, dtype=first.dtype), self._device)
 
     def results_of(self, at: int, results: Results) -> Tree:

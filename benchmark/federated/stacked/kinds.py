@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmark.federated.batches import JobBatches, LocalBatch
 from benchmark.federated.round_metrics import PseudoLabelQuality
@@ -21,7 +21,10 @@ from benchmark.optimizer import Optimizer
 class Member:
     """A job that has been started and trains in a group."""
 
-    index: int  # among the round's jobs
+    index: int  # among the jobs of the round, or of the rounds of several runs
+    run: int  # names the job's run
+    prototype: Callable[[], nn.Module]  # a network of the job's run, whose weights are of no account
+    has_own_network: bool  # a user's own, which may keep more than its weights
     job: Job  # with what it receives on the engine's device
     local: Local
     batches: JobBatches
@@ -45,6 +48,7 @@ class Kind:
     streams: tuple[tuple[str, tuple[str, ...]], ...]
     momentum: Shape | None
     optimizer: Optimizer
+    run: int | None  # of a user's own network: what it keeps beside its weights may depend on the run's seed
 
     @property
     def name(self) -> str:
@@ -63,6 +67,7 @@ def kind_of(member: Member, optimizer: Optimizer) -> Kind:
         streams=tuple((name, stream.views) for name, stream in job.data.items()),
         momentum=None if local.momentum is None else shape_of(local.momentum),
         optimizer=optimizer,
+        run=member.run if member.has_own_network else None,
     )
 
 

@@ -75,7 +75,12 @@ def order_of(images: Tensor) -> torch.memory_format:
 def in_channels(images: Tensor, dim: int | None, M: int) -> Tensor:
     """Return the images of M jobs as (N, M C, H, W); a copy unless they already lie so."""
     images = with_rows(images, dim, M).transpose(0, 1)
-    return images.flatten(1, 2).contiguous(memory_format=order_of(images))
+    images = images.flatten(1, 2)
+    if len(images) == 1:
+        # A single image counts as contiguous whatever its first stride is. But kernels on a CPU read its memory order
+        # from the strides, and some give wrong values or gradients if the first does not fit.
+        return images.clone(memory_format=order_of(images))
+    return images.contiguous(memory_format=order_of(images))
 
 
 def out_of_channels(images: Tensor, M: int) -> tuple[Tensor, int]:

@@ -1,4 +1,4 @@
-"""The training of a round's jobs, those of one kind together.
+"""The training of a round's jobs, those of one kind together; also of the jobs of several runs of one cell.
 
 Legend: M jobs of a group, S of them in one step.
 """
@@ -7,15 +7,16 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmark.errors import FsslError
 from benchmark.federated.batches import JobBatches, LocalBatch, key_names
 from benchmark.federated.environment import Environment
-from benchmark.federated.jobs import JobRunner, check_finite, holder_name
+from benchmark.federated.jobs import TRAINED_ON, JobRunner, check_finite, holder_name
 from benchmark.federated.local import base_rate, concluded, empty_layers, module_class, pass_in_bfloat16
 from benchmark.federated.machine import failures_named
 from benchmark.federated.stacked.capture import Recorder
@@ -26,10 +27,11 @@ from benchmark.federated.stacked.layers import with_rules
 from benchmark.federated.stacked.log import Log, Reported
 from benchmark.federated.stacked.tick import Networks
 from benchmark.federated.stacked.trees import Shape, row, with_own_memory
-from benchmark.federated.trees import copied, floating, mapped, read_at_once, sums_of
-from benchmark.methods.calls import finished, marks_of, refuse_change
+from benchmark.federated.trees import copied, floating, mapped, moved, read_at_once, sums_of
+from benchmark.methods.calls import Marks, finished, marks_of, refuse_change
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
-from benchmark.streams import stream_seed, torch_stream
+from benchmark.optimizer import Optimizer
+from benchmark.streams import seed_globals, stream_seed, torch_stream
 
 Result = TypeVar("Result")
 
@@ -58,54 +60,133 @@ class Trained:
     losses: Sequence[float] = ()
 
 
-class GroupRunner(JobRunner):
-    """Runs all jobs of a round.
+@dataclass(kw_only=True, eq=False)
+class Shared:
+    """What runs whose jobs train together share: what is known of kinds, and their networks without weights."""
 
-    `most`: jobs in one step; None: as many as `FLOPS_PER_TICK` and memory allow. `recorder`: how steps are recorded, so
-    that they can be repeated at once; None: they are not.
+    most: int | None = None  # jobs in one step; None: as many as `FLOPS_PER_TICK` and memory allow
+    recorder: Recorder | None = None  # how steps are recorded, so that they can be repeated at once; None: they are not
+    groups: dict[tuple[object, ...], Group] = field(default_factory=dict)  # whose memory is used again
+    networks: dict[tuple[object, ...], Networks] = field(default_factory=dict)
+    findings: dict[Kind, Findings | None] = field(default_factory=dict)
+    seen: Seen = field(default_factory=Seen)
+    images: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by id: a tensor, and it on the device
+
+    def on_device(self, environment: Environment, device: torch.device) -> Environment:
+        """Return the run's environment with the images that it trains on, once for all runs that loaded the same."""
+        tensors = {name: getattr(environment.data, name) for name in TRAINED_ON}
+        there: dict[str, Any] = {}
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                if id(tensor) not in self.images:
+                    self.images[id(tensor)] = tensor, moved(tensor, device)
+                there[name] = self.images[id(tensor)][1]
+        return replace(environment, data=replace(environment.data, **there))
+
+    @property
+    def least(self) -> int:
+        """Jobs of a group: recorded steps are faster also for one job."""
+        return 1 if self.recorder else 2
+
+
+@dataclass(kw_only=True, eq=False)
+class Request:
+    """Some jobs of one round of one run, and what has become of them."""
+
+    runner: "GroupRunner"
+    jobs: Mapping[int, Job]
+    round: int
+    privates: Mapping[int, Tree | None]
+    trained: dict[int, Trained] = field(default_factory=dict)
+    error: BaseException | None = None  # which ends the run
+
+    def outcomes(self) -> dict[int, Outcome]:
+        """Return the outcome of each job. Raises the error of the run, if there is one."""
+        if self.error is not None:
+            raise self.error
+        return {index: self.trained[index].outcome for index in self.jobs}
+
+
+def train_together(requests: Sequence[Request]) -> None:
+    """Train the jobs of several runs of one cell, those of one kind as one, whichever run they are of.
+
+    Every request then has its outcomes, or the error that `run` raises for the first of its jobs that has a fault. An
+    error belongs to one run: the jobs of the others are trained. Only what ends them all is raised, such as Preempted.
     """
+    lead = requests[0].runner
+    received: dict[int, dict[int, Marks]] = {}
+    owners: list[tuple[Request, int]] = []
+    kinds: dict[Kind, list[Member]] = defaultdict(list)
+    for number, request in enumerate(requests):
+        received[number] = {index: marks_of(job.receives) for index, job in request.jobs.items()}
+        members = _begun(request, len(owners))
+        owners += [(request, index) for index in request.jobs]
+        for member in members:
+            kinds[kind_of(member, lead.settings)].append(member)
+    for kind, members in kinds.items():
+        for group in lead.groups(kind, members):
+            for place, trained in lead.together(kind, group, lead.train).items():
+                request, index = owners[place]
+                request.trained[index] = trained
+    for number, request in enumerate(requests):
+        if request.error is None:
+            try:
+                request.runner.complete(request, received[number])
+            except Exception as error:
+                request.error = error
 
-    def __init__(
-        self,
-        environment: Environment,
-        *,
-        device: str = "cpu",
-        most: int | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        super().__init__(environment, device=device)
-        self._most, self._recorder = most, recorder
-        self._least = 1 if recorder else 2  # recorded steps are faster also for one job
-        self._groups_of: dict[tuple[object, ...], Group] = {}  # whose memory is used again
-        self._networks_of: dict[tuple[object, ...], Networks] = {}
-        self._findings: dict[Kind, Findings | None] = {}
-        self.seen = Seen()
+
+def _begun(request: Request, first: int) -> list[Member]:
+    """Start the jobs of a run, numbered from `first` on. Return those that train; none if one fails."""
+    members: list[Member] = []
+    try:
+        for place, (index, job) in enumerate(request.jobs.items(), first):
+            private = copied(request.privates[index])
+            with failures_named(holder_name(job.key.client), request.round):
+                begun = request.runner.begin(place, job, request.round, private, "train")
+            if isinstance(begun, Member):
+                members.append(begun)
+            else:
+                request.trained[index] = Trained(outcome=begun)
+    except Exception as error:
+        request.error = error
+        return []
+    return members
+
+
+class GroupRunner(JobRunner):
+    """Runs all jobs of a round. `shared`: also of the runs whose jobs may train with these, if there are some."""
+
+    def __init__(self, environment: Environment, *, device: str = "cpu", shared: Shared | None = None) -> None:
+        self._shared = shared or Shared()
+        super().__init__(self._shared.on_device(environment, torch.device(device)), device=device)
+
+    @property
+    def seen(self) -> Seen:
+        return self._shared.seen
+
+    @property
+    def settings(self) -> Optimizer:
+        return self._environment.experiment.optimizer
 
     def run_all(
         self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
     ) -> dict[int, Outcome]:
         """Return the outcome of each job. Raises what `run` raises, for the first job that has a fault."""
-        received = {index: marks_of(job.receives) for index, job in jobs.items()}
-        trained: dict[int, Trained] = {}
-        kinds: dict[Kind, list[Member]] = defaultdict(list)
-        for index, job in jobs.items():
-            with failures_named(holder_name(job.key.client), round_number):
-                begun = self._begin(index, job, round_number, copied(privates[index]), "train")
-            if isinstance(begun, Member):
-                kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
-            else:
-                trained[index] = Trained(outcome=begun)
-        for kind, members in kinds.items():
-            for group in self._groups(kind, members):
-                trained |= self._together(kind, group, self._train)
-        for index, job in jobs.items():
-            if index not in trained:
+        request = Request(runner=self, jobs=jobs, round=round_number, privates=privates)
+        train_together([request])
+        return request.outcomes()
+
+    def complete(self, request: Request, received: Mapping[int, Marks]) -> None:
+        """Train the jobs that are in no group, and check all of them. Raises what `run` raises."""
+        for index, job in request.jobs.items():
+            if index not in request.trained:
                 self.seen.alone[type(job.update).__name__] += 1
-                trained[index] = Trained(outcome=self.run(job, round_number, copied(privates[index])))
-        for index, job in jobs.items():
+                outcome = self.run(job, request.round, copied(request.privates[index]))
+                request.trained[index] = Trained(outcome=outcome)
+        for index, job in request.jobs.items():
             refuse_change(job.update, "local work", "what it received", received[index], job.receives)
-        self._check_finite(jobs, trained, round_number)
-        return {index: trained[index].outcome for index in jobs}
+        self._check_finite(request.jobs, request.trained, request.round)
 
     def _check_finite(self, jobs: Mapping[int, Job], trained: Mapping[int, Trained], round_number: int) -> None:
         """Raise Diverged for the first job that left something not finite. The device is waited for once."""
@@ -126,20 +207,20 @@ class GroupRunner(JobRunner):
         gradients: dict[int, dict[str, Weights]] = {}
         kinds: dict[Kind, list[Member]] = defaultdict(list)
         for index, job in jobs.items():
-            begun = self._begin(index, job, round_number, copied(privates[index]), "gradient")
+            begun = self.begin(index, job, round_number, copied(privates[index]), "gradient")
             if isinstance(begun, Member):
-                kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
+                kinds[kind_of(begun, self.settings)].append(begun)
             else:
                 gradients[index] = {}
         for kind, members in kinds.items():
-            for group in self._groups(kind, members):
-                gradients |= self._together(kind, group, self._gradients)
+            for group in self.groups(kind, members):
+                gradients |= self.together(kind, group, self._gradients)
         for index, job in jobs.items():
             if index not in gradients:
                 gradients[index] = self.gradient(job, round_number, copied(privates[index]))
         return gradients
 
-    def _begin(self, index: int, job: Job, round_number: int, private: Tree | None, purpose: str) -> Member | Outcome:
+    def begin(self, index: int, job: Job, round_number: int, private: Tree | None, purpose: str) -> Member | Outcome:
         """Call the job's `start`. Return its outcome if nothing is to be trained."""
         job, local = self._started(job, round_number, private, purpose)
         if local is None:
@@ -148,11 +229,16 @@ class GroupRunner(JobRunner):
         if not local.trainable:
             sends = finished(job.update, local) if purpose == "train" else {}
             return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics())
+        local.private = None if local.private is None else moved(local.private, self._device)
+        local.notes = moved(local.notes, self._device)
         experiment = self._environment.experiment
         batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
         names = (purpose, "round", round_number, *key_names(job.key))
         return Member(
             index=index,
+            run=id(self),
+            prototype=partial(self._network, job.network),
+            has_own_network=self._is_own(job),
             job=job,
             local=local,
             batches=batches,
@@ -163,12 +249,12 @@ class GroupRunner(JobRunner):
             pseudo=given,
         )
 
-    def _groups(self, kind: Kind, members: Sequence[Member]) -> list[list[Member]]:
+    def groups(self, kind: Kind, members: Sequence[Member]) -> list[list[Member]]:
         """Divide jobs of one kind into groups that train together. A job in none of them trains alone."""
-        findings = self._examined(kind, members) if len(members) >= self._least else None
+        findings = self._examined(kind, members) if len(members) >= self._shared.least else None
         if findings is None:
             return []
-        most = self._most or int(FLOPS_PER_TICK // max(1, findings.flops))
+        most = self._shared.most or int(FLOPS_PER_TICK // max(1, findings.flops))
         if most < 2:
             return []
         by_shape: dict[tuple[Shape, ...], list[Member]] = defaultdict(list)
@@ -177,22 +263,22 @@ class GroupRunner(JobRunner):
         groups = []
         for same in by_shape.values():
             groups += [same[first : first + most] for first in range(0, len(same), most)]
-        return [group for group in groups if len(group) >= self._least]
+        return [group for group in groups if len(group) >= self._shared.least]
 
     def _examined(self, kind: Kind, members: Sequence[Member]) -> Findings | None:
         """Return what the first step of the kind showed; None if its jobs cannot train together."""
-        if kind not in self._findings:
+        if kind not in self._shared.findings:
             try:
-                self._findings[kind] = self._compared(members)
-            except (FsslError, torch.OutOfMemoryError):
-                raise
+                self._shared.findings[kind] = self._compared(members)
+            except (FsslError, torch.OutOfMemoryError):  # a job that is alone meets it again, in its own run
+                return None
             except Exception as error:  # whatever a method's code raises under `vmap`
                 self._refuse(kind, error)
-        return self._findings[kind]
+        return self._shared.findings[kind]
 
     def _refuse(self, kind: Kind, error: Exception) -> None:
         """Train the kind one job at a time from now on, and say so once."""
-        self._findings[kind] = None
+        self._shared.findings[kind] = None
         if kind.name not in self.seen.reasons:
             reason = self.seen.reasons[kind.name] = reason_of(error, kind)
             warnings.warn(f"{kind.name}: its jobs train one at a time ({reason})", stacklevel=2)
@@ -209,8 +295,7 @@ class GroupRunner(JobRunner):
         if uses.shape(two[0]) != uses.shape(two[1]):
             two, batches, singles = two[:1], batches[:1], singles[:1]
         doubles = [in_double(with_fresh_streams(member)) for member in two]
-        settings = self._environment.experiment.optimizer
-        group = Group(self._networks_for(two[0], double=True), doubles, settings, uses, self._device)
+        group = Group(self._networks_for(two[0], double=True), doubles, self.settings, uses, self._device)
         results = group.step(range(len(two)), batches, 0)
         for at, single in enumerate(singles):
             compare(single.results, group.results_of(at, results))
@@ -218,8 +303,8 @@ class GroupRunner(JobRunner):
 
     def _alone(self, member: Member, batches: Sequence[LocalBatch]) -> Alone:
         member = in_double(with_fresh_streams(member))
-        network = with_rules(self._network(member.job.network)).double()
-        settings, job = self._environment.experiment.optimizer, member.job
+        network = with_rules(member.prototype()).double()
+        settings, job = self.settings, member.job
         module = module_class(job)(job, member.local, network, settings, member.rate_at)
         module.draw = member.draw
         return alone(module, batches, member.dropout)
@@ -227,13 +312,13 @@ class GroupRunner(JobRunner):
     def _networks_for(self, member: Member, *, double: bool = False) -> Networks:
         local = member.local
         key = (member.job.network, tuple(local.trainable), tuple(local.frozen), local.layers, double)
-        if key not in self._networks_of or self._is_own(member.job):
+        if key not in self._shared.networks or member.has_own_network:
             trainable = {
                 name: self._network_of(member, name, weights, double) for name, weights in local.trainable.items()
             }
             frozen = {name: self._network_of(member, name, weights, double) for name, weights in local.frozen.items()}
-            self._networks_of[key] = Networks(nn.ModuleDict(trainable), nn.ModuleDict(frozen))
-        networks = self._networks_of[key]
+            self._shared.networks[key] = Networks(nn.ModuleDict(trainable), nn.ModuleDict(frozen))
+        networks = self._shared.networks[key]
         networks.trainable.train()
         networks.frozen.eval()
         return networks
@@ -241,47 +326,48 @@ class GroupRunner(JobRunner):
     def _network_of(self, member: Member, name: str, weights: Weights, double: bool) -> nn.Module:
         if name in member.local.layers:
             return empty_layers(weights)
-        network = with_rules(self._network(member.job.network))
+        network = with_rules(member.prototype())
         if self._environment.experiment.precision == "bf16" and not double:
             pass_in_bfloat16(network)
         return network.double() if double else network
 
-    def _together(
+    def together(
         self, kind: Kind, members: list[Member], work: Callable[[Kind, Sequence[Member], Uses], dict[int, Result]]
     ) -> dict[int, Result]:
         """Do the work on a group; in halves if its memory does not suffice. A job without a result has to be alone."""
-        findings = self._findings[kind]
-        if findings is None or len(members) < self._least:
+        findings = self._shared.findings[kind]
+        if findings is None or len(members) < self._shared.least:
             return {}
         try:
             return work(kind, [with_fresh_streams(member) for member in members], findings.uses)
         except torch.OutOfMemoryError:
-            self._groups_of.clear()
+            self._shared.groups.clear()
             if len(members) == 1:
                 return {}
-            half = self._most = len(members) // 2
-        except FsslError:
-            raise
+            half = self._shared.most = len(members) // 2
+        except FsslError:  # a job that is alone meets it again, in its own run
+            return {}
         except Exception as error:  # at a later step than the guard's, such as one of another batch size
             self._refuse(kind, error)
             return {}
-        return self._together(kind, members[:half], work) | self._together(kind, members[half:], work)
+        return self.together(kind, members[:half], work) | self.together(kind, members[half:], work)
 
     def _group(self, kind: Kind, members: Sequence[Member], uses: Uses) -> Group:
         """Return a group of these jobs. With a recorder the memory of an earlier one is used again."""
-        settings, networks = self._environment.experiment.optimizer, self._networks_for(members[0])
-        if self._recorder is None or self._is_own(members[0].job):
-            return Group(networks, members, settings, uses, self._device)
+        networks, recorder = self._networks_for(members[0]), self._shared.recorder
+        if recorder is None or members[0].has_own_network:
+            return Group(networks, members, self.settings, uses, self._device)
         key = (kind, uses.shape(members[0]), len(members))
-        if key in self._groups_of:
-            self._groups_of[key].begin(members)
+        groups = self._shared.groups
+        if key in groups:
+            groups[key].begin(members)
         else:
-            if len(self._groups_of) == MOST_RECORDED:
-                self._groups_of.clear()
-            self._groups_of[key] = Group(networks, members, settings, uses, self._device, self._recorder)
-        return self._groups_of[key]
+            if len(groups) == MOST_RECORDED:
+                groups.clear()
+            groups[key] = Group(networks, members, self.settings, uses, self._device, recorder)
+        return groups[key]
 
-    def _train(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, Trained]:
+    def train(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, Trained]:
         group = self._group(kind, members, uses)
         log, number = Log(), 0
         for alike in in_lockstep(members):
@@ -305,8 +391,7 @@ class GroupRunner(JobRunner):
         }
 
     def _gradients(self, kind: Kind, members: Sequence[Member], uses: Uses) -> dict[int, dict[str, Weights]]:
-        settings = self._environment.experiment.optimizer
-        group = Group(self._networks_for(members[0]), members, settings, uses, self._device)
+        group = Group(self._networks_for(members[0]), members, self.settings, uses, self._device)
         sums, images = group.zeros(), [0] * len(members)
         for alike in in_lockstep(members):
             for some in alike:
@@ -316,7 +401,8 @@ class GroupRunner(JobRunner):
         return {member.index: means_of(row(sums, at), images[at]) for at, member in enumerate(members)}
 
     def _concluded(self, member: Member, group: Group, at: int, reported: Reported) -> Outcome:
-        """Call the job's `finish` with its rows."""
+        """Call the job's `finish` with its rows, and with global generators that do not depend on the other jobs."""
+        seed_globals(member.draw.initial_seed(), "finish")
         local, left = replace(member.local), group.state
         local.trainable = {name: row(tensors, at) for name, tensors in left.trainable.items()}
         local.frozen = {name: row(tensors, at) for name, tensors in left.frozen.items()}

@@ -286,9 +286,12 @@ def _cross_entropy(
         options: Any = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
         with torch._C.DisableTorchFunction():
             return F.cross_entropy(input, target, reduction=reduction, **options)
-    is_label_ND = target[:, None] == torch.arange(input.shape[1], device=input.device)
+    counts_N = target != ignore_index
+    is_label_ND = (target[:, None] == torch.arange(input.shape[1], device=input.device)) & counts_N[:, None]
     losses_N = -torch.where(is_label_ND, torch.log_softmax(input, dim=-1), 0.0).sum(dim=-1)
-    return _reduced(losses_N, reduction)
+    # A label that is no class is an error of F.cross_entropy, which a stacked operation cannot raise.
+    losses_N = torch.where(counts_N == is_label_ND.any(dim=-1), losses_N, torch.nan)
+    return losses_N.sum() / counts_N.sum() if reduction == "mean" else _reduced(losses_N, reduction)
 
 
 REPLACED: dict[str, Callable[..., Tensor]] = {

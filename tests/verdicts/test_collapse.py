@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from benchmark.verdicts.cell_results import ACCURACY, Records, collapsed
+from benchmark.verdicts.cell_results import ACCURACY, Records
+from benchmark.verdicts.collapse import collapsed_cells
 from tests.reports.fakes import accuracies, alone, make_record, pair
 
 
@@ -13,7 +14,7 @@ def collapsed_against(a: list[float], labels_alone: list[float], status: str = "
     item = replace(item, cells=(*item.cells, bound))
     runs = {seed: make_record(cell, seed, {ACCURACY: end}, status=status) for seed, end in enumerate(a)}
     records: Records = {cell.cell_key: runs, **accuracies([(bound, labels_alone)])}
-    return collapsed(item, records) == {"a"}
+    return collapsed_cells(item, records) == {"a"}
 
 
 def test_the_typical_run_counts_over_common_seeds():
@@ -39,6 +40,6 @@ def test_without_a_run_of_labels_alone_a_run_is_held_against_its_own_start():
         rounds = [{"round": t, "test/accuracy": a} for t, a in ((10, 0.5), (20, 0.8), (30, 0.1), (40, end))]
         return {cell.cell_key: {0: make_record(cell, 0, {"test/accuracy": end}, rounds=rounds)}}
 
-    assert collapsed(item, run(0.7)) == {"a"}
-    assert collapsed(item, run(0.85)) == frozenset()
-    assert collapsed(item, {**run(0.7), **accuracies([(bound, [0.6])])}) == frozenset()
+    assert collapsed_cells(item, run(0.7)) == {"a"}
+    assert collapsed_cells(item, run(0.85)) == frozenset()
+    assert collapsed_cells(item, {**run(0.7), **accuracies([(bound, [0.6])])}) == frozenset()

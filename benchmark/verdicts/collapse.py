@@ -1,0 +1,105 @@
+"""Decides which runs and which cells have collapsed.
+
+A run has collapsed when it ends at least 5 points below its bound, or fell by 20 from its own best and did not come
+back; so has one that diverged, which counts with the worst that an accuracy can be. A cell's bound is labels alone: the
+same data and labels, the same steps on them, the same seed. In a contrast with its own bound a cell is held against its
+own best alone: to end below that bound is what the contrast measures. A cell has collapsed if its median run ends below
+the bound.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import TypeAlias
+
+from benchmark.papers.bounds import bound_of
+from benchmark.papers.item import ACCURACY, Cell, Item
+from benchmark.records.record import Records, RunRecord
+from benchmark.verdicts.cell_results import cell_result
+from benchmark.verdicts.metrics import before_clients, end
+from benchmark.verdicts.rule import BELOW_BOUND, FALL
+
+ROUNDING = 1e-9
+
+Runs: TypeAlias = Mapping[str, Mapping[int, bool]]  # cell -> seed -> whether that run has collapsed
+Ends: TypeAlias = Mapping[int, tuple[float, float]]  # seed -> where its run and that of the bound end
+
+
+def collapsed_cells(item: Item, records: Records) -> frozenset[str]:
+    """Find the cells whose typical run ends below labels alone.
+
+    That is below the bound or, if the bound has not run, below what the server had reached before clients took part.
+    """
+    labels = set()
+    for cell in item.cells:
+        ends = ends_and_bound(item, records, cell) or _ends_and_start(item, records, cell)
+        if typically_below(ends):
+            labels.add(cell.label)
+    return frozenset(labels)
+
+
+def collapsed_runs(
+    item: Item, records: Records, cells: Mapping[str, float], ends: Mapping[str, Ends], seeds: Sequence[int]
+) -> Runs:
+    """Find which of these seeds' runs have collapsed, for each cell of a contrast."""
+    collapsed: dict[str, dict[int, bool]] = {}
+    for label in cells:
+        bound = bound_of(item.cell(label), item.cells)
+        within = bound is not None and bound.label in cells
+        runs = records.get(item.cell(label).cell_key, {})
+        far_below = {seed for seed, (last, alone) in ends[label].items() if last <= alone - BELOW_BOUND + ROUNDING}
+        collapsed[label] = {
+            seed: runs[seed].status == "diverged"
+            or _fell_from_its_best(runs[seed])
+            or (not within and seed in far_below)
+            for seed in seeds
+        }
+    return collapsed
+
+
+def uncollapsed(collapsed: Runs) -> dict[str, dict[int, float]]:
+    """Give each run the value of a claim about collapse: 0 if it has collapsed, else 1."""
+    values: dict[str, dict[int, float]] = {}
+    for label, runs in collapsed.items():
+        values[label] = {seed: float(not fell) for seed, fell in runs.items()}
+    return values
+
+
+def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
+    """Seed -> where its run and that of labels alone end; a diverged run ends at 0. Empty without a bound."""
+    bound = bound_of(cell, item.cells)
+    if bound is None:
+        return {}
+    ended, least = _ends(item, records, cell), cell_result(bound, records, item.seeds, ACCURACY, "end")
+    return {seed: (ended[seed], least.values[seed]) for seed in sorted(ended.keys() & least.values.keys())}
+
+
+def typically_below(ends: Ends) -> bool:
+    """Whether the median of the runs' ends is below that of the bound's; not so without runs."""
+    if not ends:
+        return False
+    typical_end = median(mine for mine, _ in ends.values())
+    typical_bound = median(alone for _, alone in ends.values())
+    return typical_end < typical_bound
+
+
+def _fell_from_its_best(record: RunRecord) -> bool:
+    """Whether the run ends at least `FALL` below its best evaluation."""
+    best = max((line[ACCURACY] for line in record.rounds if ACCURACY in line), default=0.0)
+    last = end(record, ACCURACY)
+    return last is not None and bool(last <= best - FALL + ROUNDING)
+
+
+def _ends_and_start(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
+    runs = records.get(cell.cell_key, {})
+    both = {}
+    for seed, ended in _ends(item, records, cell).items():
+        start = before_clients(runs[seed], ACCURACY)
+        if start is not None:
+            both[seed] = (ended, start)
+    return both
+
+
+def _ends(item: Item, records: Records, cell: Cell) -> dict[int, float]:
+    """Seed -> where its run ends; a diverged run ends at 0."""
+    result = cell_result(cell, records, item.seeds, ACCURACY, "end")
+    return {**result.values, **dict.fromkeys(result.diverged, 0.0)}

@@ -1,0 +1,119 @@
+"""Which kinds of job train together on a GPU, found without one.
+
+A cell's rounds are played on noise of the data's shape. Each kind of job takes one step on the CPU in float64, alone
+and together with another, as the engine `stacked` compares them before it trains (`benchmark.federated.stacked.guard`).
+"""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+
+from benchmark.errors import ConfigError
+from benchmark.experiment import Experiment
+from benchmark.federated.environment import Environment, prepare
+from benchmark.federated.jobs import keeper_of
+from benchmark.federated.stacked.engine import waves
+from benchmark.federated.stacked.kinds import Kind, Member, kind_of
+from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.trees import copied
+from benchmark.methods.calls import first_state, play_round
+from benchmark.methods.protocol import Job, Outcome, Reader, Tree
+from sweeps.stand_in import SureReader, stand_in
+
+COHORT = 10  # jobs of a round at most, where the method allows it
+ROUNDS = 2
+
+
+class Examiner(GroupRunner):
+    """Compares the first step of each kind of job, and trains each job on one batch."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self.reasons: dict[str, str] = {}  # by kind: why its jobs train one at a time; empty if they train together
+
+    def play(self, job_of: Mapping[int, Job], number: int, kept: MutableMapping[str, Tree]) -> dict[int, Outcome]:
+        """Return an outcome of one batch for each job, after its kind has been compared."""
+        kinds: dict[Kind, list[Member]] = defaultdict(list)
+        for index, job in job_of.items():
+            begun = self._begin(index, job, number, copied(kept.get(keeper_of(job))), "train")
+            if isinstance(begun, Member):
+                kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
+        for kind, members in kinds.items():
+            self._examined(kind, members)
+            self.reasons[kind.name] = self.seen.reasons.get(kind.name, "")
+        outcomes = {}
+        for index, job in job_of.items():
+            outcomes[index] = outcome = self.run(job, number, copied(kept.get(keeper_of(job))))
+            if outcome.private is not None:
+                kept[keeper_of(job)] = outcome.private
+        return outcomes
+
+    def _training(self, job: Job, *arguments: Any, **named: Any) -> Any:
+        module, batches = super()._training(job, *arguments, **named)
+        return module, islice(iter(batches), len(job.update.phases))
+
+    def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
+        return SureReader(self._environment, job, round_number)
+
+
+def kinds_of(experiment: Experiment) -> dict[str, str]:
+    """Return the kinds of job of a run, and why each trains one job at a time; an empty reason: together."""
+    environment = on_noise(experiment)
+    method, examiner = environment.experiment.method, Examiner(environment)
+    threads = torch.get_num_threads()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the reasons are returned
+        state = first_state(method, environment.setup())
+        kept: dict[str, Tree] = dict(state.clients)
+        for number in range(1, ROUNDS + 1):
+
+            def fit(jobs: Sequence[Job], number: int = number) -> Iterator[Outcome]:
+                outcomes: dict[int, Outcome] = {}
+                for wave in waves(jobs):
+                    outcomes |= examiner.play({index: jobs[index] for index in wave}, number, kept)
+                return (outcomes[index] for index in range(len(jobs)))
+
+            state, _ = play_round(method, replace(state, clients=dict(kept)), environment.world(number, fit))
+    torch.set_num_threads(threads)
+    return examiner.reasons
+
+
+def one_at_a_time(experiments: Iterable[Experiment]) -> dict[str, str]:
+    """Return the kinds of job of these runs that train one at a time, with the reason."""
+    reasons: dict[str, str] = {}
+    seen = set()
+    for experiment in experiments:
+        what = repr((experiment.method, experiment.model, experiment.optimizer.rule, experiment.data.label_setting))
+        if what not in seen:
+            seen.add(what)
+            reasons |= {kind: reason for kind, reason in kinds_of(experiment).items() if reason}
+    return reasons
+
+
+def on_noise(experiment: Experiment) -> Environment:
+    """Return the environment of a `stand_in` whose images are noise, with few jobs a round and equal clients."""
+    federation = experiment.federation
+    small = replace(experiment, federation=replace(federation, C=min(COHORT, federation.C)), precision="fp32")
+    try:
+        known = stand_in(small)
+    except ConfigError:  # the method needs its whole cohort
+        known = stand_in(replace(experiment, precision="fp32"))
+    data = known.data
+    noisy = replace(
+        data,
+        train_images_NCHW=noise(len(data.train_labels_N), data.image_shape),
+        test_images_NCHW=noise(len(data.test_labels_N), data.image_shape),
+    )
+    return prepare(known.experiment, data=noisy, split=lambda labels_N, **rule: known.split)
+
+
+def noise(N: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return N images, each a window of the same long row of random bytes."""
+    channels, height, width = shape
+    row = torch.randint(0, 256, (N + channels * height * width,), dtype=torch.uint8)
+    return row.as_strided((N, *shape), (1, height * width, width, 1))
