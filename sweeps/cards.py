@@ -145,7 +145,8 @@ class OnCard:
 def on_card(card: Card, counted: Iterable[tuple[Experiment, float, float]]) -> OnCard:
     """Return what runs would take. `counted`: each with its local steps and FLOPs."""
     counted = list(counted)
-    engines = [name for name in ENGINES if any(row.engine == name and row.ms is not None for row in card.rows)]
+    timed = {row.engine for row in card.rows if row.ms is not None}
+    engines = [name for name in ENGINES if name in timed]
     hours, measured = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, True)
     for engine in engines:
         for run, steps, flops in counted:
@@ -177,7 +178,8 @@ def devices_or_card(text: str | None, results: Path, devices: Any) -> tuple[tupl
     try:
         return devices(text), None
     except ConfigError as error:
-        known = ", ".join(sorted(min(_names_of(name), key=len) for name in cards(results)))
+        shortest = [min(_names_of(name), key=len) for name in cards(results)]
+        known = ", ".join(sorted(shortest))
         raise ConfigError(f"{error}; or, to plan for a card that is elsewhere, one of {known}") from None
 
 
@@ -185,7 +187,7 @@ def _names_of(card: str) -> set[str]:
     """Return the words that name a card: "nvidia-h100-80gb-hbm3", "h100-80gb-hbm3" and "h100"."""
     whole = "-".join(card.lower().split())
     words = whole.split("-")
-    models = {word for word in words if word[0].isalpha() and any(letter.isdecimal() for letter in word)}
+    models = {word for word in words if word[0].isalpha() and not word.isalpha()}
     short = {word for word in models if not word.startswith("hbm")} or {whole}
     return {whole, whole.removeprefix("nvidia-"), *short}
 

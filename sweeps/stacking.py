@@ -40,7 +40,7 @@ class Examiner(GroupRunner):
         """Return an outcome of one batch for each job, after its kind has been compared."""
         kinds: dict[Kind, list[Member]] = defaultdict(list)
         for index, job in job_of.items():
-            begun = self._begin(index, job, number, copied(kept.get(keeper_of(job))), "train")
+            begun = self.begin(index, job, number, copied(kept.get(keeper_of(job))), "train")
             if isinstance(begun, Member):
                 kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
         for kind, members in kinds.items():

@@ -301,7 +301,9 @@ class Trained:
 
     def tensors(self) -> list[Tensor]:
         """What `outcome_from` reads on the host."""
-        reported = [torch.stack([value.double() for value in values]) for values in self.reported.values()]
+        reported = []
+        for values in self.reported.values():
+            reported.append(torch.stack([value.double() for value in values]))
         return [*reported, *self.pseudo.tensors()]
 
 

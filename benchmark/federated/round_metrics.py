@@ -72,9 +72,9 @@ class PseudoLabelQuality:
         if not self._steps:
             return []
         known = [truth_N for _, _, truth_N in self._steps if truth_N is not None]
-        columns = [[labels_N for labels_N, _, _ in self._steps], [kept_N for _, kept_N, _ in self._steps]]
-        columns += [known] if len(known) == len(self._steps) else []
-        return [torch.cat(column) for column in columns]
+        labels = torch.cat([labels_N for labels_N, _, _ in self._steps])
+        kept = torch.cat([kept_N for _, kept_N, _ in self._steps])
+        return [labels, kept] if len(known) < len(self._steps) else [labels, kept, torch.cat(known)]
 
     def metrics(self, read: Sequence[Tensor] | None = None) -> dict[str, float]:
         """Counts to be summed over jobs, and `pseudo/kl_uniform`, `pseudo/kl_kept`, `pseudo/kl_true` of this job alone.

@@ -116,6 +116,7 @@ def _item(path: str, file: TableFile, profile: str, cell_named: CellNamed, trust
     _check_labels_differ(cells)
     selections = dict.fromkeys(SELECTIONS[cell.experiment.evaluation.selection] for cell in cells)
     name = f"{OWN}/{Path(path).stem}"
+    shown = tuple(_entry(file, row, column, line) for (row, column), line in published.items())
     item = item_from(
         file,
         cells,
@@ -123,7 +124,7 @@ def _item(path: str, file: TableFile, profile: str, cell_named: CellNamed, trust
         name=name,
         title=file.title or Path(path).stem,
         profile=profile,
-        shown=tuple(_entry(file, row, column, line) for (row, column), line in published.items()),
+        shown=shown,
         seeds=file.seeds,
         notes=(*file.notes, *selections, *notes_on_budgets(cells)),
         columns=("column",) if file.columns else (),

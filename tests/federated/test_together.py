@@ -118,8 +118,11 @@ class Results:
     def numbers(self, number: int) -> list[dict[str, float]]:
         lines = (self.folders[number] / "rounds.jsonl").read_text().splitlines()
         rounds = [json.loads(line) for line in lines]
-        kept = [name for name in rounds[0] if name != "cell_key" and not name.startswith("time/")]
-        return [{name: line[name] for name in kept if name in line} for line in rounds]
+        left_out = ("cell_key", "time/round_seconds", "time/cpu_seconds")
+        numbers = []
+        for line in rounds:
+            numbers.append({name: value for name, value in line.items() if name not in left_out})
+        return numbers
 
     def weights(self, number: int) -> dict[str, Any]:
         files = sorted((self.folders[number] / "weights").iterdir())
@@ -163,6 +166,8 @@ def preempt() -> None:
 
 def test_a_run_that_diverges_one_that_stops_and_one_that_resumes_disturb_no_other(tmp_path, in_float64):
     experiment = longer(TRACES["crl-fedavg"], 3)
+    evaluation = replace(experiment.evaluation, gradient_diversity_every=3)
+    experiment = replace(experiment, data=replace(experiment.data, images=100), evaluation=evaluation)
     runs = [experiment.with_seed(seed) for seed in range(4)]
     for each in runs:
         run(each, tmp_path / "alone", engine=STACKED)
@@ -170,6 +175,7 @@ def test_a_run_that_diverges_one_that_stops_and_one_that_resumes_disturb_no_othe
     ended, together = all_together(runs[:3], tmp_path / "here", [[], [Spoil(1)], [When(1, preempt)]])
     assert [type(each) for each in ended] == [dict, Diverged, Stopped]
     agree(here, alone, 0)
+    assert "diversity/members" in here.numbers(0)[-1]
     diverged = json.loads((here.folders[1] / "result.json").read_text())
     assert diverged["status"] == "diverged" and diverged["rounds"] == 1
     assert here.numbers(1) == [pytest.approx(line, rel=1e-10, abs=1e-12) for line in alone.numbers(1)[:1]]

@@ -24,7 +24,8 @@ class ImageSized(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.numel() == self._size and not function.is_view:
             self.all += 1
-            order = [dim for _, dim in sorted((-stride, dim) for dim, stride in enumerate(result.stride()))]
+            strides = result.stride()
+            order = sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim))
             self.channels_last += order in ([0, 2, 3, 1], [0, 1, 2, 3][: result.dim()])
         return result
 

@@ -109,8 +109,10 @@ def test_a_published_value_is_optional_and_moves_no_cell(mine, printed):
     )
     mine.write_text(f"cells = [{', '.join(lines)}]\n{FILE}")
     (item,) = items(["./mine.toml"], "demo")
-    assert [cell.cell_key for cell in item.cells] == [cell.cell_key for cell in plain.cells]
-    assert [item.hash_of(claim) for claim in item.claims] == [plain.hash_of(claim) for claim in plain.claims]
+    keys = [cell.cell_key for cell in item.cells]
+    assert keys == [cell.cell_key for cell in plain.cells]
+    hashes = list(map(item.hash_of, item.claims))
+    assert hashes == list(map(plain.hash_of, plain.claims))
     ours, without = item.cells
     assert (ours.published[ACCURACY].value, ours.published[ACCURACY].spread, without.published) == (71.5, 0.5, {})
     assert ours.published[ACCURACY].runs == 1  # `seeds` are those that are trained

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.federated.environment import prepare
 from benchmark.federated.module import FederatedModule
+from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.methods.ssfl import ConsistencyUpdate
 from sweeps.stacking import kinds_of, one_at_a_time
 from tests.methods.golden import TRACES

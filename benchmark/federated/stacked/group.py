@@ -18,7 +18,8 @@ from benchmark.federated.stacked.kinds import Member, Signature, Uses, same_tens
 from benchmark.federated.stacked.layers import Masks
 from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
 from benchmark.federated.stacked.tick import Inputs, Networks, Results, State, Tick
-from benchmark.federated.stacked.trees import row, stacked
+from benchmark.federated.stacked.trees import row, stacked, stacked_each
+from benchmark.federated.trees import mapped
 from benchmark.methods.protocol import Tree
 from benchmark.optimizer import Optimizer
 
@@ -46,10 +47,11 @@ class Group:
         self.why_not_recorded = "its steps read step.number" if recorder and uses.number else ""
         self._update, self._members = members[0].job.update, members
         self.state = self._stacked(members)
-        self._parameters: Places = {
-            name: {tensor: self.state.trainable[name][tensor] for tensor, _ in network.named_parameters()}
-            for name, network in networks.trainable.items()
-        }
+        self._parameters: Places = {}
+        for name, network in networks.trainable.items():
+            self._parameters[name] = {
+                tensor: self.state.trainable[name][tensor] for tensor, _ in network.named_parameters()
+            }
         self.optimizer = self._optimizer_of(members)
         self.state.slots = self.optimizer.slots
         self._tick = Tick(self._update, networks, self.optimizer)
@@ -63,21 +65,29 @@ class Group:
 
     def _stacked(self, members: Sequence[Member]) -> State:
         locals_ = [member.local for member in members]
-        trees = [self._uses.of(member) for member in members]
-        received = [tree[0] for tree in trees]
-        shared = {name for name in received[0] if same_tensors([tree[name] for tree in received])}
-        if self._recorder:  # what one round's jobs share may differ in the next one
-            shared = set()
-        apart = [{name: value for name, value in tree.items() if name not in shared} for tree in received]
+        frozen = stacked_each([local.frozen for local in locals_])
+        received, private, notes = zip(*map(self._uses.of, members), strict=True)
+        shared: Tree = {}
+        if not self._recorder:  # what one round's jobs share may differ in the next one
+            shared = self._shared_by_all(received)
+        apart = [without(tree, shared) for tree in received]
         return State(
-            trainable={name: stacked([local.trainable[name] for local in locals_]) for name in locals_[0].trainable},
-            frozen={name: stacked([local.frozen[name] for local in locals_]) for name in locals_[0].frozen},
+            trainable=stacked_each([local.trainable for local in locals_]),
+            frozen=frozen,
             slots={},
-            private=stacked([tree[1] for tree in trees]),
-            notes=stacked([tree[2] for tree in trees]),
+            private=stacked(private),
+            notes=stacked(notes),
             received=stacked(apart),
-            shared={name: received[0][name] for name in shared},
+            shared=shared,
         )
+
+    def _shared_by_all(self, received: Sequence[Tree]) -> Tree:
+        """Return the entries that are the very same in all trees."""
+        shared: Tree = {}
+        for name, value in received[0].items():
+            if same_tensors([tree[name] for tree in received]):
+                shared[name] = value
+        return shared
 
     def _optimizer_of(self, members: Sequence[Member]) -> StackedOptimizer:
         return StackedOptimizer(self._settings, self._parameters, [member.local.momentum for member in members])
@@ -145,22 +155,17 @@ class Group:
 
     def zeros(self) -> Places:
         """Return zeros of the shape of all parameters, to add gradients to."""
-        return {
-            name: {tensor: torch.zeros_like(value) for tensor, value in tensors.items()}
-            for name, tensors in self._parameters.items()
-        }
+        zeros: Places = mapped(self._parameters, torch.zeros_like)
+        return zeros
 
     def _rows(self, jobs: Sequence[int]) -> Tensor:
         return to_device(torch.tensor(jobs), self._device)
 
     def _inputs(self, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]], number: int) -> Inputs:
-        phases = range(len(self._update.phases))
-        return Inputs(
-            batch=stacked_batches([batch[0] for batch in batches]),
-            drawn=[self._drawn(jobs, [batch[phase] for batch in batches]) for phase in phases],
-            rates=[self._rate(jobs, number + phase) for phase in phases],
-            number=number,
-        )
+        by_phase = list(zip(*batches, strict=True))
+        drawn = [self._drawn(jobs, of_phase) for of_phase in by_phase]
+        rates = [self._rate(jobs, number + phase) for phase in range(len(by_phase))]
+        return Inputs(batch=stacked_batches(by_phase[0]), drawn=drawn, rates=rates, number=number)
 
     def _drawn(self, jobs: Sequence[int], batches: Sequence[LocalBatch]) -> Tree:
         """Draw what one loss needs, from each job's own stream."""
@@ -237,7 +242,12 @@ def copy_of(generator: torch.Generator) -> torch.Generator:
 
 def stacked_batches(batches: Sequence[LocalBatch]) -> dict[str, dict[str, Any]]:
     """Return the fields of the batch of each stream, a row per job."""
-    return {
-        name: stacked([{**vars(batch.streams[name]), "views": dict(batch.streams[name].views)} for batch in batches])
-        for name in batches[0].streams
-    }
+    return stacked_each([fields_of(batch) for batch in batches])
+
+
+def fields_of(batch: LocalBatch) -> dict[str, Tree]:
+    return {name: {**vars(images), "views": dict(images.views)} for name, images in batch.streams.items()}
+
+
+def without(tree: Tree, left_out: Tree) -> Tree:
+    return {name: value for name, value in tree.items() if name not in left_out}

@@ -6,13 +6,13 @@ different sides of a ReLU. A kind that differs, or whose loss `vmap` refuses, tr
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.federated.batches import LocalBatch
@@ -62,10 +62,7 @@ def in_double(member: Member) -> Member:
 
 
 def batch_in_double(batch: LocalBatch) -> LocalBatch:
-    streams = {
-        name: replace(images, views={view: pixels.double() for view, pixels in images.views.items()})
-        for name, images in batch.streams.items()
-    }
+    streams = {name: replace(images, views=doubled(images.views)) for name, images in batch.streams.items()}
     return replace(batch, streams=streams)
 
 
@@ -108,26 +105,35 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
     changed = [name for name, value in numbers.items() if now.get(name, value) != value]
     if changed:
         raise CannotStack(f"its steps change the number {changed[0]!r}; make it a tensor")
-    results = {
-        "loss": {str(index): loss for index, loss in enumerate(module.losses)},
-        "trainable": {name: dict(network.state_dict()) for name, network in module.trainable.items()},
-        "frozen": {name: dict(network.state_dict()) for name, network in module.frozen.items()},
-        "momentum": momentum,
-        "private": {name: dict.__getitem__(private, name) for name in kept & private.touched},
-        "notes": {name: dict.__getitem__(notes, name) for name in noted & notes.touched},
-    }
     uses = Uses(
         received=frozenset(received.touched),
         private=frozenset(kept & private.touched),
         notes=frozenset(noted & notes.touched),
         number=step.reads_number,
     )
+    results = {
+        "loss": dict(zip(map(str, range(len(module.losses))), module.losses, strict=True)),
+        "trainable": tensors_of_each(module.trainable),
+        "frozen": tensors_of_each(module.frozen),
+        "momentum": momentum,
+        "private": unwatched(private, uses.private),
+        "notes": unwatched(notes, uses.notes),
+    }
     return Alone(results=results, uses=uses, flops=counter.get_total_flops())
+
+
+def tensors_of_each(networks: nn.ModuleDict) -> Tree:
+    return {name: dict(network.state_dict()) for name, network in networks.items()}
+
+
+def unwatched(tree: Watched, names: Collection[str]) -> Tree:
+    """Return some entries. Looking at them does not count as a use."""
+    return {name: dict.__getitem__(tree, name) for name in names}
 
 
 def numbers_of(tree: Watched) -> dict[str, Any]:
     """Return the leaves that are no tensors, by name. Looking at them does not count as a use."""
-    plain = {name: dict.__getitem__(tree, name) for name in dict.keys(tree)}
+    plain = unwatched(tree, set(dict.keys(tree)))
     return {name: value for name, value in leaves(plain) if not isinstance(value, Tensor)}
 
 

@@ -82,10 +82,11 @@ class Uses:
 
     def of(self, member: Member) -> tuple[Tree, Tree, Tree]:
         """Return these entries of what the job received, keeps and noted."""
+        local = member.local
         return (
-            {name: value for name, value in member.job.receives.items() if name in self.received},
-            {name: value for name, value in (member.local.private or {}).items() if name in self.private},
-            {name: value for name, value in member.local.notes.items() if name in self.notes},
+            only(member.job.receives, self.received),
+            only(local.private or {}, self.private),
+            only(local.notes, self.notes),
         )
 
     def joined(self, other: "Uses") -> "Uses":
@@ -99,6 +100,10 @@ class Uses:
     def shape(self, member: Member) -> tuple[Shape, ...]:
         """Return what has to be equal in these entries so that jobs can train together."""
         return tuple(shape_of(tree) for tree in self.of(member))
+
+
+def only(tree: Tree, names: frozenset[str]) -> Tree:
+    return {name: value for name, value in tree.items() if name in names}
 
 
 Signature = tuple[tuple[str, int, bool, bool], ...]

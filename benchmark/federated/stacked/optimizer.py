@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmark.federated.local import BETA_2, SLOT
+from benchmark.federated.stacked.trees import row
 from benchmark.methods.protocol import Weights
 from benchmark.optimizer import Optimizer
 
@@ -29,10 +30,10 @@ class StackedOptimizer:
         self._stepped: set[tuple[str, str]] = set()  # parameters that have had a gradient, here or before
         names = ("exp_avg", "exp_avg_sq", "step") if settings.rule == "adam" else ("momentum_buffer",)
         for slot in names:
-            self.slots[slot] = {
-                name: {tensor: self._first(slot, name, tensor, value, momentum) for tensor, value in some.items()}
-                for name, some in weights.items()
-            }
+            self.slots[slot] = {name: {} for name in weights}
+            for name, some in weights.items():
+                for tensor, value in some.items():
+                    self.slots[slot][name][tensor] = self._first(slot, name, tensor, value, momentum)
 
     def _first(
         self, slot: str, name: str, tensor: str, value: Tensor, momentum: Sequence[Mapping[str, Weights] | None]
@@ -40,9 +41,9 @@ class StackedOptimizer:
         """Return what one slot of one parameter begins with, a row per job."""
         key = f"{tensor}{SLOT}{slot}" if self._settings.rule == "adam" else tensor
         zeros = torch.zeros_like(value).detach() if slot != "step" else value.new_zeros(len(value))
-        for row, brought in zip(zeros, momentum, strict=True):
+        for of_job, brought in zip(zeros, momentum, strict=True):
             if brought is not None and key in brought.get(name, {}):
-                row.copy_(brought[name][key])
+                of_job.copy_(brought[name][key])
                 self._stepped.add((name, tensor))
         return zeros
 
@@ -55,7 +56,9 @@ class StackedOptimizer:
             return
         step_of = self._adam if self._settings.rule == "adam" else self._sgd
         own = [weights[name][tensor] for name, tensor, _ in listed]
-        kept = {slot: [places[name][tensor] for name, tensor, _ in listed] for slot, places in slots.items()}
+        kept = {}
+        for slot, places in slots.items():
+            kept[slot] = [places[name][tensor] for name, tensor, _ in listed]
         alike = [_laid_out_as(weight, gradient) for weight, (_, _, gradient) in zip(own, listed, strict=True)]
         step_of(own, self._clipped(alike), kept, rate_M)
 
@@ -105,10 +108,7 @@ class StackedOptimizer:
     def brought_back(self, index: int) -> dict[str, Weights]:
         """Return one job's momentum as `LocalModule.momentum_of` does, as views."""
         if self._settings.rule != "adam":
-            return {
-                name: {tensor: value[index] for tensor, value in some.items()}
-                for name, some in self.slots["momentum_buffer"].items()
-            }
+            return dict(row(self.slots["momentum_buffer"], index))
         kept: dict[str, Weights] = {}
         for name, some in self.slots["exp_avg"].items():
             stepped = [tensor for tensor in some if (name, tensor) in self._stepped]

@@ -119,10 +119,10 @@ def train_together(requests: Sequence[Request]) -> None:
     kinds: dict[Kind, list[Member]] = defaultdict(list)
     for number, request in enumerate(requests):
         received[number] = {index: marks_of(job.receives) for index, job in request.jobs.items()}
-        members = _begun(request, len(owners))
+        begun = _begun(request, len(owners))
         owners += [(request, index) for index in request.jobs]
-        for member in members:
-            kinds[kind_of(member, lead.settings)].append(member)
+        for kind, member in begun:
+            kinds[kind].append(member)
     for kind, members in kinds.items():
         for group in lead.groups(kind, members):
             for place, trained in lead.together(kind, group, lead.train).items():
@@ -136,16 +136,16 @@ def train_together(requests: Sequence[Request]) -> None:
                 request.error = error
 
 
-def _begun(request: Request, first: int) -> list[Member]:
+def _begun(request: Request, first: int) -> list[tuple[Kind, Member]]:
     """Start the jobs of a run, numbered from `first` on. Return those that train; none if one fails."""
-    members: list[Member] = []
+    members: list[tuple[Kind, Member]] = []
     try:
         for place, (index, job) in enumerate(request.jobs.items(), first):
             private = copied(request.privates[index])
             with failures_named(holder_name(job.key.client), request.round):
                 begun = request.runner.begin(place, job, request.round, private, "train")
             if isinstance(begun, Member):
-                members.append(begun)
+                members.append((kind_of(begun, request.runner.settings), begun))
             else:
                 request.trained[index] = Trained(outcome=begun)
     except Exception as error:
@@ -289,7 +289,7 @@ class GroupRunner(JobRunner):
         signatures = [signature_of(batches[0]) for batches in firsts]
         last = max(at for at, signature in enumerate(signatures) if signature == signatures[0])
         two = [members[0], members[last]]
-        batches = [[batch_in_double(batch) for batch in firsts[at]] for at in (0, last)]
+        batches = [list(map(batch_in_double, firsts[at])) for at in (0, last)]
         singles = [self._alone(member, batch) for member, batch in zip(two, batches, strict=True)]
         uses = singles[0].uses.joined(singles[1].uses)
         if uses.shape(two[0]) != uses.shape(two[1]):

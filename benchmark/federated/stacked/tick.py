@@ -95,9 +95,9 @@ class Tick:
     def __init__(self, update: LocalUpdate, networks: Networks, optimizer: StackedOptimizer) -> None:
         self._update, self._networks, self._optimizer = update, networks, optimizer
         self._changes = type(update).after_step is not LocalUpdate.after_step
-        self._parameters = {
-            name: [tensor for tensor, _ in network.named_parameters()] for name, network in networks.trainable.items()
-        }
+        self._parameters: dict[str, list[str]] = {}
+        for name, network in networks.trainable.items():
+            self._parameters[name] = [tensor for tensor, _ in network.named_parameters()]
 
     def take(self, state: State, inputs: Inputs, masks: Masks) -> Results:
         """Take one step, changing `state` in place."""
@@ -129,10 +129,11 @@ class Tick:
 
     def _with_gradients(self, state: State) -> Places:
         """Return the parameters as leaves of a new graph, which share the memory of the state."""
-        return {
-            name: {tensor: state.trainable[name][tensor].detach().requires_grad_() for tensor in tensors}
-            for name, tensors in self._parameters.items()
-        }
+        weights: Places = {}
+        for name, tensors in self._parameters.items():
+            here = state.trainable[name]
+            weights[name] = {tensor: here[tensor].detach().requires_grad_() for tensor in tensors}
+        return weights
 
     def _gradients(self, loss_M: Tensor, weights: Places, keeps_graph: bool) -> Places:
         """Return the gradient of each parameter that the loss reaches, (M, ...)."""

@@ -93,15 +93,15 @@ class Together:
         except BaseException as error:  # such as Preempted: nothing of these rounds is finished
             for request in requests:
                 request.error = error
-        self._charge(numbers)
         self._asked.clear()
         self._baton.notify_all()
+        self._charge(numbers)
 
     def _leave(self, number: int) -> None:
         """Take a run that has ended out of those that are waited for."""
-        self._charge([number])
         self._live -= 1
         self._baton.notify_all()
+        self._charge([number])
 
     def _charge(self, numbers: Sequence[int]) -> None:
         """Enter the CPU seconds since the last call as those of these runs."""

@@ -22,6 +22,14 @@ def stacked(trees: Sequence[Any]) -> Any:
     return tree_unflatten(leaves, layout)
 
 
+def stacked_each(trees: Sequence[Mapping[str, Tree]]) -> dict[str, Tree]:
+    """Stack entry by entry: the weight sets of M jobs."""
+    entries: dict[str, Tree] = {}
+    for name in trees[0]:
+        entries[name] = stacked([tree[name] for tree in trees])
+    return entries
+
+
 def rows(tree: Any, at_M: Tensor) -> Any:
     """Return the rows of some jobs, as a copy."""
     return tree_map(lambda leaf: leaf[at_M] if isinstance(leaf, Tensor) else leaf, tree)
