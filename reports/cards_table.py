@@ -10,8 +10,12 @@ MARK = "<!-- cards -->"
 def with_cards(text: str, results: Path | None) -> str:
     """Return the page with a table per card in place of its mark: measured cards first. Raises DataError."""
     known = estimated_cards() if results is None else cards(results)
-    shown = sorted(known.values(), key=lambda card: (not card.is_measured, card.name))
+    shown = sorted(known.values(), key=lambda card: (not card.is_measured, not _has_measured(card), card.name))
     return text.replace(MARK, "\n\n".join(_of(card) for card in shown))
+
+
+def _has_measured(card: Card) -> bool:
+    return any(row.measured for row in card.rows)
 
 
 def _of(card: Card) -> str:
@@ -21,7 +25,9 @@ def _of(card: Card) -> str:
 def _source(card: Card) -> str:
     if card.is_measured:
         return f"{card.source}. CUDA tests: {card.facts['tests'].get('result', 'not run')}."
-    return "not measured with this version. Times with ~ are estimates; the others are those of the section above."
+    if _has_measured(card):
+        return "not measured with this version. Times with ~ are estimates; the others are those of the section above."
+    return "not measured. All times are estimates."
 
 
 def _left_out(card: Card) -> list[str]:

@@ -23,7 +23,7 @@
         }, ...]
     }, ...]}
 
-Cards without an entry have the estimates of `cards.toml`.
+Cards without an entry have the estimates of `benchmark/federated/cards.toml`.
 """
 
 import json
@@ -36,10 +36,10 @@ from typing import Any
 
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Experiment, Precision
-from benchmark.federated.devices import choice_on, usual_choice
+from benchmark.federated.devices import CHOICES, choice_on, usual_choice
 
 MEASURED = Path("benchmarks") / "gpu.json"  # in the folder of results
-ESTIMATED = Path(__file__).with_name("cards.toml")
+ESTIMATED = CHOICES.with_name("cards.toml")
 ENGINES = ("reference", "stacked", "captured")  # the later, the fewer launches
 # Of the model for networks that were not timed: a small step has so many kernels, which take so long to launch one
 # by one or to run as one graph.
@@ -92,7 +92,7 @@ class Card:
     def source(self) -> str:
         """Say where the times are from, in words."""
         if not self.is_measured:
-            return "sweeps/cards.toml: estimates, and what reports/performance.md has of older versions"
+            return "benchmark/federated/cards.toml: estimates, and what reports/performance.md has of older versions"
         versions = f"torch {self.facts['torch']}, CUDA {self.facts['cuda']}, driver {self.facts['driver']}"
         return f"measured on {self.facts['date']}, {versions}, commit {self.facts['code']['commit']:.10}"
 
@@ -311,7 +311,8 @@ def table_of(rows: Sequence[Row]) -> list[str]:
         if timed_rows:
             best = min(timed_rows, key=_milliseconds)
             peak = f"{best.peak_mib:,.0f}" if best.peak_mib else ""
-            numbers = [f"{best.jobs_at_once:.3g}", f"{1000 / _milliseconds(best):,.0f}", peak, f"{best.gflop:.3g}"]
+            speed = f"{'' if best.measured else '~'}{1000 / _milliseconds(best):,.0f}"
+            numbers = [f"{best.jobs_at_once:.3g}", speed, peak, f"{best.gflop:.3g}"]
         else:
             numbers = [""] * 4
         lines.append("| " + " | ".join([*cells, *numbers]) + " |")

@@ -56,7 +56,7 @@ def difference(one: Mapping[str, object], other: Mapping[str, object]) -> float:
 
 def played(experiment: Experiment, order: torch.memory_format, engine: str = "reference") -> list[dict[str, object]]:
     """Return the server's state after each of `ROUNDS`."""
-    with mock.patch.object(environment, "memory_format", lambda device, precision: order):
+    with mock.patch.object(environment, "memory_format", lambda *_: order):
         known = prepare(experiment)
         chosen = ReferenceEngine(known) if engine == "reference" else StackedEngine(known)
         module, states = FederatedModule(known, chosen), []
