@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -82,3 +82,14 @@ def prepare_torch(device: torch.device, precision: Precision) -> None:
     warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+
+
+def engine_settings(name: str, devices: Sequence[torch.device], threads: int) -> dict[str, Any]:
+    """What decides an engine's bits, for the record: the kind of its CUDA devices, and not their numbers."""
+    settings: dict[str, Any] = {"name": name, "threads": threads, "bit_equal": True}
+    cards = {card_name(device) for device in devices}
+    if name == "pool":  # its local step is another than the plain one on a CPU alone
+        settings |= {"plain": cards != {CPU}, "confident_only": cards == {CPU}, "workers": len(devices)}
+    if cards != {CPU}:
+        settings |= {"bit_equal": False, "device": ", ".join(sorted(cards))}  # `prepare_torch` says why
+    return settings

@@ -8,10 +8,10 @@ import torch
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.federated.devices import auto_devices, check_precision, cuda_devices, prepare_torch
+from benchmark.federated.devices import auto_devices, check_precision, cuda_devices, engine_settings, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of
-from benchmark.federated.process_pool import ProcessPool, settings_of
+from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.processes import CPU, usable_cores
 from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.federated.trees import copied
@@ -117,7 +117,7 @@ class ReferenceEngine:
         self.device = torch.device(device)
         self.name = "pool" if fast else "reference"
         prepare_torch(self.device, environment.experiment.precision)
-        self.settings = settings_of(self.name, [self.device], torch.get_num_threads())
+        self.settings = engine_settings(self.name, [self.device], torch.get_num_threads())
         self._work = JobRunner(environment, device=device, fast=fast)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmark.errors import FsslError
-from benchmark.federated.devices import card_name, prepare_torch
+from benchmark.federated.devices import engine_settings, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
 from benchmark.federated.machine import keep_freed_memory
@@ -34,17 +34,6 @@ LOOK = 0.5  # seconds after which a wait for outcomes looks whether the process 
 
 class WorkerEnded(FsslError):
     """A worker process ended by itself."""
-
-
-def settings_of(name: str, devices: Sequence[torch.device], threads: int) -> dict[str, Any]:
-    """What decides an engine's bits, for the record: the kind of its CUDA devices, and not their numbers."""
-    settings: dict[str, Any] = {"name": name, "threads": threads, "bit_equal": True}
-    cards = {card_name(device) for device in devices}
-    if name == "pool":  # its local step is another than the plain one on a CPU alone
-        settings |= {"plain": cards != {CPU}, "confident_only": cards == {CPU}, "workers": len(devices)}
-    if cards != {CPU}:
-        settings |= {"bit_equal": False, "device": ", ".join(sorted(cards))}  # `prepare_torch` says why
-    return settings
 
 
 class ProcessPool:
@@ -62,7 +51,7 @@ class ProcessPool:
         places = [torch.device(devices[index % len(devices)]) for index in range(workers)]
         self.device = places[0]
         prepare_torch(self.device, environment.experiment.precision)  # of the evaluation, in this process
-        self.settings: Mapping[str, Any] = settings_of(self.name, places, threads=1)
+        self.settings: Mapping[str, Any] = engine_settings(self.name, places, threads=1)
         try:
             with process_context(fresh=self.device.type != CPU) as context, packed(environment) as content:
                 for place in places:

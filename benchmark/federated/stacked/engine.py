@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 import torch
 
-from benchmark.federated.devices import prepare_torch
+from benchmark.federated.devices import engine_settings, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import keeper_of
-from benchmark.federated.process_pool import settings_of
 from benchmark.federated.stacked.capture import cuda_graph
 from benchmark.federated.stacked.runner import GroupRunner
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
@@ -30,7 +29,7 @@ class StackedEngine:
         prepare_torch(self.device, environment.experiment.precision)
         on_cuda = self.device.type == "cuda"
         recorder = cuda_graph if on_cuda and capture is not False else None
-        self.settings = settings_of(self.name, [self.device], torch.get_num_threads())
+        self.settings = engine_settings(self.name, [self.device], torch.get_num_threads())
         self.settings |= {"bit_equal": False, "captured": recorder is not None}
         self.runner = GroupRunner(environment, device=device, most=most, recorder=recorder)
 
