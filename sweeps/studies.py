@@ -19,12 +19,13 @@ from typing import Any, Literal, TypeAlias, cast
 from optuna.trial import Trial
 
 from benchmark.config import Checked, Count, Whole, choose, from_plain, nearest, quoted, read_as, scalar
+from benchmark.data.content import data_hash
 from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment, to_json
 from benchmark.methods.registry import method_name
 from benchmark.papers.items import cell_named
 from benchmark.plain import read_table
-from benchmark.records.identity import data_hash, own_names, sources
+from benchmark.records.identity import own_names, sources
 from sweeps.factors import with_fields
 
 FIRST_SEED = 1000  # apart from the seeds of tables

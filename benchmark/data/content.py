@@ -5,15 +5,15 @@ read from. Without a cache folder, each process reads the set once.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from benchmark.data.datasets import DATASETS, load, locate
 from benchmark.data.folder import canonical_name
-from benchmark.data.reading import UNKNOWN_ORIGIN, Source, cached, stamp_of
-from benchmark.errors import DataError, FsslError
+from benchmark.data.pooled import pooled_hash
+from benchmark.data.reading import UNKNOWN_ORIGIN, Source, computed_from
+from benchmark.errors import FsslError
 
 
 @functools.cache
@@ -29,6 +29,20 @@ def content_hash(name: str) -> str | None:
 def has_known_files(name: str) -> bool | None:
     """Whether the suite lists the files of a set of `DATASETS`; None as above. Packed ones need not be decoded."""
     return True if name == "digits" else _look_up(name, _are_listed)
+
+
+def data_hash(experiment: Mapping[str, Any]) -> str | None:
+    """The hash of the data of an experiment's JSON, as its record has it; None: they are not here."""
+    data = experiment["data"]
+    content, pooled_test = content_hash(data["name"]), data.get("pooled_test")
+    return pooled_hash(content, pooled_test, experiment["seed"]) if content and pooled_test else content
+
+
+def are_listed(name: str, recorded: Mapping[str, Any]) -> bool:
+    """Whether the suite lists the files of a set that are here and those of the record."""
+    if name not in DATASETS or UNKNOWN_ORIGIN in recorded.get("note", ""):
+        return False
+    return has_known_files(name) is not False
 
 
 def look_again() -> None:
@@ -49,25 +63,12 @@ def _are_listed(name: str, source: Source) -> bool:
 def _look_up(name: str, compute: Callable[[str, Source], str | bool]) -> Any:
     try:
         source = locate(name)
-        return None if source is None else _kept(name, source, compute, _stamp(name, source))
+        if source is None:
+            return None
+        entry = DATASETS.get(name)
+        # Another value where the suite lists other files.
+        listed = None if entry is None else (sorted(entry.packed_sha256.items()), entry.content_sha256)
+        also = (canonical_name(name), str(source.folder.resolve()), listed)
+        return computed_from(source, partial(compute, name, source), compute.__name__, *also)
     except (FsslError, OSError, RuntimeError, ValueError):  # whoever trains on it says what is wrong
         return None
-
-
-@functools.cache
-def _kept(name: str, source: Source, compute: Callable[[str, Source], str | bool], stamp: str) -> Any:
-    def read() -> np.ndarray:
-        value = compute(name, source)
-        if stamp != _stamp(name, source):
-            raise DataError(f"{source.folder}: was changed while it was read")
-        return np.array(value)
-
-    return cached(stamp_of(source.folder, (), stamp, compute.__name__), read).item()
-
-
-def _stamp(name: str, source: Source) -> str:
-    """Changes where a file was added, removed, renamed or written, or where the suite lists others."""
-    entry = DATASETS.get(name)
-    listed = None if entry is None else (sorted(entry.packed_sha256.items()), entry.content_sha256)
-    folder = source.folder
-    return stamp_of(folder, source.files(), canonical_name(name), str(folder.resolve()), listed)

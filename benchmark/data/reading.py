@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import PIL
 
-from benchmark.errors import CannotWrite, ConfigError
+from benchmark.errors import CannotWrite, ConfigError, DataError
 from benchmark.files import replacing
 from benchmark.plain import expanded
 from benchmark.streams import numpy_stream, shuffled
@@ -95,6 +95,32 @@ def cached(source: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
     except CannotWrite as error:
         warnings.warn(f"cache {error}; the work is repeated next time", stacklevel=2)
     return array
+
+
+_known: dict[str, Any] = {}  # what this process has computed, by the stamp of the files
+
+
+def computed_from(source: Source, compute: Callable[[], Any], name: str, *also: object) -> Any:
+    """A number, word or truth value of that name, which is computed from all files of a source.
+
+    It is kept in the cache and in this process, by the size and the times of the files and by `also`. Raise DataError
+    if a file changes meanwhile.
+    """
+
+    def stamp() -> str:
+        return stamp_of(source.folder, source.files(), *also)
+
+    def value() -> np.ndarray:
+        computed = compute()
+        if stamp() != before:
+            raise DataError(f"{source.folder}: was changed while it was read")
+        return np.array(computed)
+
+    before = stamp()
+    key = stamp_of(source.folder, (), before, name)
+    if key not in _known:
+        _known[key] = cached(key, value).item()
+    return _known[key]
 
 
 def file_sha256(path: Path) -> str:

@@ -267,6 +267,15 @@ def assign_labels(
     return LabelAssignment(labelled=labelled, unlabelled=unlabelled, hidden=setting != "everywhere")
 
 
+def with_extra(assigned: LabelAssignment, K: int, N: int, seed: int, images: int = 0) -> LabelAssignment:
+    """Give the K clients equal shares of N images without labels in place of what is left of the training set.
+
+    `images`: how many are used at most; 0: all. Raises ConfigError where K is larger than that.
+    """
+    shares = share_unlabelled(N, K, seed, images)
+    return replace(assigned, unlabelled=(*shares, *assigned.unlabelled[K:]))
+
+
 def _balanced(counts_Kd: IntArray) -> list[int]:
     """Clients in the order in which they are given labels. First those that miss the fewest classes, then those nearest
     to N/K images, then the lower number."""

@@ -3,7 +3,7 @@
 import os
 import tomllib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -139,3 +139,16 @@ def prepare_torch(device: torch.device, precision: Precision, model: Model | Non
     warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
     torch.backends.cudnn.benchmark = choice_for(device, precision, model).cudnn_benchmark
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+
+
+def engine_settings(name: str, devices: Sequence[torch.device], threads: int, experiment: Experiment) -> dict[str, Any]:
+    """What decides an engine's bits, for the record: the kind of its CUDA devices, and not their numbers."""
+    settings: dict[str, Any] = {"name": name, "threads": threads, "bit_equal": True}
+    cards = {card_name(device) for device in devices}
+    if name == "pool":  # its local step is another than the plain one on a CPU alone
+        settings |= {"plain": cards != {CPU}, "confident_only": cards == {CPU}, "workers": len(devices)}
+    if cards != {CPU}:
+        settings |= {"bit_equal": False, "device": ", ".join(sorted(cards))}  # `prepare_torch` says why
+        choice = choice_for(devices[0], experiment.precision, experiment.model)
+        settings |= {"images": choice.images, "cudnn_benchmark": choice.cudnn_benchmark}
+    return settings

@@ -8,10 +8,10 @@ import torch
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
-from benchmark.federated.devices import auto_devices, check_precision, cuda_devices, prepare_torch
+from benchmark.federated.devices import auto_devices, check_precision, cuda_devices, engine_settings, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of
-from benchmark.federated.process_pool import ProcessPool, settings_of
+from benchmark.federated.process_pool import ProcessPool
 from benchmark.federated.processes import CPU, usable_cores
 from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.federated.stacked.together import Seat
@@ -119,7 +119,7 @@ class ReferenceEngine:
         self.name = "pool" if fast else "reference"
         experiment = environment.experiment
         prepare_torch(self.device, experiment.precision, experiment.model)
-        self.settings = settings_of(self.name, [self.device], torch.get_num_threads(), experiment)
+        self.settings = engine_settings(self.name, [self.device], torch.get_num_threads(), experiment)
         self._work = JobRunner(environment, device=device, fast=fast)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """What a run trains in: images, who holds which, and the network; the same for every method at equal settings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast, get_args
 
@@ -13,7 +13,7 @@ from benchmark.config import nearest
 from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, as_released, load
 from benchmark.data.pooled import arrivals, pooled
-from benchmark.data.split import LabelAssignment, Split, assign_labels, share_unlabelled, split
+from benchmark.data.split import LabelAssignment, Split, assign_labels, split, with_extra
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import memory_format
@@ -209,6 +209,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
     """
     settings = experiment.data
     data = load(settings.name) if data is None else data
+    extra = _extra_images(experiment, data)
     if settings.pooled_test:
         data = pooled(data, settings.pooled_test, experiment.seed)
     if settings.test_statistics == "released_code":
@@ -234,9 +235,8 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         labelled_choice=settings.labelled_choice,
         labelled_share=settings.labelled_share,
     )
-    if settings.unlabelled == "extra":
-        extra = data.unlabelled_images_NCHW
-        holders = with_extra(experiment, holders, 0 if extra is None else len(extra))
+    if extra:
+        holders = with_extra(holders, experiment.federation.K, extra, experiment.seed, settings.images)
     environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
     name = method_name(experiment.method)
     if (steps := settings.streaming_steps) > 1:
@@ -253,17 +253,17 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
     return environment
 
 
-def with_extra(experiment: Experiment, holders: LabelAssignment, N: int) -> LabelAssignment:
-    """The same holders with images of the set's own unlabelled split.
+def _extra_images(experiment: Experiment, data: DataSet) -> int:
+    """How many images of the set's own unlabelled split the clients get; 0 if they get training images.
 
-    They replace what is left of the training set. `N` is the number of images of that split. Shares are equal: without
-    labels there is nothing to skew (SSFL appendix I).
-    Raises ConfigError where the data set has no such images, or the partition asks for skew.
+    Shares are equal: without labels there is nothing to skew (SSFL appendix I). Raises ConfigError where the data set
+    has no such images, or the partition asks for skew.
     """
-    name, partition, K = experiment.data.name, experiment.partition, experiment.federation.K
-    if not N:
+    if experiment.data.unlabelled != "extra":
+        return 0
+    name, partition, images_NCHW = experiment.data.name, experiment.partition, data.unlabelled_images_NCHW
+    if images_NCHW is None or not len(images_NCHW):
         raise ConfigError(f"data.unlabelled: 'extra' with {name}, which has no unlabelled split; choose 'train'")
     if partition.R_nominal != 0.0:
         raise ConfigError(f"partition: {partition} with data.unlabelled 'extra', which has no labels; choose iid")
-    shares = share_unlabelled(N, K, experiment.seed, experiment.data.images)
-    return replace(holders, unlabelled=(*shares, *holders.unlabelled[K:]))
+    return len(images_NCHW)

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 from benchmark.errors import FsslError
-from benchmark.experiment import Experiment
-from benchmark.federated.devices import card_name, choice_for, prepare_torch
+from benchmark.federated.devices import engine_settings, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
 from benchmark.federated.machine import keep_freed_memory
@@ -35,19 +34,6 @@ LOOK = 0.5  # seconds after which a wait for outcomes looks whether the process 
 
 class WorkerEnded(FsslError):
     """A worker process ended by itself."""
-
-
-def settings_of(name: str, devices: Sequence[torch.device], threads: int, experiment: Experiment) -> dict[str, Any]:
-    """What decides an engine's bits, for the record: the kind of its CUDA devices, and not their numbers."""
-    settings: dict[str, Any] = {"name": name, "threads": threads, "bit_equal": True}
-    cards = {card_name(device) for device in devices}
-    if name == "pool":  # its local step is another than the plain one on a CPU alone
-        settings |= {"plain": cards != {CPU}, "confident_only": cards == {CPU}, "workers": len(devices)}
-    if cards != {CPU}:
-        settings |= {"bit_equal": False, "device": ", ".join(sorted(cards))}  # `prepare_torch` says why
-        choice = choice_for(devices[0], experiment.precision, experiment.model)
-        settings |= {"images": choice.images, "cudnn_benchmark": choice.cudnn_benchmark}
-    return settings
 
 
 class ProcessPool:
@@ -66,7 +52,7 @@ class ProcessPool:
         self.device = places[0]
         experiment = environment.experiment
         prepare_torch(self.device, experiment.precision, experiment.model)  # of the evaluation, in this process
-        self.settings: Mapping[str, Any] = settings_of(self.name, places, 1, experiment)
+        self.settings: Mapping[str, Any] = engine_settings(self.name, places, 1, experiment)
         try:
             with process_context(fresh=self.device.type != CPU) as context, packed(environment) as content:
                 for place in places:

@@ -30,15 +30,12 @@ from torch import nn
 
 from benchmark.config import from_plain
 from benchmark.data import content
-from benchmark.data.content import content_hash, has_known_files
+from benchmark.data.content import are_listed, data_hash
 from benchmark.data.datasets import DATASETS, load
 from benchmark.data.folder import public_name
-from benchmark.data.pooled import pooled_hash
-from benchmark.data.reading import UNKNOWN_ORIGIN
 from benchmark.errors import ConfigError, DataError, FsslError
-from benchmark.experiment import Experiment
 from benchmark.files import read_json
-from benchmark.models.build import Model, build, network_class
+from benchmark.models.build import Model, build
 from benchmark.records import schema
 from benchmark.records.provenance import CODE, ROOT
 
@@ -47,21 +44,6 @@ INSTALLED = ("site-packages", "dist-packages")
 MAIN = "__main__"
 INITIAL_WEIGHTS = "initial_weights"  # an entry of the manifest: `fingerprint` of a custom network's
 SAME_WEIGHTS = 1e-5  # relative: what processors differ in
-
-
-def data_hash(experiment: Mapping[str, Any]) -> str | None:
-    """The hash of an experiment's data, as `manifest` has it; None: they are not here."""
-    data = experiment["data"]
-    content, pooled_test = content_hash(data["name"]), data.get("pooled_test")
-    return pooled_hash(content, pooled_test, experiment["seed"]) if content and pooled_test else content
-
-
-def import_classes(experiment: Experiment) -> None:
-    """Import the custom classes of an experiment that is to be trained, so that `sources` hashes all of them.
-
-    Unpickling in a worker process imports only the method. Raises ConfigError.
-    """
-    network_class(experiment.model.network)
 
 
 def sources(experiment: Mapping[str, Any]) -> dict[str, str]:
@@ -136,7 +118,7 @@ def changed_inputs(experiment: Mapping[str, Any], manifest: Mapping[str, Any], *
     """
     lines, name = [], experiment["data"]["name"]
     data, recorded = manifest.get("data", {}), manifest.get("sources", {})
-    if "hash" in data and not (finished and _lists_both(name, data)):
+    if "hash" in data and not (finished and are_listed(name, data)):
         here = data_hash(experiment)
         if here not in (None, data["hash"]):
             lines.append(_in_words(f"data: {public_name(name)} has content", here, data["hash"]))
@@ -159,13 +141,6 @@ def _other_weights(experiment: Mapping[str, Any], recorded: Mapping[str, float])
     words = ", ".join(f"{name} {here[name]:.6g}, recorded {recorded.get(name, math.nan):.6g}" for name in differ)
     network = experiment["model"]["network"]
     return [f"code: {network} has other initial weights ({words}), so it reads a file that was changed"]
-
-
-def _lists_both(name: str, recorded: Mapping[str, Any]) -> bool:
-    """Whether the suite lists the files that are here and those of the record."""
-    if name not in DATASETS or UNKNOWN_ORIGIN in recorded.get("note", ""):
-        return False
-    return has_known_files(name) is not False
 
 
 def own_names(experiment: Mapping[str, Any]) -> list[str]:

@@ -19,9 +19,10 @@ from benchmark.config import quoted
 from benchmark.errors import DataError
 from benchmark.experiment import Evaluation, Experiment, to_json
 from benchmark.files import ANEW, bytes_of, json_object, read_json
+from benchmark.models.build import network_class
 from benchmark.numerics import is_current, numerics_of
 from benchmark.records import schema
-from benchmark.records.identity import RESULT, import_classes, read_manifest, seed_folder
+from benchmark.records.identity import RESULT, read_manifest, seed_folder
 from benchmark.records.schema import check
 
 ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
@@ -139,7 +140,7 @@ def run_name(experiment: Experiment) -> str:
 
 def run_folder(results: Path, experiment: Experiment) -> Path:
     """The folder of the experiment's run on the data and code at hand; it need not exist. Raises ConfigError."""
-    import_classes(experiment)
+    network_class(experiment.model.network)  # imports a custom one: unpickling in a worker imports only the method
     return seed_folder(results / "runs" / experiment.cell_key, to_json(experiment))
 
 

@@ -18,12 +18,12 @@ from benchmark.federated.machine import keep_freed_memory
 from benchmark.federated.module import FederatedModule, fit
 from benchmark.federated.processes import load_ahead
 from benchmark.federated.stacked.together import Seat
+from benchmark.models.build import network_class
 from benchmark.records import state
 from benchmark.records.cpu_clock import CpuClock
 from benchmark.records.identity import (
     INITIAL_WEIGHTS,
     all_sources,
-    import_classes,
     initial_weights,
     look_again,
     read_manifest,
@@ -64,9 +64,9 @@ def run(
     process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
     last finished round is on disk).
     """
-    look_again()
-    import_classes(experiment)
+    network_class(experiment.model.network)  # imports a custom one: unpickling in a worker imports only the method
     here, runs = to_json(experiment), results / "runs" / experiment.cell_key
+    look_again()
     folder = seed_folder(runs, here)
     if reason := why_apart(folder, here):
         print(f"fssl: {reason}", file=sys.stderr)

@@ -12,20 +12,21 @@ result stands: runs are deterministic, so that this wastes time and harms nothin
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmark.errors import DataError, RunningElsewhere
 from benchmark.files import TEMPORARY, cannot_write, read_json, write_atomically
-from benchmark.records.cpu_clock import is_gone, this_process
+from benchmark.records.cpu_clock import PROC, fields_of
 
 NAME = "claim"
 BEAT = 10.0  # seconds between heartbeats
@@ -84,6 +85,38 @@ def why_dead(folder: Path, patience: float = PATIENCE) -> str | None:
     if is_gone(content):
         return "its process is gone"
     return None if _beats(folder / NAME, patience) else SILENT
+
+
+def this_process() -> dict[str, Any]:
+    """{"machine": a hash, "pid", "started": clock ticks since the machine's start}. No host is named.
+
+    The start tells a process from a later one with the same number.
+    """
+    pid = os.getpid()
+    return {"machine": _machine(), "pid": pid, "started": _started(pid)}
+
+
+def is_gone(process: Mapping[str, Any]) -> bool:
+    """Whether it is a process of this machine that has ended; False where it may be on another."""
+    if process.get("machine") is None or process["machine"] != _machine():
+        return False
+    return process.get("started") is None or _started(process.get("pid")) != process["started"]
+
+
+def _machine() -> str | None:
+    """The same for processes that see each other's numbers; None where the system does not say (no /proc)."""
+    try:
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink(PROC / "self/ns/pid")
+    except OSError:
+        return None
+    return hashlib.sha256(f"{boot} {namespace}".encode()).hexdigest()[:16]
+
+
+def _started(pid: object) -> int | None:
+    """None where the process has ended, also where its parent has not waited for it yet."""
+    fields = fields_of(pid)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
 @contextlib.contextmanager

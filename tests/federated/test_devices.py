@@ -216,14 +216,14 @@ def test_cudnn_times_its_algorithms_where_that_was_faster_and_the_record_says_so
         for precision, timed in cases:
             prepare_torch(card, precision, model)
             assert torch.backends.cudnn.benchmark == timed
-            settings = process_pool.settings_of("stacked", [card], 1, replace(experiment, precision=precision))
+            settings = devices.engine_settings("stacked", [card], 1, replace(experiment, precision=precision))
             assert settings["cudnn_benchmark"] == timed
             assert settings["images"] == ("channels last" if timed else "contiguous")
     finally:
         torch.use_deterministic_algorithms(False)
         devices.DETERMINISTIC.fill_uninitialized_memory = True
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark = flags
-    assert "images" not in process_pool.settings_of("pool", [torch.device("cpu")], 1, experiment)
+    assert "images" not in devices.engine_settings("pool", [torch.device("cpu")], 1, experiment)
 
 
 def test_precision_is_the_experiment_s_whatever_was_measured(with_choices):

@@ -19,7 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmark.data import content, datasets
+from benchmark.data import content, datasets, reading
 from benchmark.data.packed import file_sha256
 from benchmark.errors import ConfigError, RunningElsewhere
 from benchmark.experiment import Experiment, from_json, to_json
@@ -300,7 +300,7 @@ def test_hashes_are_read_once(tmp_path, monkeypatch):
     first = content.content_hash(name)
     monkeypatch.setattr(content, "load", None)
     content.look_again()
-    content._kept.cache_clear()  # as a new process has it
+    reading._known.clear()  # as a new process has it
     assert content.content_hash(name) == first
     monkeypatch.undo()
     monkeypatch.setattr(Path, "home", classmethod(lambda cls: (_ for _ in ()).throw(RuntimeError("no home"))))

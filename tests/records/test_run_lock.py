@@ -15,8 +15,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 
 from benchmark.errors import RunningElsewhere
-from benchmark.records.cpu_clock import this_process
-from benchmark.records.run_lock import NAME, RunLockLost, is_held, locked, why_dead
+from benchmark.records.run_lock import NAME, RunLockLost, is_held, locked, this_process, why_dead
 from tests.conftest import ROOT, wait_until
 
 # Claims the folder argv[1], says so, and when a line comes in whether the claim is still its own.

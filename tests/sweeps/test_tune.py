@@ -235,7 +235,7 @@ def test_a_study_of_other_code_or_images_of_one_s_own_is_another(tmp_path, monke
     for text, images in ((code, "a"), (f"{code}# edited\n", "a"), (code, "b"), (code, "a")):
         (tmp_path / "own_tuned.py").write_text(text)
         source_hash.cache_clear()
-        monkeypatch.setattr("benchmark.records.identity.content_hash", lambda name, images=images: images)
+        monkeypatch.setattr("benchmark.data.content.content_hash", lambda name, images=images: images)
         own = resolve(None, ["--method", "own_tuned:Mine", f"--data.name=folder:{tmp_path}", "--data.N_s=50"])
         keys.append(study_of_words(["optimizer.lr=0.01..0.1"], own, typed="a test").key)
     assert len(set(keys)) == 3 and keys[0] == keys[3]

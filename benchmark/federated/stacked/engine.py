@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 import torch
 
-from benchmark.federated.devices import memory_format, prepare_torch
+from benchmark.federated.devices import engine_settings, memory_format, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import keeper_of
-from benchmark.federated.process_pool import settings_of
 from benchmark.federated.stacked.capture import cuda_graph
 from benchmark.federated.stacked.layers import lying
 from benchmark.federated.stacked.runner import GroupRunner, Shared
@@ -38,7 +37,7 @@ class StackedEngine:
         if shared is None:
             on_cuda = self.device.type == "cuda"
             shared = Shared(most=most, recorder=cuda_graph if on_cuda and capture is not False else None)
-        self.settings = settings_of(self.name, [self.device], torch.get_num_threads(), experiment)
+        self.settings = engine_settings(self.name, [self.device], torch.get_num_threads(), experiment)
         self.settings |= {"bit_equal": False, "captured": shared.recorder is not None}
         self._order = memory_format(self.device, experiment.precision, experiment.model)
         self.runner = GroupRunner(environment, device=device, shared=shared)
