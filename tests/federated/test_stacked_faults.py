@@ -452,7 +452,9 @@ def own_layers(*layers: Callable[[int], nn.Module]) -> type[nn.Module]:
     return WithLayers
 
 
-NormFree = own_layers(lambda C: nn.GroupNorm(2, C, affine=False), lambda C: nn.InstanceNorm2d(C, affine=True), lambda C: nn.Tanh())
+NormFree = own_layers(
+    lambda C: nn.GroupNorm(2, C, affine=False), lambda C: nn.InstanceNorm2d(C, affine=True), lambda C: nn.Tanh()
+)
 Untracked = own_layers(lambda C: nn.BatchNorm2d(C, track_running_stats=False))
 Cumulative = own_layers(lambda C: nn.BatchNorm2d(C, momentum=None))
 NoScale = own_layers(lambda C: nn.BatchNorm2d(C, affine=False))

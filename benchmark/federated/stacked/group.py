@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmark.data.image_ops import to_device
 from benchmark.federated.batches import MOST_BYTES, BatchIterator, JobBatches, LocalBatch, make_together
@@ -19,7 +19,7 @@ from benchmark.federated.stacked.layers import Masks
 from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
 from benchmark.federated.stacked.tick import Inputs, Networks, Results, State, Tick
 from benchmark.federated.stacked.trees import row, stacked
-from benchmark.methods.protocol import Tree
+from benchmark.methods.protocol import Tree, Weights
 from benchmark.optimizer import Optimizer
 
 
@@ -70,14 +70,30 @@ class Group:
             shared = set()
         apart = [{name: value for name, value in tree.items() if name not in shared} for tree in received]
         return State(
-            trainable={name: stacked([local.trainable[name] for local in locals_]) for name in locals_[0].trainable},
-            frozen={name: stacked([local.frozen[name] for local in locals_]) for name in locals_[0].frozen},
+            trainable={
+                name: typed_as(network, stacked([local.trainable[name] for local in locals_]))
+                for name, network in self._networks.trainable.items()
+            },
+            frozen={
+                name: typed_as(network, stacked([local.frozen[name] for local in locals_]))
+                for name, network in self._networks.frozen.items()
+            },
             slots={},
             private=stacked([tree[1] for tree in trees]),
             notes=stacked([tree[2] for tree in trees]),
             received=stacked(apart),
             shared={name: received[0][name] for name in shared},
+            left_out=self._left_out(members),
         )
+
+    def _left_out(self, members: Sequence[Member]) -> dict[str, set[str]]:
+        """Return the names of what the jobs received, keep and noted, and the steps do not use."""
+        uses, names = self._uses, defaultdict[str, set[str]](set)
+        for member in members:
+            names["received"] |= member.job.receives.keys() - uses.received
+            names["private"] |= (member.local.private or {}).keys() - uses.private
+            names["notes"] |= member.local.notes.keys() - uses.notes
+        return dict(names)
 
     def _optimizer_of(self, members: Sequence[Member]) -> StackedOptimizer:
         return StackedOptimizer(self._settings, self._parameters, [member.local.momentum for member in members])
@@ -187,6 +203,12 @@ class Group:
             "private": row(self.state.private, at),
             "notes": row(self.state.notes, at),
         }
+
+
+def typed_as(network: nn.Module, weights: Weights) -> Weights:
+    """Return the weights with the network's types, as `load` copies them."""
+    own = network.state_dict()
+    return {name: value.to(own[name].dtype) for name, value in weights.items()}
 
 
 def first_batch(batches: JobBatches) -> list[LocalBatch]:
