@@ -5,11 +5,11 @@ Legend: M jobs, S of them in one step.
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmark.data.image_ops import to_device
 from benchmark.federated.batches import MOST_BYTES, BatchIterator, JobBatches, LocalBatch, make_together
@@ -20,7 +20,7 @@ from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
 from benchmark.federated.stacked.tick import Inputs, Networks, Results, State, Tick
 from benchmark.federated.stacked.trees import row, stacked, stacked_each
 from benchmark.federated.trees import mapped
-from benchmark.methods.protocol import Tree
+from benchmark.methods.protocol import Tree, Weights
 from benchmark.optimizer import Optimizer
 
 
@@ -72,13 +72,14 @@ class Group:
             shared = self._shared_by_all(received)
         apart = [without(tree, shared) for tree in received]
         return State(
-            trainable=stacked_each([local.trainable for local in locals_]),
-            frozen=frozen,
+            trainable=typed_as(self._networks.trainable, stacked_each([local.trainable for local in locals_])),
+            frozen=typed_as(self._networks.frozen, frozen),
             slots={},
             private=stacked(private),
             notes=stacked(notes),
             received=stacked(apart),
             shared=shared,
+            left_out=self._left_out(members),
         )
 
     def _shared_by_all(self, received: Sequence[Tree]) -> Tree:
@@ -88,6 +89,15 @@ class Group:
             if same_tensors([tree[name] for tree in received]):
                 shared[name] = value
         return shared
+
+    def _left_out(self, members: Sequence[Member]) -> dict[str, set[str]]:
+        """Return the names of what the jobs received, keep and noted, and the steps do not use."""
+        uses, names = self._uses, defaultdict[str, set[str]](set)
+        for member in members:
+            names["received"] |= member.job.receives.keys() - uses.received
+            names["private"] |= (member.local.private or {}).keys() - uses.private
+            names["notes"] |= member.local.notes.keys() - uses.notes
+        return dict(names)
 
     def _optimizer_of(self, members: Sequence[Member]) -> StackedOptimizer:
         return StackedOptimizer(self._settings, self._parameters, [member.local.momentum for member in members])
@@ -192,6 +202,15 @@ class Group:
             "private": row(self.state.private, at),
             "notes": row(self.state.notes, at),
         }
+
+
+def typed_as(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> Places:
+    """Return the weight sets with the types of their networks, as `load` copies them."""
+    typed: Places = {}
+    for name, weights in weight_sets.items():
+        own = networks[name].state_dict()
+        typed[name] = {tensor: value.to(own[tensor].dtype) for tensor, value in weights.items()}
+    return typed
 
 
 def first_batch(batches: JobBatches) -> list[LocalBatch]:

@@ -4,10 +4,11 @@ Both are computed once in float64, where they differ by rounding only: in float3
 different sides of a ReLU. A kind that differs, or whose loss `vmap` refuses, trains one job at a time.
 """
 
+import contextlib
 import sys
 import traceback
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from benchmark.federated.batches import LocalBatch
 from benchmark.federated.local import LocalModule, train
 from benchmark.federated.stacked.kinds import Kind, Member, Uses
 from benchmark.federated.stacked.layers import Masks, drawing
-from benchmark.federated.stacked.trees import Watched
+from benchmark.federated.stacked.trees import CannotStack, Watched
 from benchmark.federated.trees import leaves, mapped
+from benchmark.methods.calls import change_since, marks_of
 from benchmark.methods.protocol import Local, Step, Tree
 
 TOLERANCE = 1e-9  # relative to the largest entry
@@ -32,10 +34,6 @@ class Findings:
 
     uses: Uses
     flops: int  # of one local step of one job
-
-
-class CannotStack(Exception):
-    """A kind of job whose steps cannot be taken together. The message is the reason."""
 
 
 def doubled(tree: Any) -> Any:
@@ -95,8 +93,15 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
     )
     kept, noted = set(dict.keys(private)), set(dict.keys(notes))
     numbers = {**numbers_of(private), **numbers_of(notes)}
-    with FlopCounterMode(display=False) as counter, drawing(Masks([dropout])):
+    given, layers = marks_of(unwatched(received, set(dict.keys(received)))), marks_of(kept_by_layers(module))
+    with FlopCounterMode(display=False) as counter, masks_of(module, dropout), fields_watched(module) as read:
         momentum = train(module, batches)
+    if (name := change_since(given, unwatched(received, set(dict.keys(received))))) is not None:
+        raise CannotStack(f"its steps change {name!r} of what it received")
+    if (name := change_since(layers, kept_by_layers(module))) is not None:
+        raise CannotStack(f"its network changes {name} when it is called; keep it in a buffer")
+    if read:
+        raise CannotStack(f"its steps read {min(read)!r}, a field with repr=False, which may differ between jobs")
     if notes.missed:
         raise CannotStack(f"it asks for {min(notes.missed)!r} in its notes, which `start` does not leave")
     if set(dict.keys(private)) != kept:
@@ -129,6 +134,52 @@ def tensors_of_each(networks: nn.ModuleDict) -> Tree:
 def unwatched(tree: Watched, names: Collection[str]) -> Tree:
     """Return some entries. Looking at them does not count as a use."""
     return {name: dict.__getitem__(tree, name) for name in names}
+
+
+@contextlib.contextmanager
+def masks_of(module: LocalModule, dropout: torch.Generator) -> Iterator[None]:
+    """Let dropout draw from this stream: on a CPU as `F.dropout` does, so that a rule is compared with it."""
+    if next(module.parameters()).device.type != "cpu":
+        with drawing(Masks([dropout])):
+            yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.set_state(dropout.get_state())
+        yield
+
+
+OF_LAYERS = set(vars(nn.Module())) - {"training"}
+
+
+def kept_by_layers(module: LocalModule) -> dict[str, Any]:
+    """Return what the layers of the module's networks keep besides weights: jobs that train together would share it."""
+    kept: dict[str, Any] = {}
+    for kind, networks in (("trainable", module.trainable), ("frozen", module.frozen)):
+        for name, layer in networks.named_modules():
+            own = {key: value for key, value in vars(layer).items() if key not in OF_LAYERS}
+            unsaved = {key: layer._buffers[key] for key in layer._non_persistent_buffers_set}
+            kept[f"{kind}.{name}"] = {**own, **unsaved}
+    return kept
+
+
+@contextlib.contextmanager
+def fields_watched(module: LocalModule) -> Iterator[set[str]]:
+    """Collect the fields with `repr=False` that the steps read: by them, jobs of one kind may differ."""
+    update, read = module.update, set[str]()
+    hidden: set[str] = {part.name for part in fields(update) if not part.repr} if is_dataclass(update) else set()
+    if not hidden or not hasattr(update, "__dict__"):
+        yield read
+        return
+
+    def reading(self: Any, name: str) -> Any:
+        read.update({name} & hidden)
+        return object.__getattribute__(self, name)
+
+    watched: Any = object.__new__(type(type(update).__name__, (type(update),), {"__getattribute__": reading}))
+    vars(watched).update(vars(update))
+    module.update = watched
+    yield read
+    module.update = update
 
 
 def numbers_of(tree: Watched) -> dict[str, Any]:

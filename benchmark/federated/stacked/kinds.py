@@ -4,15 +4,19 @@ Jobs of one kind have the same update, network, shapes of weights and streams. W
 received, kept and noted is found by watching one step (`guard`).
 """
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmark.federated.batches import JobBatches, LocalBatch
 from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.stacked.trees import Shape, shape_of
+from benchmark.federated.trees import leaves
 from benchmark.methods.protocol import Job, Local, Tree
 from benchmark.optimizer import Optimizer
 
@@ -32,6 +36,7 @@ class Member:
     base_rate: float
     draw: torch.Generator  # the job's own random stream, for `LocalUpdate.draws`
     dropout: torch.Generator
+    states: tuple[Any, ...]  # of the global generators, where `start` left them, for `finish`
     pseudo: PseudoLabelQuality  # of pseudo-labels that `start` gave
 
 
@@ -40,7 +45,7 @@ class Kind:
     """What has to be equal in jobs that train together."""
 
     update: type
-    settings: str  # the update's fields, but for those with `repr=False`, which steps do not use
+    settings: object  # the update's fields, but for those with `repr=False`, which steps do not use
     network: Hashable
     trainable: Shape
     frozen: Shape
@@ -55,11 +60,26 @@ class Kind:
         return self.update.__name__
 
 
+def settings_of(value: Any) -> object:
+    """Return what has to be equal in two updates: their text, and what tensors and arrays have, which text rounds."""
+    if isinstance(value, Tensor | np.ndarray):
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        return str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).hexdigest()
+    if isinstance(value, Mapping):
+        return type(value), tuple((repr(name), settings_of(part)) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), tuple(settings_of(part) for part in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        shown = [part.name for part in fields(value) if part.repr]
+        return type(value), tuple((name, settings_of(getattr(value, name))) for name in shown)
+    return repr(value)
+
+
 def kind_of(member: Member, optimizer: Optimizer) -> Kind:
     job, local = member.job, member.local
     return Kind(
         update=type(job.update),
-        settings=repr(job.update),
+        settings=settings_of(job.update),
         network=job.network,
         trainable=shape_of(local.trainable),
         frozen=shape_of(local.frozen),
@@ -96,6 +116,20 @@ class Uses:
             notes=self.notes | other.notes,
             number=self.number or other.number,
         )
+
+    def in_two_places(self, member: Member) -> str | None:
+        """Return the name of a tensor that steps may change in place and that another entry is made of, too."""
+        memory: dict[int, tuple[str, bool]] = {}  # where a tensor lies -> its name, and whether steps use it
+        for tree, used in ((member.local.private or {}, self.private), (member.local.notes, self.notes)):
+            named = [(entry, leaf) for entry, value in tree.items() for _, leaf in leaves({entry: value})]
+            for name, leaf in named:
+                if not isinstance(leaf, Tensor) or not leaf.numel():
+                    continue
+                is_used, place = name in used, leaf.untyped_storage().data_ptr()
+                if place in memory and (is_used or memory[place][1]):
+                    return name
+                memory[place] = (name, is_used)
+        return None
 
     def shape(self, member: Member) -> tuple[Shape, ...]:
         """Return what has to be equal in these entries so that jobs can train together."""

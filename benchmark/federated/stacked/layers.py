@@ -11,7 +11,7 @@ Legend: M jobs, N images, C channels, H W pixels, O outputs, I inputs.
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -303,12 +303,15 @@ RULES: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def with_rules(network: nn.Module) -> nn.Module:
+DROPOUT: dict[type[nn.Module], type[nn.Module]] = {nn.Dropout: Dropout, nn.Dropout2d: Dropout2d}
+
+
+def with_rules(network: nn.Module, rules: Mapping[type[nn.Module], type[nn.Module]] = RULES) -> nn.Module:
     """Return a copy of the network, with the layers of this file in place of those that have a rule here."""
     network = copy.deepcopy(network)
     for layer in network.modules():
-        if type(layer) in RULES and _fits(layer):
-            layer.__class__ = RULES[type(layer)]
+        if type(layer) in rules and _fits(layer):
+            layer.__class__ = rules[type(layer)]
     return network
 
 

@@ -66,7 +66,7 @@ class StackedOptimizer:
         """Scale each job's gradient down to the largest norm, over all of its parameters together."""
         if self._settings.clip is None:
             return gradients
-        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients])
+        norms = torch.stack([gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients])
         factor_M = (self._settings.clip / (norms.norm(dim=0) + LEAST_NORM)).clamp(max=1.0)
         return [gradient * per_job(factor_M, gradient) for gradient in gradients]
 

@@ -21,22 +21,32 @@ from benchmark.federated.local import base_rate, concluded, empty_layers, module
 from benchmark.federated.machine import failures_named
 from benchmark.federated.stacked.capture import Recorder
 from benchmark.federated.stacked.group import Group, copy_of, first_batch, in_lockstep
-from benchmark.federated.stacked.guard import Alone, Findings, alone, batch_in_double, compare, in_double, reason_of
+from benchmark.federated.stacked.guard import (
+    Alone,
+    CannotStack,
+    Findings,
+    alone,
+    batch_in_double,
+    compare,
+    in_double,
+    reason_of,
+)
 from benchmark.federated.stacked.kinds import Kind, Member, Uses, kind_of, signature_of
-from benchmark.federated.stacked.layers import with_rules
+from benchmark.federated.stacked.layers import DROPOUT, with_rules
 from benchmark.federated.stacked.log import Log, Reported
 from benchmark.federated.stacked.tick import Networks
-from benchmark.federated.stacked.trees import Shape, row, with_own_memory
-from benchmark.federated.trees import copied, floating, mapped, moved, read_at_once, sums_of
+from benchmark.federated.stacked.trees import LeftOut, Shape, row, with_own_memory
+from benchmark.federated.trees import copied, floating, mapped, moved, read_at_once, sums_of, with_own_leaves
 from benchmark.methods.calls import Marks, finished, marks_of, refuse_change
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 from benchmark.optimizer import Optimizer
-from benchmark.streams import seed_globals, stream_seed, torch_stream
+from benchmark.streams import global_states, seed_global, set_global_states, stream_seed, torch_stream
 
 Result = TypeVar("Result")
 
-# Of all jobs in one step. With more, kernels take longer than their launches, and nothing is gained.
-FLOPS_PER_TICK = 50e9
+# Of all jobs in one step. A tick of some 550 operations needs about 15 ms to be launched, in which a card does about as
+# many FLOPs of small float32 convolutions. With more, kernels take longer than their launches, and nothing is gained.
+FLOPS_PER_TICK = 250e9
 MOST_RECORDED = 8  # groups whose memory is kept
 
 
@@ -141,7 +151,7 @@ def _begun(request: Request, first: int) -> list[tuple[Kind, Member]]:
     members: list[tuple[Kind, Member]] = []
     try:
         for place, (index, job) in enumerate(request.jobs.items(), first):
-            private = copied(request.privates[index])
+            private = with_own_leaves(request.privates[index])
             with failures_named(holder_name(job.key.client), request.round):
                 begun = request.runner.begin(place, job, request.round, private, "train")
             if isinstance(begun, Member):
@@ -207,7 +217,7 @@ class GroupRunner(JobRunner):
         gradients: dict[int, dict[str, Weights]] = {}
         kinds: dict[Kind, list[Member]] = defaultdict(list)
         for index, job in jobs.items():
-            begun = self.begin(index, job, round_number, copied(privates[index]), "gradient")
+            begun = self.begin(index, job, round_number, with_own_leaves(privates[index]), "gradient")
             if isinstance(begun, Member):
                 kinds[kind_of(begun, self.settings)].append(begun)
             else:
@@ -234,6 +244,10 @@ class GroupRunner(JobRunner):
         experiment = self._environment.experiment
         batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
         names = (purpose, "round", round_number, *key_names(job.key))
+        # As `LocalModule.reuse`: what `start` makes on the host is moved, and mappings of any kind become dicts.
+        local.private = None if local.private is None else moved(local.private, self._device)
+        local.notes = moved(local.notes, self._device)
+        local.trainable, local.frozen = moved(local.trainable, self._device), moved(local.frozen, self._device)
         return Member(
             index=index,
             run=id(self),
@@ -246,6 +260,7 @@ class GroupRunner(JobRunner):
             base_rate=base_rate(experiment.optimizer, job),
             draw=torch_stream(experiment.seed, *names, "loss"),
             dropout=torch.Generator().manual_seed(stream_seed(experiment.seed, *names, "dropout")),
+            states=global_states(),
             pseudo=given,
         )
 
@@ -255,11 +270,12 @@ class GroupRunner(JobRunner):
         if findings is None:
             return []
         most = self._shared.most or int(FLOPS_PER_TICK // max(1, findings.flops))
-        if most < 2:
+        if most < self._shared.least:
             return []
         by_shape: dict[tuple[Shape, ...], list[Member]] = defaultdict(list)
         for member in members:
-            by_shape[findings.uses.shape(member)].append(member)
+            if findings.uses.in_two_places(member) is None:
+                by_shape[findings.uses.shape(member)].append(member)
         groups = []
         for same in by_shape.values():
             groups += [same[first : first + most] for first in range(0, len(same), most)]
@@ -292,6 +308,8 @@ class GroupRunner(JobRunner):
         batches = [list(map(batch_in_double, firsts[at])) for at in (0, last)]
         singles = [self._alone(member, batch) for member, batch in zip(two, batches, strict=True)]
         uses = singles[0].uses.joined(singles[1].uses)
+        if (name := uses.in_two_places(two[0])) is not None:
+            raise CannotStack(f"{name!r} is in two places of what it keeps and notes; make a copy")
         if uses.shape(two[0]) != uses.shape(two[1]):
             two, batches, singles = two[:1], batches[:1], singles[:1]
         doubles = [in_double(with_fresh_streams(member)) for member in two]
@@ -303,7 +321,9 @@ class GroupRunner(JobRunner):
 
     def _alone(self, member: Member, batches: Sequence[LocalBatch]) -> Alone:
         member = in_double(with_fresh_streams(member))
-        network = with_rules(member.prototype()).double()
+        # The layers themselves, but for dropout off a CPU, whose masks have to come from the job's stream.
+        rules = {} if self._device.type == "cpu" else DROPOUT
+        network = with_rules(member.prototype(), rules).double()
         settings, job = self.settings, member.job
         module = module_class(job)(job, member.local, network, settings, member.rate_at)
         module.draw = member.draw
@@ -401,15 +421,19 @@ class GroupRunner(JobRunner):
         return {member.index: means_of(row(sums, at), images[at]) for at, member in enumerate(members)}
 
     def _concluded(self, member: Member, group: Group, at: int, reported: Reported) -> Outcome:
-        """Call the job's `finish` with its rows, and with global generators that do not depend on the other jobs."""
-        seed_globals(member.draw.initial_seed(), "finish")
+        """Call the job's `finish` with its rows, and with the global generators as they are where a job is alone."""
         local, left = replace(member.local), group.state
         local.trainable = {name: row(tensors, at) for name, tensors in left.trainable.items()}
         local.frozen = {name: row(tensors, at) for name, tensors in left.frozen.items()}
         local.momentum, local.steps = group.optimizer.brought_back(at), len(member.batches)
         local.notes = {**local.notes, **row(left.notes, at)}
+        if left.added - local.notes.keys():
+            local.notes = LeftOut(local.notes, left.added)  # `finish` may ask for them
         if local.private is not None:
             local.private = {**local.private, **row(left.private, at)}
+        set_global_states(member.states)
+        seed_global(member.dropout.initial_seed())
+        torch.default_generator.set_state(member.dropout.get_state())  # as dropout leaves it where a job is alone
         return concluded(member.job, local, reported.values, member.pseudo.joined(reported.pseudo))
 
 

@@ -6,7 +6,7 @@ Everything that a step changes is in `State` and is changed in place.
 Legend: M jobs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from benchmark.federated.stacked.layers import Masks, drawing
 from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
-from benchmark.federated.stacked.trees import copy_into, put_rows, rows
+from benchmark.federated.stacked.trees import CannotStack, LeftOut, copy_into, put_rows, refuse_other_kind, rows
 from benchmark.methods.calls import loss_of
 from benchmark.methods.protocol import Batch, LocalUpdate, Step, Tree
 
@@ -35,18 +35,26 @@ class State:
     notes: Tree
     received: Tree  # what the steps use of it and what differs among the jobs
     shared: Tree = field(default_factory=dict)  # of what was received: what is the same for all jobs, without rows
+    left_out: Mapping[str, Collection[str]] = field(default_factory=dict)  # entries that the steps do not use, by tree
+    added: set[str] = field(default_factory=set)  # names of notes that steps add
 
     def trees(self) -> dict[str, Tree]:
         """Return the trees that have rows."""
-        return {name: tree for name, tree in vars(self).items() if name != "shared"}
+        return {name: tree for name, tree in vars(self).items() if name not in ("shared", "left_out", "added")}
 
     def take_over(self, other: "State") -> None:
         """Copy the values of another state of the same shapes into the tensors of this one."""
-        copy_into(vars(self), vars(other))
+        copy_into({**self.trees(), "shared": self.shared}, {**other.trees(), "shared": other.shared})
+        self.left_out = other.left_out
 
     def of(self, at_S: Tensor) -> "State":
         """Return the state of some of the jobs, as a copy."""
-        return State(**{name: rows(tree, at_S) for name, tree in self.trees().items()}, shared=self.shared)
+        some = {name: rows(tree, at_S) for name, tree in self.trees().items()}
+        return replace(self, **some)
+
+    def without(self, name: str, tree: Tree) -> Tree:
+        """Return the tree so that to ask for what was left out of it is an error."""
+        return LeftOut(tree, self.left_out[name]) if self.left_out.get(name) else tree
 
     def put(self, at_S: Tensor, some: "State") -> None:
         """Take over the state of some of the jobs."""
@@ -57,10 +65,18 @@ class State:
 def keep_in_place(state: State, begun: State) -> None:
     """Copy private state and notes into the tensors that a step began with.
 
-    What a step adds to the notes is dropped: it lasts from loss to loss of the same batch.
+    What a step adds to the notes is dropped: it lasts from loss to loss of the same batch. `added` has its names.
     """
     for name in ("private", "notes"):
         before, after = getattr(begun, name), getattr(state, name)
+        for entry, value in before.items():
+            refuse_other_kind(entry, value, after.get(entry))
+        if name == "private" and after.keys() != before.keys():
+            raise CannotStack("its steps add to what the client keeps")
+        added = after.keys() - before.keys()
+        if late := added & set(state.left_out.get(name, ())):
+            raise CannotStack(f"a later step writes {min(late)!r}, which the first step does not")
+        state.added |= added
         copy_into(before, {entry: after[entry] for entry in before})
         setattr(state, name, before)
 
@@ -97,7 +113,8 @@ class Tick:
         self._changes = type(update).after_step is not LocalUpdate.after_step
         self._parameters: dict[str, list[str]] = {}
         for name, network in networks.trainable.items():
-            self._parameters[name] = [tensor for tensor, _ in network.named_parameters()]
+            trained = [tensor for tensor, parameter in network.named_parameters() if parameter.requires_grad]
+            self._parameters[name] = trained
 
     def take(self, state: State, inputs: Inputs, masks: Masks) -> Results:
         """Take one step, changing `state` in place."""
@@ -187,15 +204,21 @@ class Tick:
                     frozen=frozen,
                     batch={stream: Batch(**fields) for stream, fields in job["batch"].items()},
                     drawn=job["drawn"],
-                    received={**state.shared, **job["received"]},
-                    private=job["private"],
-                    notes=job["notes"],
+                    received=state.without("received", {**state.shared, **job["received"]}),
+                    private=state.without("private", job["private"]),
+                    notes=state.without("notes", job["notes"]),
                     number=number,
                 )
                 result = function(step)
-                return result, step.private, step.notes
+                trees = [tree.plain() if isinstance(tree, LeftOut) else tree for tree in (step.private, step.notes)]
+                return result, *trees
 
-            return outcome.flattened(functional_call(self._networks, named, (call,)))
+            given = dict(named)
+            result = functional_call(self._networks, named, (call,))
+            replaced = [name for name, tensor in named.items() if tensor is not given[name]]
+            if replaced:
+                raise CannotStack(f"its network replaces {replaced[0]!r}; change it in place, by `copy_`")
+            return outcome.flattened(result)
 
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         with OperationsWithRules():

@@ -3,7 +3,7 @@
 A tree is nested mappings, as in `benchmark.federated.trees`. Leaves that are no tensors have to be equal in all jobs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,92 @@ def shape_of(tree: Tree) -> Shape:
     return Shape(layout=layout, leaves=tuple(described))
 
 
+class CannotStack(Exception):
+    """A kind of job whose steps cannot be taken together. The message is the reason."""
+
+
+def refuse_other_kind(name: str, before: Any, after: Any) -> None:
+    """Raise CannotStack if a step puts another kind of value into an entry, which the rows of M jobs cannot hold."""
+    (old, layout), (new, layout_after) = tree_flatten(before), tree_flatten(after)
+    if layout != layout_after:
+        raise CannotStack(f"its steps change the entries of {name!r}")
+    for mine, theirs in zip(old, new, strict=True):
+        if isinstance(mine, Tensor) != isinstance(theirs, Tensor):
+            raise CannotStack(f"its steps put a tensor in place of another value into {name!r}, or the reverse")
+        if not isinstance(mine, Tensor):
+            if mine is not theirs and mine != theirs:
+                raise CannotStack(f"its steps change the number {name!r}; make it a tensor")
+        elif mine.shape != theirs.shape or mine.is_floating_point() != theirs.is_floating_point():
+            raise CannotStack(f"its steps change the shape or type of {name!r}")
+
+
+class LeftOut(dict[str, Any]):
+    """A mapping without some of a job's entries, which no step read that was watched. To ask for them is an error."""
+
+    def __init__(self, tree: Mapping[str, Any], left_out: Collection[str]) -> None:
+        super().__init__(tree)
+        self._left_out = left_out
+
+    def _refuse(self, *names: object) -> None:
+        for name in names or self._left_out:
+            if name in self._left_out and not super().__contains__(name):
+                raise CannotStack(f"a later step reads {name!r}, which the first step does not")
+
+    def plain(self) -> dict[str, Any]:
+        """Return the entries that there are."""
+        return {name: dict.__getitem__(self, name) for name in dict.keys(self)}
+
+    def __getitem__(self, name: str) -> Any:
+        self._refuse(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self._refuse(name)
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._refuse(name)
+        return super().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self._refuse(name)
+        return super().pop(name, *default)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        self._refuse(name)
+        return super().setdefault(name, default)
+
+    def __len__(self) -> int:
+        self._refuse()
+        return super().__len__()
+
+    def __iter__(self) -> Any:
+        self._refuse()
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self._refuse()
+        return super().keys()
+
+    def values(self) -> Any:
+        self._refuse()
+        return super().values()
+
+    def items(self) -> Any:
+        self._refuse()
+        return super().items()
+
+    def copy(self) -> Any:
+        self._refuse()
+        return self.plain()
+
+    def __or__(self, other: Any) -> Any:
+        return self.copy() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self.copy()
+
+
 class Watched(dict[str, Any]):
     """A mapping that remembers which of its entries are read or written."""
 
@@ -137,6 +223,19 @@ class Watched(dict[str, Any]):
     def setdefault(self, name: str, default: Any = None) -> Any:
         self._touch(name)
         return super().setdefault(name, default)
+
+    def __len__(self) -> int:
+        self.touched.update(super().keys())
+        return super().__len__()
+
+    def copy(self) -> Any:
+        return dict(self.items())
+
+    def __or__(self, other: Any) -> Any:
+        return self.copy() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self.copy()
 
     def update(self, *others: Any, **named: Any) -> None:
         for name, value in dict(*others, **named).items():
