@@ -70,10 +70,10 @@ class Users(fl.Method):
             for client in range(world.K)
         ]
         outcomes = list(world.fit(jobs))
-        others = {
-            f"{outcome.key.client}": {name: value for name, value in outcome.sends.items() if name != "student"}
-            for outcome in outcomes
-        }
+        others: fl.Tree = {}
+        for outcome in outcomes:
+            sends = {name: value for name, value in outcome.sends.items() if name != "student"}
+            others[f"{outcome.key.client}"] = sends
         server = {"student": mean_of(outcomes, state.server["student"]), "others": others}
         return fl.State(server=server), {}
 
@@ -128,6 +128,8 @@ def test_a_plain_update_stacks():
 
 class CountsFirst(Small):
     """The first tensor of its state dict is a whole number."""
+
+    calls: Tensor
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -375,7 +377,7 @@ class Lists(Plain):
         return loss * float(loss.detach()), aux  # one at a time
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        return {"student": local.trainable["student"], "rounds": torch.tensor(len(local.private["rounds"]))}
+        return {"student": local.trainable["student"], "rounds": torch.tensor(len((local.private or {})["rounds"]))}
 
 
 def test_start_of_a_job_that_trains_alone_is_called_once():
@@ -534,6 +536,8 @@ class Replaces(Small):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.mean: Tensor
+        self.calls: Tensor
         self.register_buffer("mean", torch.zeros(4))
         self.register_buffer("calls", torch.zeros(()), persistent=False)
 

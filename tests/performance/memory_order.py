@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest import mock
 
 import torch
@@ -54,7 +55,7 @@ def difference(one: Mapping[str, object], other: Mapping[str, object]) -> float:
     return worst
 
 
-def played(experiment: Experiment, order: torch.memory_format, engine: str = "reference") -> list[dict[str, object]]:
+def played(experiment: Experiment, order: torch.memory_format, engine: str = "reference") -> list[dict[str, Any]]:
     """Return the server's state after each of `ROUNDS`."""
     with mock.patch.object(environment, "memory_format", lambda *_: order):
         known = prepare(experiment)
@@ -81,6 +82,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     lines = [
+        "# kind: measured differences; see results/benchmarks/README.md",
         "# The reference engine channels last against contiguous, and the stacked engine against the reference engine,",
         "# both on a CPU in float32. Written by `python -m tests.performance.memory_order`.",
         f"date = {date.today()}",
