@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
@@ -20,6 +21,8 @@ from benchmark.methods import protocol as fl
 from benchmark.methods.shared import mean_of
 from benchmark.models.build import Model
 from benchmark.optimizer import Cosine, Optimizer
+from benchmark.federated.stacked.runner import GroupRunner
+from tests.federated.test_capture import Operations, Recorder
 from tests.federated.test_stacked import Both, longer
 from tests.methods.golden import TRACES
 
@@ -144,7 +147,8 @@ class CountsFirst(Small):
 def test_rates_of_jobs_are_no_whole_numbers():
     """With a rate for each job, the rates once had the type of the first tensor of the network."""
     both = users(Plain, CountsFirst, optimizer=Optimizer(lr=0.05, schedule=Cosine()))
-    assert both.together and both.off < 1e-11
+    assert both.together, both.engine.runner.seen.reasons
+    assert both.off < 1e-11
 
 
 CALLS = {"first": 0}
@@ -164,7 +168,8 @@ class Ignores(Plain):
 
 def test_cross_entropy_without_ignored_labels():
     both = users(Ignores, Small)
-    assert both.together and both.off < 1e-11
+    assert both.together, both.engine.runner.seen.reasons
+    assert both.off < 1e-11
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -360,7 +365,8 @@ class Drops(Small):
 @pytest.mark.parametrize("network", [Small, Drops])
 def test_noise_that_finish_draws(network):
     both = users(Noisy, network)
-    assert both.together and both.off < 1e-11
+    assert both.together, both.engine.runner.seen.reasons
+    assert both.off < 1e-11
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,7 +406,8 @@ class Frozen(Plain):
 
 def test_other_types_of_weights_and_mappings():
     both = users(Frozen, Small)
-    assert both.together and both.off < 1e-11
+    assert both.together, both.engine.runner.seen.reasons
+    assert both.off < 1e-11
 
 
 class Fixed(Small):
@@ -419,7 +426,8 @@ class Fixed(Small):
 def test_parameters_that_are_not_trained_and_clipping(rule):
     adam: dict[str, Any] = {"rule": "adam", "nesterov": False} if rule == "adam" else {}
     both = users(Plain, Fixed, optimizer=Optimizer(lr=0.01, clip=0.5, schedule=Cosine(), **adam))
-    assert both.together and both.off < 1e-11
+    assert both.together, both.engine.runner.seen.reasons
+    assert both.off < 1e-11
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -572,4 +580,199 @@ LAYERS = [
 def test_networks_of_users(network):
     both = users(Plain, network)
     print(network.__name__, both.together, both.engine.runner.seen.reasons, both.off)
+    assert both.off < 1e-11
+
+
+class Failing(Recorder):
+    """A recorder whose recordings fail at an operation near their end, as a kernel that cannot be captured does."""
+
+    def __call__(self, function: Callable[[], None]) -> Operations:
+        def stopped() -> None:
+            with Stops():
+                function()
+
+        return super().__call__(stopped)
+
+
+class Stops(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "fused_sgd" in str(function):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return function(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums(Plain):
+    """Its notes are a sum over steps, which its loss uses."""
+
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+        return fl.Local(trainable={"student": received["student"]}, notes={"sum": torch.zeros(())})
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss, aux = super().loss(step)
+        step.notes["sum"] = step.notes["sum"] + loss.detach()
+        return loss * (1.0 + step.notes["sum"].tanh()) / 2, aux
+
+    def finish(self, local: fl.Local) -> fl.Tree:
+        return {"student": local.trainable["student"], "sum": local.notes["sum"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws(Sums):
+    """What it draws has a size that depends on the step."""
+
+    def draws(self, generator: torch.Generator, batch: Mapping[str, fl.Batch]) -> Mapping[str, Tensor]:
+        return {"noise": torch.rand(1 + len(batch["labelled"].known_N) % 2, generator=generator)}
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss, aux = super().loss(step)
+        return loss * step.drawn["noise"].mean(), aux
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shrinks(Plain):
+    """From the seventh batch of a job on, it draws one number in place of three."""
+
+    def draws(self, generator: torch.Generator, batch: Mapping[str, fl.Batch]) -> Mapping[str, Tensor]:
+        before = DRAWN[generator.initial_seed()] = DRAWN.get(generator.initial_seed(), 0) + 1
+        return {"noise": torch.rand(3, generator=generator)[: 3 if before < 7 else 1]}
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss, aux = super().loss(step)
+        return loss * step.drawn["noise"].sum() / 3, aux
+
+
+DRAWN: dict[int, int] = {}
+
+
+def with_recorder(recorder: Any, **options: Any) -> Callable[[Any], Any]:
+    def runner(environment: Any, **given: Any) -> GroupRunner:
+        return GroupRunner(environment, **{**given, **options, "recorder": recorder})
+
+    return runner
+
+
+@pytest.mark.parametrize("updates", [Plain, Sums, Draws])
+@pytest.mark.parametrize("recorder", [Recorder, Failing])
+def test_recorded_steps_of_users_methods(updates, recorder, monkeypatch):
+    monkeypatch.setattr("benchmark.federated.stacked.engine.GroupRunner", with_recorder(recorder()))
+    both = users(updates, rounds=2)
+    assert bool(both.engine.runner.seen.not_recorded) == (recorder is Failing)
+    assert both.together, both.engine.runner.seen.reasons
+    assert both.off < 1e-11
+
+
+def test_recorded_steps_with_more_groups_than_are_kept(monkeypatch):
+    """Sizes that change, groups of one job and several kinds in a round."""
+    monkeypatch.setattr("benchmark.federated.stacked.engine.GroupRunner", with_recorder(Recorder(), most=2))
+    monkeypatch.setattr("benchmark.federated.stacked.runner.MOST_RECORDED", 1)
+
+    def make(client: int, round_number: int) -> fl.LocalUpdate:
+        return Sums() if client % 2 else Plain()
+
+    both = users(make, rounds=3, K=5, C=5)
+    assert set(both.together) == {"Sums", "Plain"} and both.off < 1e-11
+
+
+def test_what_is_drawn_may_not_change_its_size_once_recorded(monkeypatch):
+    monkeypatch.setattr("benchmark.federated.stacked.engine.GroupRunner", with_recorder(Recorder()))
+    UPDATES["own"] = lambda client, round_number: Shrinks()
+    both = Both(replace(longer(TRACES["supervised-fl-everywhere"], 1, T=12), method=Users(updates="own")))
+    DRAWN.clear()
+    both.reference.training_step(1, 0)
+    begin = GroupRunner._train
+
+    def counted_anew(self: Any, *arguments: Any) -> Any:  # the guard has drawn, too
+        DRAWN.clear()
+        return begin(self, *arguments)
+
+    monkeypatch.setattr(GroupRunner, "_train", counted_anew)
+    both.stacked.training_step(1, 0)
+    assert both.engine.runner.seen.not_recorded and both.off < 1e-11
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fields(Plain):
+    """Each round has another field, such as a ramp."""
+
+    ramp: float
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss, aux = super().loss(step)
+        return loss * self.ramp, aux
+
+
+def test_a_kind_of_each_round_leaves_no_more_behind(monkeypatch):
+    both = users(lambda client, round_number: Fields(ramp=1.0 / round_number), Small, rounds=5)
+    assert both.off < 1e-11
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoPhases(Plain):
+    """Two losses in turn, of which the second reaches only the last layer."""
+
+    phases = ("loss", "second")
+
+    def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
+        student = received["student"]
+        kept = private or {"steps": torch.zeros((), dtype=torch.int64), "momentum": None}
+        return fl.Local(
+            trainable={"student": student, "own": {"scale": torch.ones(3)}},
+            frozen={"teacher": student},
+            layers=("own",),
+            private=kept,
+            momentum=kept["momentum"],
+            notes={"none": None, "word": "a", "deep": {"of": {"x": torch.zeros(2), "n": 3}}, "first": torch.zeros(())},
+        )
+
+    def second(self, step: fl.Step) -> fl.Loss:
+        images = step.batch["labelled"].views["weak"]
+        with torch.no_grad():
+            teacher_ND = step.frozen["teacher"](images).softmax(dim=-1)
+        hidden = step.student.hidden(images).detach()
+        logits_ND = step.student.last(hidden) * step.trainable["own"]["scale"].mean()
+        step.notes["deep"]["of"]["x"] = step.notes["deep"]["of"]["x"] + step.notes["first"]
+        loss = F.kl_div(logits_ND.log_softmax(dim=-1), teacher_ND, reduction="batchmean")
+        sure_N = teacher_ND.max(dim=-1).values > 0.105
+        return loss, {"own/labels": teacher_ND.argmax(dim=-1).sum(), "own/sure": sure_N.any()}
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss, aux = super().loss(step)
+        step.notes["first"] = loss.detach()
+        return loss, aux
+
+    def after_step(self, step: fl.Step) -> None:
+        step.private["steps"] = step.private["steps"] + 1
+        pairs = zip(step.frozen["teacher"].parameters(), step.student.parameters(), strict=True)
+        for theirs, mine in pairs:
+            theirs.lerp_(mine, 0.3)
+
+    def finish(self, local: fl.Local) -> fl.Tree:
+        assert local.private is not None and local.notes["deep"]["of"]["n"] == 3 and local.notes["none"] is None
+        local.private = {**local.private, "momentum": local.momentum}
+        weights = local.trainable["student"]
+        return {
+            "student": weights,
+            "again": weights["conv.weight"],
+            "x": local.notes["deep"]["of"]["x"],
+            "scale": local.trainable["own"]["scale"],
+            "teacher": local.frozen["teacher"],
+        }
+
+
+SETTINGS = {
+    "sgd": Optimizer(lr=0.05, clip=1.0, schedule=Cosine(), weight_decay=1e-3),
+    "plain": Optimizer(lr=0.05, momentum=0.0, nesterov=False),
+    "adam": Optimizer(lr=0.01, rule="adam", nesterov=False, schedule=Cosine()),
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_two_losses_kept_momentum_and_deep_notes(settings, recorded, monkeypatch):
+    if recorded:
+        monkeypatch.setattr("benchmark.federated.stacked.engine.GroupRunner", with_recorder(Recorder()))
+        monkeypatch.setattr("benchmark.federated.stacked.runner.GroupRunner._is_own", lambda self, job: False)
+    both = users(TwoPhases, Small, rounds=3, optimizer=SETTINGS[settings])
+    assert both.together, both.engine.runner.seen.reasons
     assert both.off < 1e-11

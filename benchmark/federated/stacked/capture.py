@@ -61,12 +61,20 @@ class Recording:
         def step() -> None:
             self._results = tick.take(state, self._inputs, HeldMasks(self._masks))
 
-        self._graph = recorder(step)
-        copy_into(state.trees(), before)
+        private, notes = state.private, state.notes
+        try:
+            self._graph = recorder(step)
+        finally:  # a step that cannot be recorded may end in its middle
+            state.private, state.notes = private, notes
+            copy_into(state.trees(), before)
 
     def replay(self, inputs: Inputs, masks: Masks) -> Results:
         """Take the step with these inputs, changing the state."""
-        copy_into(tensors_of(self._inputs), tensors_of(with_tensor_rates(inputs)))
+        given = tensors_of(with_tensor_rates(inputs))
+        for mine, theirs in zip(tensors_of(self._inputs), given, strict=True):
+            if mine.shape != theirs.shape and theirs.dim():  # one rate fits all jobs; else it is no copy of its place
+                raise RuntimeError(f"what a step is given changes its shape to {list(theirs.shape)[1:]}")
+        copy_into(tensors_of(self._inputs), given)
         drawn = [masks.draw(shape.of_one, shape.like, shape.p) for shape in self._shapes]
         copy_into(self._masks, drawn)
         self._graph.replay()
