@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
+from benchmark.federated.stacked.runner import GroupRunner
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import mean_of
 from benchmark.models.build import Model
 from benchmark.optimizer import Cosine, Optimizer
-from benchmark.federated.stacked.runner import GroupRunner
 from tests.federated.test_capture import Operations, Recorder
 from tests.federated.test_stacked import Both, longer
 from tests.methods.golden import TRACES
