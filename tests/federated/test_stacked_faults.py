@@ -3,7 +3,7 @@
 Most faults here are silent ones: the first step of a kind, which the guard compares, shows nothing.
 """
 
-# mypy: disable-error-code="assignment, operator, index, attr-defined, union-attr, misc"
+# mypy: disable-error-code="assignment, operator, index, attr-defined, union-attr, misc, has-type"
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping

@@ -160,7 +160,7 @@ def kept_by_layers(module: LocalModule) -> dict[str, Any]:
 def fields_watched(module: LocalModule) -> Iterator[set[str]]:
     """Collect the fields with `repr=False` that the steps read: by them, jobs of one kind may differ."""
     update, read = module.update, set[str]()
-    hidden = {part.name for part in fields(update) if not part.repr} if is_dataclass(update) else set()
+    hidden: set[str] = {part.name for part in fields(update) if not part.repr} if is_dataclass(update) else set()
     if not hidden or not hasattr(update, "__dict__"):
         yield read
         return
@@ -169,7 +169,7 @@ def fields_watched(module: LocalModule) -> Iterator[set[str]]:
         read.update({name} & hidden)
         return object.__getattribute__(self, name)
 
-    watched = object.__new__(type(type(update).__name__, (type(update),), {"__getattribute__": reading}))
+    watched: Any = object.__new__(type(type(update).__name__, (type(update),), {"__getattribute__": reading}))
     vars(watched).update(vars(update))
     module.update = watched
     yield read
