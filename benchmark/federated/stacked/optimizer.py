@@ -81,8 +81,11 @@ class StackedOptimizer:
             return
         if settings.weight_decay:
             gradients = list(torch._foreach_add(gradients, weights, alpha=settings.weight_decay))
-        torch._foreach_mul_(buffers, settings.momentum)
-        torch._foreach_add_(buffers, gradients)
+        if not settings.momentum:  # none is kept
+            buffers = gradients
+        else:
+            torch._foreach_mul_(buffers, settings.momentum)
+            torch._foreach_add_(buffers, gradients)
         steps = torch._foreach_add(gradients, buffers, alpha=settings.momentum) if settings.nesterov else buffers
         for weight, step in zip(weights, steps, strict=True):
             weight.sub_(step * per_job(rate_M, step))
