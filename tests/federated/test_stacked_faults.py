@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.data.partition import Dirichlet
 from benchmark.experiment import Experiment
-from benchmark.federated.stacked.runner import GroupRunner
+from benchmark.federated.stacked.runner import GroupRunner, Shared
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import mean_of
 from benchmark.models.build import Model
@@ -646,17 +646,17 @@ class Shrinks(Plain):
 DRAWN: dict[int, int] = {}
 
 
-def with_recorder(recorder: Any, **options: Any) -> Callable[[Any], Any]:
-    def runner(environment: Any, **given: Any) -> GroupRunner:
-        return GroupRunner(environment, **{**given, **options, "recorder": recorder})
+def with_recorder(recorder: Any, **options: Any) -> Callable[..., Shared]:
+    def shared(**given: Any) -> Shared:
+        return Shared(**{**given, **options, "recorder": recorder})
 
-    return runner
+    return shared
 
 
 @pytest.mark.parametrize("updates", [Plain, Sums, Draws])
 @pytest.mark.parametrize("recorder", [Recorder, Failing])
 def test_recorded_steps_of_users_methods(updates, recorder, monkeypatch):
-    monkeypatch.setattr("benchmark.federated.stacked.engine.GroupRunner", with_recorder(recorder()))
+    monkeypatch.setattr("benchmark.federated.stacked.engine.Shared", with_recorder(recorder()))
     both = users(updates, rounds=2)
     assert bool(both.engine.runner.seen.not_recorded) == (recorder is Failing)
     assert both.together, both.engine.runner.seen.reasons
@@ -665,7 +665,7 @@ def test_recorded_steps_of_users_methods(updates, recorder, monkeypatch):
 
 def test_recorded_steps_with_more_groups_than_are_kept(monkeypatch):
     """Sizes that change, groups of one job and several kinds in a round."""
-    monkeypatch.setattr("benchmark.federated.stacked.engine.GroupRunner", with_recorder(Recorder(), most=2))
+    monkeypatch.setattr("benchmark.federated.stacked.engine.Shared", with_recorder(Recorder(), most=2))
     monkeypatch.setattr("benchmark.federated.stacked.runner.MOST_RECORDED", 1)
 
     def make(client: int, round_number: int) -> fl.LocalUpdate:
@@ -676,18 +676,18 @@ def test_recorded_steps_with_more_groups_than_are_kept(monkeypatch):
 
 
 def test_what_is_drawn_may_not_change_its_size_once_recorded(monkeypatch):
-    monkeypatch.setattr("benchmark.federated.stacked.engine.GroupRunner", with_recorder(Recorder()))
+    monkeypatch.setattr("benchmark.federated.stacked.engine.Shared", with_recorder(Recorder()))
     UPDATES["own"] = lambda client, round_number: Shrinks()
     both = Both(replace(longer(TRACES["supervised-fl-everywhere"], 1, T=12), method=Users(updates="own")))
     DRAWN.clear()
     both.reference.training_step(1, 0)
-    begin = GroupRunner._train
+    begin = GroupRunner.train
 
     def counted_anew(self: Any, *arguments: Any) -> Any:  # the guard has drawn, too
         DRAWN.clear()
         return begin(self, *arguments)
 
-    monkeypatch.setattr(GroupRunner, "_train", counted_anew)
+    monkeypatch.setattr(GroupRunner, "train", counted_anew)
     both.stacked.training_step(1, 0)
     assert both.engine.runner.seen.not_recorded and both.off < 1e-11
 
@@ -730,8 +730,10 @@ class TwoPhases(Plain):
         images = step.batch["labelled"].views["weak"]
         with torch.no_grad():
             teacher_ND = step.frozen["teacher"](images).softmax(dim=-1)
-        hidden = step.student.hidden(images).detach()
-        logits_ND = step.student.last(hidden) * step.trainable["own"]["scale"].mean()
+        student: Any = step.student
+        own: Any = step.trainable["own"]
+        hidden = student.hidden(images).detach()
+        logits_ND = student.last(hidden) * own["scale"].mean()
         step.notes["deep"]["of"]["x"] = step.notes["deep"]["of"]["x"] + step.notes["first"]
         loss = F.kl_div(logits_ND.log_softmax(dim=-1), teacher_ND, reduction="batchmean")
         sure_N = teacher_ND.max(dim=-1).values > 0.105
@@ -772,7 +774,7 @@ SETTINGS = {
 @pytest.mark.parametrize("recorded", [False, True])
 def test_two_losses_kept_momentum_and_deep_notes(settings, recorded, monkeypatch):
     if recorded:
-        monkeypatch.setattr("benchmark.federated.stacked.engine.GroupRunner", with_recorder(Recorder()))
+        monkeypatch.setattr("benchmark.federated.stacked.engine.Shared", with_recorder(Recorder()))
         monkeypatch.setattr("benchmark.federated.stacked.runner.GroupRunner._is_own", lambda self, job: False)
     both = users(TwoPhases, Small, rounds=3, optimizer=SETTINGS[settings])
     assert both.together, both.engine.runner.seen.reasons

@@ -79,7 +79,7 @@ def in_channels(images: Tensor, dim: int | None, M: int) -> Tensor:
     if len(images) == 1:
         # A single image counts as contiguous whatever its first stride is. But kernels on a CPU read its memory order
         # from the strides, and some give wrong values or gradients if the first does not fit.
-        return images.clone(memory_format=order_of(images))
+        return images.clone(memory_format=torch.contiguous_format)
     return images.contiguous(memory_format=order_of(images))
 
 

@@ -345,7 +345,8 @@ class GroupRunner(JobRunner):
 
     def _network_of(self, member: Member, name: str, weights: Weights, double: bool) -> nn.Module:
         if name in member.local.layers:
-            return empty_layers(weights)
+            layers = empty_layers(weights)
+            return layers.double() if double else layers
         network = with_rules(member.prototype())
         if self._environment.experiment.precision == "bf16" and not double:
             pass_in_bfloat16(network)
