@@ -152,7 +152,7 @@ def test_on_disk_the_last_finite_round_is_kept_and_nothing_is_retried(tmp_path, 
     """Round 2 diverges: status, one line, a save of round 1, all of it finite; asked again, nothing runs."""
     tiny = tiny_experiment()
     monkeypatch.setattr(
-        "benchmark.records.run.build_engine", lambda options, environment: Spoiling(environment, (1,), 2)
+        "benchmark.records.run.build_engine", lambda options, environment, *_: Spoiling(environment, (1,), 2)
     )
     save = Mock(wraps=state.save)
     monkeypatch.setattr(state, "save", save)

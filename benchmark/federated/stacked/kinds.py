@@ -125,7 +125,7 @@ class Uses:
             for name, leaf in named:
                 if not isinstance(leaf, Tensor) or not leaf.numel():
                     continue
-                is_used, place = name in used, leaf.untyped_storage().data_ptr()
+                is_used, place = name in used, leaf.untyped_storage().data_ptr() or id(leaf)
                 if place in memory and (is_used or memory[place][1]):
                     return name
                 memory[place] = (name, is_used)
