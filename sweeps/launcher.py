@@ -84,6 +84,7 @@ def launch(
                         state.note(run, death)
                 if fits is not None and not state.at_work and not state.is_held_up:
                     break
+                watch(state)  # runs that have begun, since a short one can end before the next look
                 for run, error in workers.ended(timeout=0.5):
                     state.note(run, error)
                 watch(state)

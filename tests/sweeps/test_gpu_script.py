@@ -48,6 +48,7 @@ def test_every_setting_can_be_prepared_whole_and_for_a_trial(label: str) -> None
         assert all(environment.sizes[client] for client in range(setting.jobs))
 
 
+@pytest.mark.slow
 def test_a_trial_writes_rows_of_whole_rounds(small: Mapping[str, Setting], tmp_path: Any, capsys: Any) -> None:
     """A time per engine in the usual order, and the fastest engine's in the three other ways."""
     path = tmp_path / "gpu.json"
@@ -104,6 +105,7 @@ def test_an_order_in_memory_reaches_the_network(small: Mapping[str, Setting], mo
     assert seen == [False, True] and not any(row.error for row in bench.rows)
 
 
+@pytest.mark.slow
 def test_an_error_is_a_row_and_the_others_are_measured(
     small: Mapping[str, Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def test_an_error_is_a_row_and_the_others_are_measured(
     assert bench.fastest(LAPTOP, "fp32") == "reference" and len(bench.rows) == 6
 
 
+@pytest.mark.slow
 def test_a_limit_of_jobs_at_once_is_tried_without(
     small: Mapping[str, Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
