@@ -24,7 +24,7 @@ from benchmark.methods.shared import mean_of
 from benchmark.models.build import Model
 from benchmark.optimizer import Cosine, Optimizer
 from tests.federated.test_capture import Operations, Recorder
-from tests.federated.test_stacked import Both, longer
+from tests.federated.test_stacked import Both, difference, longer
 from tests.methods.golden import TRACES
 
 PLACE = "tests.federated.test_stacked_faults"
@@ -42,7 +42,7 @@ def in_float64() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Plain(fl.LocalUpdate):
-    """Supervised training with the loss of `LOSS`."""
+    """Supervised training."""
 
     def loss(self, step: fl.Step) -> fl.Loss:
         batch = step.batch["labelled"]
@@ -661,6 +661,37 @@ def test_recorded_steps_of_users_methods(updates, recorder, monkeypatch):
     assert bool(both.engine.runner.seen.not_recorded) == (recorder is Failing)
     assert both.together, both.engine.runner.seen.reasons
     assert both.off < 1e-11
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proximal(Plain):
+    """Its loss pulls towards what all clients received, which changes from round to round."""
+
+    by_number: bool = False
+
+    def loss(self, step: fl.Step) -> fl.Loss:
+        loss, aux = super().loss(step)
+        received = step.received["student"]
+        apart = sum((weight - received[name]).square().sum() for name, weight in step.student.named_parameters())
+        factor = 1.0 / (1 + step.number) if self.by_number else 1.0
+        return loss * step.received["extra"].sum() + factor * apart, aux
+
+
+@pytest.mark.parametrize("by_number", [False, True])
+@pytest.mark.parametrize("recorder", [Recorder, Failing])
+def test_memory_that_is_used_again_takes_over_what_the_next_round_receives(recorder, by_number, monkeypatch):
+    """Also if steps are not recorded; and the tensors that an earlier round received stay as they are."""
+    monkeypatch.setattr("benchmark.federated.stacked.engine.Shared", with_recorder(recorder()))
+    both = users(lambda client, round_number: Proximal(by_number=by_number), rounds=1)
+    first = both.stacked.state.server["student"]
+    before = {name: weight.clone() for name, weight in first.items()}
+    for number in (2, 3):
+        both.reference.training_step(number, 0)
+        both.stacked.training_step(number, 0)
+    seen = both.engine.runner.seen
+    assert not seen.reasons and not seen.alone
+    assert bool(seen.not_recorded) == (recorder is Failing or by_number)
+    assert both.off < 1e-11 and difference(first, before) == 0.0
 
 
 def test_recorded_steps_with_more_groups_than_are_kept(monkeypatch):

@@ -41,6 +41,7 @@ class Group:
         recorder: Recorder | None = None,
     ) -> None:
         self._networks, self._settings, self._uses, self._device = networks, settings, uses, device
+        self._is_used_again = recorder is not None
         self._recorder = None if uses.number else recorder
         self._shapes: dict[Signature, list[MaskShape]] = {}  # of the dropout masks of a step
         self._recordings: dict[Signature, Recording] = {}
@@ -68,7 +69,7 @@ class Group:
         frozen = stacked_each([local.frozen for local in locals_])
         received, private, notes = zip(*map(self._uses.of, members), strict=True)
         shared: Tree = {}
-        if not self._recorder:  # what one round's jobs share may differ in the next one
+        if not self._is_used_again:  # what one round's jobs share may differ in the next one
             shared = self._shared_by_all(received)
         apart = [without(tree, shared) for tree in received]
         return State(

@@ -239,8 +239,6 @@ class GroupRunner(JobRunner):
         if not local.trainable:
             sends = finished(job.update, local) if purpose == "train" else {}
             return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics())
-        local.private = None if local.private is None else moved(local.private, self._device)
-        local.notes = moved(local.notes, self._device)
         experiment = self._environment.experiment
         batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
         names = (purpose, "round", round_number, *key_names(job.key))
