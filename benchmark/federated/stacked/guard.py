@@ -7,7 +7,7 @@ different sides of a ReLU. A kind that differs, or whose loss `vmap` refuses, tr
 import contextlib
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.federated.batches import LocalBatch
 from benchmark.federated.local import LocalModule, train
-from benchmark.federated.stacked.kinds import Kind, Member, Uses
+from benchmark.federated.stacked.kinds import Kind, Member, Uses, only
 from benchmark.federated.stacked.layers import Masks, drawing
 from benchmark.federated.stacked.trees import CannotStack, Watched
 from benchmark.federated.trees import leaves, mapped
@@ -91,20 +91,22 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
     step = module.step = WatchedStep(
         trainable=module.trainable, frozen=module.frozen, received=received, private=private, notes=notes
     )
-    kept, noted = set(dict.keys(private)), set(dict.keys(notes))
+    kept, noted = private.plain().keys(), notes.plain().keys()
     numbers = {**numbers_of(private), **numbers_of(notes)}
-    given, layers = marks_of(unwatched(received, set(dict.keys(received)))), marks_of(kept_by_layers(module))
+    given, layers = marks_of(received.plain()), marks_of(kept_by_layers(module))
     with FlopCounterMode(display=False) as counter, masks_of(module, dropout), fields_watched(module) as read:
         momentum = train(module, batches)
-    if (name := change_since(given, unwatched(received, set(dict.keys(received))))) is not None:
-        raise CannotStack(f"its steps change {name!r} of what it received")
-    if (name := change_since(layers, kept_by_layers(module))) is not None:
-        raise CannotStack(f"its network changes {name} when it is called; keep it in a buffer")
+    changed_entry = change_since(given, received.plain())
+    if changed_entry is not None:
+        raise CannotStack(f"its steps change {changed_entry!r} of what it received")
+    changed_layer = change_since(layers, kept_by_layers(module))
+    if changed_layer is not None:
+        raise CannotStack(f"its network changes {changed_layer} when it is called; keep it in a buffer")
     if read:
         raise CannotStack(f"its steps read {min(read)!r}, a field with repr=False, which may differ between jobs")
     if notes.missed:
         raise CannotStack(f"it asks for {min(notes.missed)!r} in its notes, which `start` does not leave")
-    if set(dict.keys(private)) != kept:
+    if private.plain().keys() != kept:
         raise CannotStack("its steps add to what the client keeps")
     now = {**numbers_of(private), **numbers_of(notes)}
     changed = [name for name, value in numbers.items() if now.get(name, value) != value]
@@ -121,19 +123,14 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
         "trainable": tensors_of_each(module.trainable),
         "frozen": tensors_of_each(module.frozen),
         "momentum": momentum,
-        "private": unwatched(private, uses.private),
-        "notes": unwatched(notes, uses.notes),
+        "private": only(private.plain(), uses.private),
+        "notes": only(notes.plain(), uses.notes),
     }
     return Alone(results=results, uses=uses, flops=counter.get_total_flops())
 
 
 def tensors_of_each(networks: nn.ModuleDict) -> Tree:
     return {name: dict(network.state_dict()) for name, network in networks.items()}
-
-
-def unwatched(tree: Watched, names: Collection[str]) -> Tree:
-    """Return some entries. Looking at them does not count as a use."""
-    return {name: dict.__getitem__(tree, name) for name in names}
 
 
 @contextlib.contextmanager
@@ -183,9 +180,8 @@ def fields_watched(module: LocalModule) -> Iterator[set[str]]:
 
 
 def numbers_of(tree: Watched) -> dict[str, Any]:
-    """Return the leaves that are no tensors, by name. Looking at them does not count as a use."""
-    plain = unwatched(tree, set(dict.keys(tree)))
-    return {name: value for name, value in leaves(plain) if not isinstance(value, Tensor)}
+    """Return the leaves that are no tensors, by name."""
+    return {name: value for name, value in leaves(tree.plain()) if not isinstance(value, Tensor)}
 
 
 def compare(alone: Tree, together: Tree) -> None:

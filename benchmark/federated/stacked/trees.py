@@ -120,64 +120,63 @@ def refuse_other_kind(name: str, before: Any, after: Any) -> None:
             raise CannotStack(f"its steps change the shape or type of {name!r}")
 
 
-class LeftOut(dict[str, Any]):
-    """A mapping without some of a job's entries, which no step read that was watched. To ask for them is an error."""
+class Observed(dict[str, Any]):
+    """A mapping that is told what is asked of it."""
 
-    def __init__(self, tree: Mapping[str, Any], left_out: Collection[str]) -> None:
-        super().__init__(tree)
-        self._left_out = left_out
+    def asked(self, name: object) -> None:
+        """Note that somebody reads an entry, or asks whether it exists."""
+        raise NotImplementedError
 
-    def _refuse(self, *names: object) -> None:
-        for name in names or self._left_out:
-            if name in self._left_out and not super().__contains__(name):
-                raise CannotStack(f"a later step reads {name!r}, which the first step does not")
+    def asked_all(self) -> None:
+        """Note that somebody reads all entries, or counts them."""
+        raise NotImplementedError
 
     def plain(self) -> dict[str, Any]:
-        """Return the entries that there are."""
+        """Return the entries without telling."""
         return {name: dict.__getitem__(self, name) for name in dict.keys(self)}
 
     def __getitem__(self, name: str) -> Any:
-        self._refuse(name)
+        self.asked(name)
         return super().__getitem__(name)
 
     def __contains__(self, name: object) -> bool:
-        self._refuse(name)
+        self.asked(name)
         return super().__contains__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        self._refuse(name)
+        self.asked(name)
         return super().get(name, default)
 
     def pop(self, name: str, *default: Any) -> Any:
-        self._refuse(name)
+        self.asked(name)
         return super().pop(name, *default)
 
     def setdefault(self, name: str, default: Any = None) -> Any:
-        self._refuse(name)
+        self.asked(name)
         return super().setdefault(name, default)
 
     def __len__(self) -> int:
-        self._refuse()
+        self.asked_all()
         return super().__len__()
 
     def __iter__(self) -> Any:
-        self._refuse()
+        self.asked_all()
         return super().__iter__()
 
     def keys(self) -> Any:
-        self._refuse()
+        self.asked_all()
         return super().keys()
 
     def values(self) -> Any:
-        self._refuse()
+        self.asked_all()
         return super().values()
 
     def items(self) -> Any:
-        self._refuse()
+        self.asked_all()
         return super().items()
 
     def copy(self) -> Any:
-        self._refuse()
+        self.asked_all()
         return self.plain()
 
     def __or__(self, other: Any) -> Any:
@@ -187,7 +186,25 @@ class LeftOut(dict[str, Any]):
         return other | self.copy()
 
 
-class Watched(dict[str, Any]):
+class LeftOut(Observed):
+    """A mapping without some of a job's entries, which the first step did not read. To ask for them is an error."""
+
+    def __init__(self, tree: Mapping[str, Any], left_out: Collection[str]) -> None:
+        super().__init__(tree)
+        self._left_out = left_out
+
+    def asked(self, name: object) -> None:
+        """Raise CannotStack for an entry that was left out."""
+        if name in self._left_out and not dict.__contains__(self, name):
+            raise CannotStack(f"a later step reads {name!r}, which the first step does not")
+
+    def asked_all(self) -> None:
+        """Raise CannotStack if an entry was left out."""
+        for name in self._left_out:
+            self.asked(name)
+
+
+class Watched(Observed):
     """A mapping that remembers which of its entries are read or written."""
 
     def __init__(self, tree: Mapping[str, Any]) -> None:
@@ -195,64 +212,20 @@ class Watched(dict[str, Any]):
         self.touched: set[str] = set()
         self.missed: set[str] = set()  # asked for while there was no such entry
 
-    def _touch(self, name: object) -> None:
+    def asked(self, name: object) -> None:
+        """Remember the entry."""
         self.touched.add(str(name))
-        if not super().__contains__(name):
+        if not dict.__contains__(self, name):
             self.missed.add(str(name))
 
-    def __getitem__(self, name: str) -> Any:
-        self._touch(name)
-        return super().__getitem__(name)
+    def asked_all(self) -> None:
+        """Remember all entries."""
+        self.touched.update(dict.keys(self))
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.touched.add(name)
         super().__setitem__(name, value)
 
-    def __contains__(self, name: object) -> bool:
-        self._touch(name)
-        return super().__contains__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self._touch(name)
-        return super().get(name, default)
-
-    def pop(self, name: str, *default: Any) -> Any:
-        self._touch(name)
-        return super().pop(name, *default)
-
-    def setdefault(self, name: str, default: Any = None) -> Any:
-        self._touch(name)
-        return super().setdefault(name, default)
-
-    def __len__(self) -> int:
-        self.touched.update(super().keys())
-        return super().__len__()
-
-    def copy(self) -> Any:
-        return dict(self.items())
-
-    def __or__(self, other: Any) -> Any:
-        return self.copy() | other
-
-    def __ror__(self, other: Any) -> Any:
-        return other | self.copy()
-
     def update(self, *others: Any, **named: Any) -> None:
         for name, value in dict(*others, **named).items():
             self[name] = value
-
-    def __iter__(self) -> Any:
-        self.touched.update(super().keys())
-        return super().__iter__()
-
-    def items(self) -> Any:
-        self.touched.update(super().keys())
-        return super().items()
-
-    def values(self) -> Any:
-        self.touched.update(super().keys())
-        return super().values()
-
-    def keys(self) -> Any:
-        self.touched.update(super().keys())
-        return super().keys()
