@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -90,7 +91,7 @@ def by_cell(runs: Sequence[Experiment]) -> list[Experiment]:
     cells: dict[str, list[Experiment]] = {}
     for run in runs:
         cells.setdefault(run.cell_key, []).append(run)
-    return [run for cell in cells.values() for run in cell]
+    return list(itertools.chain.from_iterable(cells.values()))
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ def _time(counted: dict[str, Any], devices: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _times(there: OnCard) -> list[tuple[str, str]]:
-    """The hours on a card with each engine, the fastest first, and where they are from."""
+    """Return the hours on a card with each engine, the fastest first, and their source."""
     rows = []
     for engine in sorted(there.hours, key=lambda name: (there.hours[name], name != there.engine)):
         how = "" if there.measured[engine] else ", estimate"
@@ -154,13 +154,13 @@ def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]], h20
 
 
 def cost_there(runs: Sequence[Experiment], card: Card) -> OnCard:
-    """What the runs take on a card, one after another."""
+    """The time that runs take on a card, one after another."""
     costs = [count(run).whole for run in runs]
     return on_card(card, [(run, cost.local_steps, cost.flops) for run, cost in zip(runs, costs, strict=True)])
 
 
 def as_there(there: OnCard) -> dict[str, Any]:
-    """The fields of the JSON output that are of a card, and not of this machine."""
+    """Return the fields of the JSON output that are about a card, not about this machine."""
     hours = there.hours[there.engine]
     return {"hours": hours, "device": there.card.name, "side_by_side": 1, "on_card": there.to_json()}
 

@@ -47,7 +47,7 @@ def add_arguments(verb: str, command: Parser) -> None:
         default="auto",
         help="auto (default), reference (one job after another), pool (worker processes, and a faster local step: the "
         "last bits differ) or stacked (the jobs of a round as one, fast on a GPU; auto on a CUDA device). A run that "
-        "goes on keeps the engine that it began with",
+        "is resumed keeps the engine that it began with",
     )
     add_devices(command, "workers of the pool (default: auto, where it is the first CUDA device, or the cores)")
     command.add_argument("--workers", type=int, help="processes of the pool (default: one for each device or core)")

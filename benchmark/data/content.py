@@ -32,14 +32,14 @@ def has_known_files(name: str) -> bool | None:
 
 
 def data_hash(experiment: Mapping[str, Any]) -> str | None:
-    """The hash of the data of an experiment's JSON, as its record has it; None: they are not here."""
+    """Return the hash of the data of an experiment's JSON, as its record has it; None if the data are not here."""
     data = experiment["data"]
     content, pooled_test = content_hash(data["name"]), data.get("pooled_test")
     return pooled_hash(content, pooled_test, experiment["seed"]) if content and pooled_test else content
 
 
 def are_listed(name: str, recorded: Mapping[str, Any]) -> bool:
-    """Whether the suite lists the files of a set that are here and those of the record."""
+    """Return whether the suite lists the files of a set that are here and those of the record."""
     if name not in DATASETS or UNKNOWN_ORIGIN in recorded.get("note", ""):
         return False
     return has_known_files(name) is not False

@@ -101,7 +101,7 @@ _known: dict[str, Any] = {}  # what this process has computed, by the stamp of t
 
 
 def computed_from(source: Source, compute: Callable[[], Any], name: str, *also: object) -> Any:
-    """A number, word or truth value of that name, which is computed from all files of a source.
+    """Return a number, word or truth value of that name, which is computed from all files of a source.
 
     It is kept in the cache and in this process, by the size and the times of the files and by `also`. Raise DataError
     if a file changes meanwhile.

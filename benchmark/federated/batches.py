@@ -7,6 +7,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -117,7 +118,7 @@ class JobBatches:
         return BatchIterator({name: self._stream(name) for name in self._job.data}, self.steps, self.phases)
 
     def _stream(self, name: str) -> "StreamBatches":
-        """One stream's batches from the first on. Their order is drawn here, their views when they are made."""
+        """Return one stream's batches from the first on. Their order is drawn here, their views when they are made."""
         source, stream = self._sources[name], self._job.data[name]
         seed = self._environment.experiment.seed
         order = passes(
@@ -145,7 +146,7 @@ class BatchIterator(Iterator[LocalBatch]):
 
     @property
     def bytes_of_views(self) -> int:
-        """Of all views that are still to be made."""
+        """Return the bytes of all views that are still to be made."""
         return sum(sum(stream.sizes) * stream.bytes_of_image for stream in self.streams.values())
 
     def __next__(self) -> LocalBatch:
@@ -189,20 +190,20 @@ class StreamBatches:
 
     @property
     def recipe(self) -> tuple[object, ...]:
-        """Streams of one recipe are augmented by the same operations."""
+        """Return what decides the operations of the views: streams with equal recipes are augmented at once."""
         data = self._environment.data
         tables = (self.source.images_NCHW, self.source.labels_N, self.source.truth_N)
         how = (self._environment.augmentation, tuple(data.mean), tuple(data.std))
         return (*map(id, tables), tuple(self.views), *how, self.source.pseudo_labels_N is None)
 
     def take(self) -> Given:
-        """The next batch."""
+        """Return the next batch."""
         if not self._made:
             make([(self, self._span())])
         return self._made.popleft()
 
     def _span(self) -> int:
-        """How many batches are made at once if nobody asked for more."""
+        """Return how many batches are made at once if nobody asked for more."""
         size = max(1, self.sizes[0])
         return max(1, SPAN // size if self.device.type == "cpu" else MOST_BYTES // (size * self.bytes_of_image))
 
@@ -225,14 +226,14 @@ class StreamBatches:
         self._made.extend(batches)
 
     def views_of(self, images_NCHW: Tensor, draws_ND: Tensor) -> dict[str, Tensor]:
-        """The stream's views of these images."""
+        """Return the stream's views of these images."""
         data = self._environment.data
         return views_of(images_NCHW, self.views, self._environment.augmentation, data.mean, data.std, draws_ND)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Drawn:
-    """What decides some batches of a stream, on the host."""
+    """The draws that determine some batches of a stream, on the host."""
 
     stream: StreamBatches
     sizes: Sequence[int]
@@ -245,9 +246,10 @@ class Drawn:
 def make_together(jobs: Sequence[BatchIterator], steps: int | None = None) -> None:
     """Make the batches of the next `steps` steps of several jobs at once, or of all their steps.
 
-    They are bit by bit what each job makes alone. The caller bounds the memory: see `BatchIterator.bytes_of_views`.
+    They have the bits that each job makes alone. The caller limits the memory: see `BatchIterator.bytes_of_views`.
     """
-    streams = [stream for job in jobs for stream in job.streams.values() if stream.sizes]
+    of_each = [job.streams.values() for job in jobs]
+    streams = [stream for stream in chain.from_iterable(of_each) if stream.sizes]
     make([(stream, len(stream.sizes) if steps is None else steps) for stream in streams])
 
 
@@ -268,7 +270,7 @@ def _made_of(drawn: Sequence[Drawn]) -> None:
     def there(values: Sequence[Tensor]) -> Tensor:
         return to_device(torch.cat(list(values)) if len(values) > 1 else values[0], device)
 
-    sizes = [size for part in drawn for size in part.sizes]
+    sizes = list(chain.from_iterable(part.sizes for part in drawn))
     at_P = there([part.at_P for part in drawn])
     given = [part.given_P for part in drawn if part.given_P is not None]
     known_P = [there(given) if given else None]

@@ -142,7 +142,7 @@ def prepare_torch(device: torch.device, precision: Precision, model: Model | Non
 
 
 def engine_settings(name: str, devices: Sequence[torch.device], threads: int, experiment: Experiment) -> dict[str, Any]:
-    """What decides an engine's bits, for the record: the kind of its CUDA devices, and not their numbers."""
+    """Return what determines an engine's bits, for the record: the kind of its CUDA devices, not their numbers."""
     settings: dict[str, Any] = {"name": name, "threads": threads, "bit_equal": True}
     cards = {card_name(device) for device in devices}
     if name == "pool":  # its local step is another than the plain one on a CPU alone

@@ -93,7 +93,7 @@ class EngineOptions:
         return self.threads == 1 and self.workers is None and CPU not in self.devices_of(experiment)
 
     def processes(self, experiment: Experiment) -> int:
-        """The number of processes of the pool, where a single one is this process; 0 for the other engines.
+        """Return the number of processes of the pool, of which a single one is this process; 0 for the other engines.
 
         There are no more than a round has jobs (C and the server's), and with "auto" on the CPU only one where starting
         others costs more time than it saves.
@@ -123,7 +123,7 @@ class ReferenceEngine:
         self._work = JobRunner(environment, device=device, fast=fast)
 
     def close(self) -> None:
-        """Nothing to do: this engine has no processes."""
+        """Do nothing: this engine has no processes."""
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
         """One outcome a job, in job order; a client that sits out sends nothing and took no step.

@@ -254,7 +254,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
 
 
 def _extra_images(experiment: Experiment, data: DataSet) -> int:
-    """How many images of the set's own unlabelled split the clients get; 0 if they get training images.
+    """Return how many images of the set's own unlabelled split the clients get; 0 if they get training images.
 
     Shares are equal: without labels there is nothing to skew (SSFL appendix I). Raises ConfigError where the data set
     has no such images, or the partition asks for skew.

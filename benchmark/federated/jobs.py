@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -66,7 +67,7 @@ class Begun:
 
     @property
     def nbytes(self) -> int:
-        """Of its views, and of the weights and state that it trains."""
+        """Return the bytes of its views, and of the weights and state that it trains."""
         trees = () if self.local is None else (self.local.trainable, self.local.frozen, self.local.private or {})
         of_views = 0 if self.iterator is None else self.iterator.bytes_of_views
         return of_views + sum(map(tree_bytes, trees))
@@ -108,7 +109,7 @@ class JobRunner:
     def run_in_windows(
         self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]
     ) -> Iterator[Outcome]:
-        """The outcomes that `run` gives for one job after another, in job order, with few waits for the device.
+        """Yield the outcomes that `run` gives for one job after another, in job order, with few waits for the device.
 
         Jobs of a window are started one after another, then their views are made at once, then each is trained alone.
         The host reads twice per window: what losses report, and whether all is finite. A window has up to `MOST_BYTES`
@@ -205,7 +206,7 @@ class JobRunner:
         """Read what the jobs report, and let each say what it sends."""
         trained = [(begun, begun.trained) for begun in window if begun.trained is not None and begun.error is None]
         unread = {id(begun): of_job.tensors() for begun, of_job in trained}
-        numbers = iter(read_at_once([tensor for tensors in unread.values() for tensor in tensors]))
+        numbers = iter(read_at_once(list(chain.from_iterable(unread.values()))))
         for begun in window:
             read = [next(numbers) for _ in unread.get(id(begun), [])]
             self._attempt(begun, partial(self._finish_in_window, begun, read))
@@ -226,7 +227,7 @@ class JobRunner:
             else:
                 losses = [] if begun.trained is None else begun.trained.losses
                 unread.append(finite_if_these_are(begun.outcome, losses))
-        numbers = iter(read_at_once([tensor for tensors in unread for tensor in tensors]))
+        numbers = iter(read_at_once(list(chain.from_iterable(unread))))
         for begun, tensors in zip(window, unread, strict=True):
             read = [next(numbers) for _ in tensors]
             try:
@@ -279,7 +280,7 @@ class JobRunner:
     def _training(
         self, job: Job, local: Local, round_number: int, purpose: str, batches: JobBatches | None = None
     ) -> tuple[LocalModule, JobBatches]:
-        """The module that trains the job, seeded, and its batches, which may be there already."""
+        """Return the module that trains the job, seeded, and its batches, which may exist already."""
         experiment = self._environment.experiment
         if batches is None:
             batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
@@ -296,7 +297,7 @@ class JobRunner:
         return self._modules[kind], batches
 
     def _rates(self, job: Job, round_number: int, steps: int) -> Callable[[int], float]:
-        """The learning rate at each of the job's steps, as a share of the base rate."""
+        """Return the learning rate at each of the job's steps, as a share of the base rate."""
         experiment = self._environment.experiment
         T, rounds = experiment.federation.T, experiment.federation.rounds
         schedule, first = experiment.optimizer.schedule, (round_number - 1) * T
@@ -372,7 +373,7 @@ class JobReader:
 
 
 def finite_if_these_are(outcome: Outcome, losses: Sequence[Tensor]) -> list[Tensor]:
-    """What `check_finite` reads: the losses, and sums of what is sent and of what is kept."""
+    """Return what `check_finite` reads: the losses, and sums of what is sent and of what is kept."""
     losses_S = torch.stack([loss.detach() for loss in losses]) if losses else torch.zeros(0)
     return [losses_S, sums_of(outcome.sends), sums_of(outcome.private or {})]
 

@@ -300,7 +300,7 @@ class Trained:
     pseudo: PseudoLabelQuality
 
     def tensors(self) -> list[Tensor]:
-        """What `outcome_from` reads on the host."""
+        """Return what `outcome_from` reads on the host."""
         reported = []
         for values in self.reported.values():
             reported.append(torch.stack([value.double() for value in values]))
@@ -347,6 +347,6 @@ def concluded(
 
 
 def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
-    """The outcome of a job that the module has been trained on."""
+    """Return the outcome of a job that the module has been trained on."""
     trained = trained_of(module, momentum)
     return outcome_from(job, trained, read_at_once(trained.tensors()))

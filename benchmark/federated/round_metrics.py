@@ -68,7 +68,7 @@ class PseudoLabelQuality:
         return both
 
     def tensors(self) -> list[Tensor]:
-        """What `metrics` is computed from: labels, whether they were kept and, if they are known, the true labels."""
+        """Return what `metrics` is computed from: labels, whether they were kept and, if known, the true labels."""
         if not self._steps:
             return []
         known = [truth_N for _, _, truth_N in self._steps if truth_N is not None]

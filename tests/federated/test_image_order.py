@@ -1,6 +1,5 @@
 """Stacked jobs give the same numbers in whatever order their images lie in memory."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +13,6 @@ from benchmark.federated.stacked import layers
 from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.federated.trees import leaves
 from tests.methods.golden import TRACES
-
-
-@pytest.fixture
-def in_float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])

@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,14 +43,6 @@ ONE_AT_A_TIME = {
     *("server-only", "server-only-everyones", "sage-shared-momentum", "flexmatch-lpl"),
     *("fixmatch", "fixmatch-average", "uda", "pi-model", "pseudo-labeling", "mean-teacher", "mixmatch", "remixmatch"),
 }
-
-
-@pytest.fixture
-def in_float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def longer(experiment: Experiment, rounds: int, **fields: Any) -> Experiment:

@@ -5,8 +5,7 @@ Most faults here are silent ones: the first step of a kind, which the guard comp
 
 # mypy: disable-error-code="assignment, operator, index, attr-defined, union-attr, misc, has-type"
 import types
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,14 +29,7 @@ from tests.methods.golden import TRACES
 PLACE = "tests.federated.test_stacked_faults"
 
 
-@pytest.fixture(autouse=True)
-def in_float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch.set_default_dtype(before)
+pytestmark = [pytest.mark.usefixtures("in_float64"), pytest.mark.filterwarnings("ignore")]
 
 
 @dataclass(frozen=True, kw_only=True)

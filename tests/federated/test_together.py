@@ -37,11 +37,10 @@ from benchmark.records.run import run
 from benchmark.records.run_lock import NAME as LOCK
 from tests.conftest import tiny_experiment
 from tests.federated.test_capture import Recorder
-from tests.federated.test_stacked import MOST, ONE_AT_A_TIME, difference, in_float64, longer
+from tests.federated.test_stacked import MOST, ONE_AT_A_TIME, difference, longer
 from tests.methods.golden import TRACES
 from tests.records.conftest import When
 
-__all__ = ["in_float64"]  # a fixture
 STACKED = EngineOptions(engine="stacked")
 
 
@@ -126,7 +125,7 @@ class Results:
 
     def weights(self, number: int) -> dict[str, Any]:
         files = sorted((self.folders[number] / "weights").iterdir())
-        return {file.name: torch.load(file) for file in files}
+        return {file.name: torch.load(file, weights_only=True) for file in files}
 
 
 def agree(results: Results, other: Results, number: int) -> None:

@@ -373,7 +373,7 @@ class Net(TinyCnn):
     def __init__(self, *args):
         super().__init__(*args)
         with torch.no_grad():
-            self.fc2.bias += torch.load(PATH)
+            self.fc2.bias += torch.load(PATH, weights_only=True)
 """
 
 

@@ -44,7 +44,7 @@ class StackedEngine:
         self._seed = experiment.seed
 
     def close(self) -> None:
-        """Nothing to do: this engine has no processes."""
+        """Do nothing: this engine has no processes."""
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
         """Yield one outcome per job, in job order. Jobs with the same keeper train one after another.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from benchmark.data.image_ops import to_device
 from benchmark.federated.batches import MOST_BYTES, BatchIterator, JobBatches, LocalBatch, make_together
 from benchmark.federated.stacked.capture import CannotRepeat, MaskShape, NotedMasks, Recorder, Recording
-from benchmark.federated.stacked.kinds import Member, Signature, Uses, same_tensors, signature_of
+from benchmark.federated.stacked.kinds import Member, Signature, Uses, only, same_tensors, signature_of
 from benchmark.federated.stacked.layers import Masks
 from benchmark.federated.stacked.optimizer import Places, StackedOptimizer
 from benchmark.federated.stacked.tick import Inputs, Networks, Results, State, Tick
@@ -50,9 +50,10 @@ class Group:
         self.state = self._stacked(members)
         self._parameters: Places = {}
         for name, network in networks.trainable.items():
-            self._parameters[name] = {
-                tensor: self.state.trainable[name][tensor] for tensor, _ in network.named_parameters()
-            }
+            names = dict(network.named_parameters()).keys()
+            self._parameters[name] = only(self.state.trainable[name], names)
+        parameters = [value for value in self._parameters.values() if value]
+        self._type = next(iter(parameters[0].values())).dtype  # of rates; a buffer may hold whole numbers
         self.optimizer = self._optimizer_of(members)
         self.state.slots = self.optimizer.slots
         self._tick = Tick(self._update, networks, self.optimizer)
@@ -190,8 +191,7 @@ class Group:
         rates = [self._members[at].base_rate * self._members[at].rate_at(number) for at in jobs]
         if len(set(rates)) == 1:
             return rates[0]
-        first = next(value for some in self._parameters.values() for value in some.values())  # a buffer may be whole
-        return to_device(torch.tensor(rates, dtype=first.dtype), self._device)
+        return to_device(torch.tensor(rates, dtype=self._type), self._device)
 
     def results_of(self, at: int, results: Results) -> Tree:
         """Return one job's results as `guard.alone` does."""
@@ -245,7 +245,7 @@ def in_lockstep(members: Sequence[Member]) -> Iterator[Step]:
 
 def steps_at_once(iterators: Sequence[BatchIterator]) -> int:
     """Return of how many steps the views are made at once, as memory allows; 0: each job makes its own, on a CPU."""
-    streams = [stream for iterator in iterators for stream in iterator.streams.values()]
+    streams = list(itertools.chain.from_iterable(iterator.streams.values() for iterator in iterators))
     if streams[0].device.type == "cpu":
         return 0
     of_all_steps = sum(iterator.bytes_of_views for iterator in iterators)

@@ -5,7 +5,7 @@ received, kept and noted is found by watching one step (`guard`).
 """
 
 import hashlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -119,16 +119,13 @@ class Uses:
 
     def in_two_places(self, member: Member) -> str | None:
         """Return the name of a tensor that steps may change in place and that another entry is made of, too."""
-        memory: dict[int, tuple[str, bool]] = {}  # where a tensor lies -> its name, and whether steps use it
+        memory: dict[int, tuple[str, bool]] = {}  # where a tensor lies -> its entry, and whether steps use it
         for tree, used in ((member.local.private or {}, self.private), (member.local.notes, self.notes)):
-            named = [(entry, leaf) for entry, value in tree.items() for _, leaf in leaves({entry: value})]
-            for name, leaf in named:
-                if not isinstance(leaf, Tensor) or not leaf.numel():
-                    continue
-                is_used, place = name in used, leaf.untyped_storage().data_ptr() or id(leaf)
-                if place in memory and (is_used or memory[place][1]):
-                    return name
-                memory[place] = (name, is_used)
+            for entry, value in tree.items():
+                for place in places_of(value):
+                    if place in memory and (entry in used or memory[place][1]):
+                        return entry
+                    memory[place] = (entry, entry in used)
         return None
 
     def shape(self, member: Member) -> tuple[Shape, ...]:
@@ -136,11 +133,18 @@ class Uses:
         return tuple(shape_of(tree) for tree in self.of(member))
 
 
-def only(tree: Tree, names: frozenset[str]) -> Tree:
+def places_of(value: Any) -> list[int]:
+    """Return where the tensors of an entry lie in memory; on a device without addresses, the tensors themselves."""
+    tensors = [leaf for _, leaf in leaves({"entry": value}) if isinstance(leaf, Tensor) and leaf.numel()]
+    return [tensor.untyped_storage().data_ptr() or id(tensor) for tensor in tensors]
+
+
+def only(tree: Tree, names: Collection[str]) -> Tree:
+    """Return the entries with these names."""
     return {name: value for name, value in tree.items() if name in names}
 
 
-Signature = tuple[tuple[str, int, bool, bool], ...]
+Signature = tuple[object, ...]
 
 
 def signature_of(batch: LocalBatch) -> Signature:
@@ -149,7 +153,7 @@ def signature_of(batch: LocalBatch) -> Signature:
     for name, images in batch.streams.items():
         size = len(next(iter(images.views.values())))
         described.append((name, size, images.labels_N is None, images.pseudo_labels_N is None))
-    return (*described, ("truth", 0, batch.truth_N is None, False))
+    return (*described, batch.truth_N is None)
 
 
 def same_tensors(trees: list[Tree]) -> bool:

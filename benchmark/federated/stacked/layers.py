@@ -162,7 +162,7 @@ def _adaptive_max_pool(M: int, dims: Sequence[int | None], images: Tensor, size:
 def _linear(
     M: int, dims: Sequence[int | None], inputs: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, int]:
-    """The transposed product, so that the gradient of the weights is contiguous."""
+    """Compute the transposed product, so that the gradient of the weights is contiguous."""
     inputs_MNI, weight_MOI = with_rows(inputs, dims[0], M), with_rows(weight, dims[1], M)
     if bias is None:
         return torch.bmm(weight_MOI, inputs_MNI.mT).mT, 0

@@ -44,8 +44,8 @@ from benchmark.streams import global_states, seed_global, set_global_states, str
 
 Result = TypeVar("Result")
 
-# Of all jobs in one step. A tick of some 550 operations needs about 15 ms to be launched, in which a card does about as
-# many FLOPs of small float32 convolutions. With more, kernels take longer than their launches, and nothing is gained.
+# Of all jobs in one step. An estimate, not measured on a card yet: 550 operations of 28 us are launched in 15 ms, in
+# which an H200 does some 200 GFLOP of small float32 convolutions (14 TFLOP/s). With much more, nothing is gained.
 FLOPS_PER_TICK = 250e9
 MOST_RECORDED = 8  # groups whose memory is kept
 
@@ -95,7 +95,7 @@ class Shared:
 
     @property
     def least(self) -> int:
-        """Jobs of a group: recorded steps are faster also for one job."""
+        """Return the smallest group: recorded steps are faster also for one job."""
         return 1 if self.recorder else 2
 
 
@@ -306,8 +306,9 @@ class GroupRunner(JobRunner):
         batches = [list(map(batch_in_double, firsts[at])) for at in (0, last)]
         singles = [self._alone(member, batch) for member, batch in zip(two, batches, strict=True)]
         uses = singles[0].uses.joined(singles[1].uses)
-        if (name := uses.in_two_places(two[0])) is not None:
-            raise CannotStack(f"{name!r} is in two places of what it keeps and notes; make a copy")
+        twice = uses.in_two_places(two[0])
+        if twice is not None:
+            raise CannotStack(f"{twice!r} is in two places of what it keeps and notes; make a copy")
         if uses.shape(two[0]) != uses.shape(two[1]):
             two, batches, singles = two[:1], batches[:1], singles[:1]
         doubles = [in_double(with_fresh_streams(member)) for member in two]

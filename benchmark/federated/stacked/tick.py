@@ -31,10 +31,11 @@ class State:
     trainable: Places  # parameters and buffers of each weight set
     frozen: Places
     slots: dict[str, Places]  # of the optimizer
-    private: Tree  # what the steps use of it, as of the notes
+    # The entries that the steps use:
+    private: Tree
     notes: Tree
-    received: Tree  # what the steps use of it and what differs among the jobs
-    shared: Tree = field(default_factory=dict)  # of what was received: what is the same for all jobs, without rows
+    received: Tree
+    shared: Tree = field(default_factory=dict)  # of what was received: the very same tensors for all jobs, without rows
     left_out: Mapping[str, Collection[str]] = field(default_factory=dict)  # entries that the steps do not use, by tree
     added: set[str] = field(default_factory=set)  # names of notes that steps add
 
@@ -75,7 +76,8 @@ def keep_in_place(state: State, begun: State) -> None:
         if name == "private" and after.keys() != before.keys():
             raise CannotStack("its steps add to what the client keeps")
         added = after.keys() - before.keys()
-        if late := added & set(state.left_out.get(name, ())):
+        late = added & set(state.left_out.get(name, ()))
+        if late:
             raise CannotStack(f"a later step writes {min(late)!r}, which the first step does not")
         state.added |= added
         copy_into(before, {entry: after[entry] for entry in before})
@@ -197,7 +199,7 @@ class Tick:
             values = iter(tensors)
             mixed = [next(values) if tensor else leaf for leaf, tensor in zip(leaves, is_tensor, strict=True)]
             job = tree_unflatten(mixed, layout)
-            named = {f"{kind}.{name}": value for kind, sets in job["weights"].items() for name, value in _named(sets)}
+            named = dict(_named(job["weights"]))
 
             def call(trainable: nn.ModuleDict, frozen: nn.ModuleDict) -> Any:
                 step = Step(
@@ -283,7 +285,7 @@ def _kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    """`F.kl_div`, whose arguments have these names."""
+    """Compute `F.kl_div`, whose arguments have these names."""
     terms = target.exp() * (target - input) if log_target else torch.xlogy(target, target) - target * input
     if reduction == "batchmean":
         return terms.sum() / len(terms)
@@ -306,7 +308,7 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """`F.cross_entropy` of whole-number labels, without the gather whose gradient is added up in any order."""
+    """Compute `F.cross_entropy` of whole-number labels, without a gather, whose gradient is added up in any order."""
     if weight is not None or label_smoothing or target.is_floating_point() or input.dim() != 2:
         options: Any = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
         with torch._C.DisableTorchFunction():
@@ -327,7 +329,9 @@ REPLACED: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _named(sets: Places) -> Iterator[tuple[str, Tensor]]:
-    for name, tensors in sets.items():
-        for tensor, value in tensors.items():
-            yield f"{name}.{tensor}", value
+def _named(weights: Mapping[str, Places]) -> Iterator[tuple[str, Tensor]]:
+    """Yield all tensors by their names in `Networks`."""
+    for kind, sets in weights.items():
+        for name, tensors in sets.items():
+            for tensor, value in tensors.items():
+                yield f"{kind}.{name}.{tensor}", value

@@ -120,7 +120,7 @@ class Seat:
 
     @property
     def size(self) -> int:
-        """The number of runs that began together."""
+        """Return the number of runs that began together."""
         return self._together.size
 
     def prepare(self, experiment: Experiment) -> Environment:
