@@ -197,7 +197,7 @@ def test_models_and_voters_that_change_the_state_are_refused(monkeypatch):
         return {"student": state.server["student"]}
 
     for function in ("models", "voters"):
-        with monkeypatch.context() as patched, pytest.raises(ConfigError, match=f"{function}: changes student"):
+        with monkeypatch.context() as patched, pytest.raises(ConfigError, match=f"^{function} of .* changes student"):
             patched.setattr(AtServer, function, models)
             watched(tiny_experiment(method=AtServer()))
 
