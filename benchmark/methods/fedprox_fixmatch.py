@@ -97,7 +97,8 @@ class ProximalFixMatch(fl.Method):
 
     threshold: Share = 0.95  # tau      from FixMatch
     unlabelled_weight: NotNegative = 1.0  # lambda_u  from FixMatch
-    mu: NotNegative = 1e-3  # mu       the smallest value of FedProx's grid (its section 5.3), which hardly slows training
+    # mu: the smallest value of FedProx's grid (its section 5.3), which limits drift but hardly slows training.
+    mu: NotNegative = 1e-3
     # Algorithm 1 has mu, Algorithm 2 mu/2. Default: mu/2, as in FedProx; a different mu compensates for the factor.
     proximal: Literal["half", "full"] = "half"
     # Section 5.2 follows FedMatch: batches of about 100 unlabelled images, of 10 labelled images at a client, and of

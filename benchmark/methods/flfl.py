@@ -181,7 +181,8 @@ class ClientUpdate(shared.StudentUpdate):
             return loss, {"client/loss": loss}
         (gradients,) = slopes_of(sure_N.to(losses_N.dtype))
         moved = perturbed(weights, gradients, method.rho)
-        left_out = {name: buffer.clone() for name, buffer in network.named_buffers()}  # copies, so that the pass at `moved` does not change statistics
+        # The pass at `moved` updates these copies, and not the statistics of the network.
+        left_out = {name: buffer.clone() for name, buffer in network.named_buffers()}
         weak = method.anchor == "weak"
         anchor_ND = shared.predict_weak(network, images.views["weak"], "train") if weak else logits_ND
         moved_ND = functional_call(network, {**moved, **left_out}, (images.views["strong"],))
