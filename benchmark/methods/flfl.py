@@ -18,7 +18,8 @@ Deviations: reports/semifl/departures.md, entries 22 to 24. In addition:
 3. Eq. 13 specifies neither the images nor the mean: the loss is summed over the images with a confidence of at least
    tau_f and divided by the size of the batch, as in the released code (algorithm/criterion.py). No gradient flows into
    the prediction at the original weights.
-4. Statistics are pooled (`semifl`, departure 8), and a forward pass at perturbed weights does not change them.
+4. Statistics are pooled (entry 8 of reports/semifl/departures.md), and a forward pass at perturbed weights does not
+   change them.
 """
 
 from dataclasses import dataclass
