@@ -1,6 +1,6 @@
 """Calls of a method's functions, with checks of the values that they return.
 
-If the contract does not allow a return value, the run ends with one line that names the function and what to return.
+If the contract does not allow a return value, the run ends with one line that names the function and the right value.
 """
 
 import contextlib

@@ -43,7 +43,7 @@ class ElasticUpdate(SupervisedUpdate):
     starts_from_received = False
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """Begin with the client's own model; in the client's first round, with z."""
+        """Start from the client's own model; in the client's first round, from z."""
         kept: fl.Tree = private or {}
         common: fl.Weights = received["student"]
         return fl.Local(

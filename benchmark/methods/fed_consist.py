@@ -204,9 +204,9 @@ class LabelledUpdate(fl.LocalUpdate):
     again: bool = False  # the client is drawn again later in this round, and keeps the received model for that job
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        """Begin with the received model.
+        """Start from the received model.
 
-        A client that was already drawn in this round begins with the model that it received then.
+        A client that was already drawn in this round starts from the model that it received then.
         """
         kept = private or {}
         student = received["student"] if "student" in received else kept["received"]
@@ -237,7 +237,7 @@ class MeanTeacherUpdate(LabelledUpdate):
     """LocalTraining of a client with unlabelled images, which may also have labelled ones (Eqs. 2 to 4)."""
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        """Begin with the client's own teacher; in its first job with the received teacher or model."""
+        """Start from the client's own teacher; in its first job, from the received teacher or model."""
         local = super().start(received, private, reader)
         kept = private or {}
         local.frozen = {"teacher": kept.get("teacher") or received.get("teacher") or local.trainable["student"]}

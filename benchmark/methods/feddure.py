@@ -145,7 +145,7 @@ class RegulatedUpdate(CopyUpdate):
     phases = ("of_fine", "of_copy", "of_student")
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        """Begin with the f that the client kept, or with the initial weights of PyTorch's linear layers."""
+        """Start from the f that the client kept, or from the initial weights of PyTorch's linear layers."""
         local = super().begin(received, private, reader)
         device, hidden, D = next(iter(received["student"].values())).device, self.method.hidden, self.num_classes
         shapes = {"hidden_weight": (hidden, D), "hidden_bias": (hidden,), "last_weight": (1, hidden), "last_bias": (1,)}

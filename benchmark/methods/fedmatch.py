@@ -80,7 +80,7 @@ class FedMatch(fl.Method):
     psi_threshold: NotNegative = 1e-5  # l1_thres     5e-6 with labels at the clients
     delta_threshold: NotNegative = 1e-5  # delta_thres  5e-5 with labels at the clients
     down: Literal["paper", "released_code"] = "paper"
-    batch_size: Count = 100  # 102 with labels at the clients: the number of batches then equals that of labelled ones
+    batch_size: Count = 100  # 102 with labels at the clients, which gives as many unlabelled as labelled batches
     labelled_batch_size: Count = 10  # at a client
     server_batch_size: Count = 100
     warm_start_rounds: Whole = 0

@@ -271,7 +271,7 @@ class LocalUpdate:
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def after_step(self, step: Step) -> None:
-        """Change networks, `private` or `notes` in place after a local step (an EMA teacher in `step.frozen`)."""
+        """Update networks, `private` or `notes` in place after a local step (an EMA teacher in `step.frozen`)."""
 
     def finish(self, local: Local) -> Tree:
         """Return the tree that is sent, and leave the new client state in `local.private`.
@@ -398,8 +398,8 @@ class Method(Checked):
     # Whether clients need all their unlabelled images from the first round. Such a method refuses
     # `data.streaming_steps` above 1.
     asks_for_all_images: ClassVar[bool] = False
-    # Whether the server chooses what it sends by the reports of the clients, so that the number of bytes is only known
-    # after training.
+    # Whether the weight sets that the server sends depend on the reports of the clients, so that the number of bytes is
+    # only known after training.
     sends_by_reports: ClassVar[bool] = False
 
     def check(self, setup: Setup) -> None:

@@ -69,7 +69,7 @@ class ProxyFL(TwoLabellers):
         setup.width()
 
     def init(self, setup: fl.Setup) -> fl.State:
-        """Begin with equal shares of the classes, and with the initial weights of PyTorch's linear layers."""
+        """Start with equal shares of the classes, and with the initial weights of PyTorch's linear layers."""
         D = setup.num_classes
         server: fl.Tree = {"student": setup.initial_weights(), "shares": torch.full((D,), 1 / D)}
         if self.projections == "released_code":

@@ -17,8 +17,8 @@ Deviations:
    suite the pass continues, so that all images occur equally often.
 3. SAGE learns its soft labels by the cross-entropy. The released divergence is smaller by the entropy of the labels,
    which has no gradient, and adds 1e-10 to both distributions (SAGE.py:187-191).
-4. Except for SAGE, the rows have no released code; an implementation choice stands for each point that a paper does not
-   specify.
+4. Except for SAGE, the rows have no released code. Each point that a paper does not specify is an implementation
+   choice.
 5. FlexMatch needs all images of a client from the first round; values of `data.streaming_steps` other than 1 are
    refused.
 

@@ -208,7 +208,7 @@ class StudentUpdate(fl.LocalUpdate):
 
 
 def with_own_labels(local: fl.Local, labels_N: Tensor, kept_N: Tensor, stream: str = "unlabelled") -> fl.Local:
-    """Restrict a stream to the selected images, with the pseudo-labels that the client computed before training.
+    """Limit a stream to the selected images, with the pseudo-labels that the client computed before training.
 
     Without a selected image nothing is trained, and the client skips the round.
     """
