@@ -1,4 +1,4 @@
-"""A user's own method: the README's one runs; wrong return values are named."""
+"""Custom methods: the method in the README runs, and messages name wrong return values."""
 
 import math
 import re
@@ -24,7 +24,7 @@ README = (ROOT / "benchmark" / "methods" / "README.md").read_text()
 
 @pytest.mark.parametrize("own_loss", [False, True])
 def test_the_method_in_the_readme_runs(tmp_path, monkeypatch, own_loss):
-    """It is the one of the suite's first page; with its own loss, too."""
+    """Run the method of the suite's first page, and the same method with a custom loss."""
     method, loss = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert method in (ROOT / "README.md").read_text()
     with_loss = method.replace("CRL(threshold=self.threshold).update(keeps_momentum=False)", OWN)
@@ -76,7 +76,7 @@ def test_a_wrong_return_value_names_the_function_and_what_was_wanted(monkeypatch
 
 
 def test_a_loss_with_the_arguments_of_earlier_versions_is_refused_with_the_new_ones(monkeypatch):
-    """Nothing is trained before: the message names what to write and where the arguments are now."""
+    """Expect a message with the new signature and fields, before anything is trained."""
     trained = []
     monkeypatch.setattr(ConsistencyUpdate, "loss", lambda self, trainable, frozen, batch, draw: trained.append(1))
     with pytest.raises(ConfigError) as caught:
@@ -87,7 +87,7 @@ def test_a_loss_with_the_arguments_of_earlier_versions_is_refused_with_the_new_o
 
 
 def test_a_step_names_what_it_has():
-    """`training.step` was the counter: now it is `step.number`."""
+    """Expect that the message for `step.step`, a field of earlier versions, names `number`."""
     with pytest.raises(AttributeError, match="number"):
         _ = Step(trainable=torch.nn.ModuleDict(), frozen=torch.nn.ModuleDict()).step
 
@@ -98,7 +98,7 @@ class Plain(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """It inherits from nothing."""
+    """A method that does not inherit from Method."""
 
     needs = frozenset({"server"})
     check, init, models = Method.check, Method.init, Method.models

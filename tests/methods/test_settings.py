@@ -1,4 +1,4 @@
-"""Settings of methods that are impossible are refused."""
+"""Impossible settings of methods are refused."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ class OwnNet(nn.Module):
 
 
 class Buffered(OwnNet):
-    """With layers of the name that a Classifier's method has, and with buffers that are constant."""
+    """A network with a layer named `features`, which is a method of Classifier, and with constant buffers."""
 
     def __init__(self, image_shape, num_classes, norm):
         super().__init__(image_shape, num_classes, norm)
@@ -61,7 +61,7 @@ def test_a_batch_norm_that_gets_one_image_is_refused_with_the_holder():
 
 def test_weights_that_only_fit_by_broadcasting_are_refused():
     network = OwnNet((1, 8, 8), 10, None)
-    assert not skip_low_confidence_images(network)  # what a network of one's own calls in `forward` is not known
+    assert not skip_low_confidence_images(network)  # the calls in a custom network's `forward` are not known
     with pytest.raises(ConfigError, match=r"its fc.bias is \[1\] of torch.float32, the network's \[10\]"):
         load(network, {**network.state_dict(), "fc.bias": torch.zeros(1)})
 
