@@ -1,6 +1,6 @@
-"""Calls of a method's functions, with checks of what they return.
+"""Calls of a method's functions, with checks of the values that they return.
 
-A return value that the contract does not allow ends in one line that names the function and what to return.
+If the contract does not allow a return value, the run ends with one line that names the function and the right value.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
 from benchmark.methods.registry import method_name
 
-# Names in a record that the suite measures or computes itself: a method's own metrics have other names.
+# Names in a run record that are reserved for the measurements of the suite: a method's metrics need different names.
 RESERVED_STARTS = ("test/", "validation/", "pseudo/", "diversity/", "comm/", "time/", "rounds_to/", "exchange/")
-COLUMNS = (  # of `benchmark.load`
+COLUMNS = (  # the columns of `benchmark.load`
     *("cell_key", "seed", "status", "profile", "round", "local_steps"),
     *("method", "data", "labels", "network", "partition", "K", "C", "T"),
 )
-OF_THE_SUITE = ("comm/shared_images",)  # metrics of our own methods under a reserved start
-LARGEST = 1e300  # of a number in a record (`records.schema`)
+OF_THE_SUITE = ("comm/shared_images",)  # metrics with a reserved start that methods of the suite report
+LARGEST = 1e300  # the bound on the size of a number in a run record (`records.schema`)
 
 
 def first_state(method: Any, setup: fl.Setup) -> fl.State:
-    """`init`, which returns a State. Raises ConfigError, as all of these."""
+    """Call `init` and return the State. Raise ConfigError if the method returned anything else."""
     state = method.init(setup)
     if not isinstance(state, fl.State):
         _refuse(method, "init", _type(state), "State(server={...})")
@@ -39,7 +39,10 @@ def first_state(method: Any, setup: fl.Setup) -> fl.State:
 
 
 def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
-    """`round`, which returns a State and numbers."""
+    """Call `round` and return the State and the numbers to record, as int or float.
+
+    Raise ConfigError if the method returned anything else, used a reserved name, or changed a client state in place.
+    """
     wanted = "a State and the numbers to record, such as `state, {}`"
     function, clients = f"round {world.round}", Watched(state.clients)
     result = method.round(replace(state, clients=clients), world)
@@ -52,33 +55,37 @@ def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
 
 
 def check_name(owner: object, function: str, name: str) -> None:
-    """Raise ConfigError for a metric under a name that the suite uses itself, or that no table can show."""
+    """Raise ConfigError if the name of a metric is reserved for the suite or cannot be shown in a table."""
     if name in COLUMNS or (name.startswith(RESERVED_STARTS) and name not in OF_THE_SUITE):
         raise ConfigError(
-            f"{method_name(owner)}, {function}: reports {name!r}, which is a name of the suite's own; report it under "
-            f"another one, such as 'own/{name.rpartition('/')[2]}'"
+            f"{method_name(owner)} reports {name!r} in {function}, but this name is reserved for the suite; report it "
+            f"under a different name, such as 'own/{name.rpartition('/')[2]}'"
         )
     if not name or not name.isprintable():
         raise ConfigError(
-            f"{method_name(owner)}, {function}: reports {name!r}, which no table can show; use letters and digits"
+            f"{method_name(owner)} reports {name!r} in {function}, but no table can show this name; use letters and "
+            "digits"
         )
 
 
 def check_size(owner: object, function: str, name: str, value: Any) -> None:
-    """Raise ConfigError for a number that no record can hold. One that is not finite counts as not measured."""
+    """Raise ConfigError if a number is too large for a run record.
+
+    A number that is not finite is allowed; it counts as not measured.
+    """
     try:
         is_too_large = math.isfinite(value) and not -LARGEST < value < LARGEST
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         is_too_large = True
     if is_too_large:
         raise ConfigError(
-            f"{method_name(owner)}, {function}: reports a number of more than 300 digits as {name!r}, which no record "
-            "can hold; report its logarithm"
+            f"{method_name(owner)} reports a number of more than 300 digits as {name!r} in {function}, but a run "
+            "record cannot contain it; report its logarithm"
         )
 
 
 def models_of(method: Any, state: fl.State) -> dict[str, fl.Weights]:
-    """`models`, which names one set of weights or more."""
+    """Call `models` and return the weight sets by name. Raise ConfigError if there is none."""
     with _only_read(method, "models", state) as given:
         models = method.models(given)
     if not isinstance(models, Mapping) or not models or not all(map(_is_weights, models.values())):
@@ -87,7 +94,7 @@ def models_of(method: Any, state: fl.State) -> dict[str, fl.Weights]:
 
 
 def voters_of(method: Any, state: fl.State) -> list[fl.Weights]:
-    """`voters`, which lists weights. Empty for a method without it."""
+    """Call `voters` and return the list of weight sets; it is empty for a method without this function."""
     if not hasattr(method, "voters"):
         return []
     with _only_read(method, "voters", state) as given:
@@ -98,25 +105,32 @@ def voters_of(method: Any, state: fl.State) -> list[fl.Weights]:
 
 
 def jobs_given(jobs: Sequence[fl.Job], K: int) -> Sequence[fl.Job]:
-    """What a method hands to `world.fit`, for K clients."""
+    """Return the jobs that a method passed to `world.fit`.
+
+    Raise ConfigError if they are not a list of jobs, or if one of them is not a job of a client 0 to K-1, SERVER or
+    CENTRAL.
+    """
     if not isinstance(jobs, Sequence) or not all(isinstance(job, fl.Job) for job in jobs):
-        raise ConfigError(f"world.fit was given {_type(jobs)}; give it a list of Job(...)")
+        raise ConfigError(f"world.fit was called with {_type(jobs)}; call it with a list of Job(...)")
     clients: list[Any] = [job.key.client for job in jobs]
     for client in clients:
         is_whole = isinstance(client, Integral) and not isinstance(client, bool)
         if not is_whole or not (0 <= client < K or client in (fl.SERVER, fl.CENTRAL)):
             raise ConfigError(
-                f"world.fit was given a job of client {client!r}, but clients are 0 to {K - 1}; take one of those, "
-                "SERVER or CENTRAL"
+                f"world.fit was called with a job of client {client!r}, but clients are 0 to {K - 1}; use one of "
+                "these, SERVER or CENTRAL"
             )
     return jobs
 
 
-Marks = list[tuple[str, object, object]]  # of each leaf of a tree: its name, itself, and the state that it is in
+Marks = list[tuple[str, object, object]]  # for each leaf of a tree: its name, the leaf, and a value that shows changes
 
 
 def marks_of(tree: object, name: str = "") -> Marks:
-    """What tells whether a tree was changed in place. Of a tensor: how often that was done, which torch counts."""
+    """Collect the marks by which `change_since` detects that a tree was changed in place.
+
+    The mark of a tensor is the number of its changes in place, which torch counts.
+    """
     if isinstance(tree, Mapping):
         return [mark for key, value in tree.items() for mark in marks_of(value, f"{name}.{key}" if name else f"{key}")]
     if isinstance(tree, list | tuple):
@@ -127,9 +141,9 @@ def marks_of(tree: object, name: str = "") -> Marks:
 
 
 def change_since(marks: Marks, tree: object) -> str | None:
-    """The name of the first leaf of the tree that was changed, added, removed or replaced since; None: there is none.
+    """Return the name of the first leaf that was changed, added, removed or replaced since the marks were made.
 
-    A tensor that is changed by way of its `.data` or of a NumPy array is not seen to be.
+    Return None if there is no such leaf. Changes of a tensor through `.data` or through a NumPy array are not detected.
     """
     for before, now in zip_longest(marks, marks_of(tree)):
         if before is None or now is None:
@@ -140,24 +154,24 @@ def change_since(marks: Marks, tree: object) -> str | None:
 
 
 def refuse_change(owner: object, function: str, what: str, marks: Marks, tree: object) -> None:
-    """Raise ConfigError where the tree was changed since."""
+    """Raise ConfigError if the tree was changed since the marks were made."""
     if (name := change_since(marks, tree)) is not None:
         raise ConfigError(
-            f"{method_name(owner)}, {function}: changes {name or 'an entry'} of {what} in place; make a new tensor, "
-            "such as `weight = weight + change` for `weight += change`"
+            f"{function} of {method_name(owner)} changes {name or 'an entry'} of {what} in place; make a new tensor, "
+            "for example by `weight = weight + change` instead of `weight += change`"
         )
 
 
 @contextlib.contextmanager
 def unchanged(owner: object, function: str, what: str, tree: object) -> Iterator[None]:
-    """Raise ConfigError where what is done inside changes the tree in place."""
+    """Raise ConfigError at the end of the `with` block if the block changed the tree in place."""
     marks = marks_of(tree)
     yield
     refuse_change(owner, function, what, marks, tree)
 
 
 class Watched(Mapping[str, fl.Tree]):
-    """The state of clients as a method may read it. `refuse_change` looks at what was read."""
+    """A read-only view of the client states that marks each state that is read, so that changes can be detected."""
 
     def __init__(self, clients: Mapping[str, fl.Tree]) -> None:
         self._clients = clients
@@ -179,15 +193,16 @@ class Watched(Mapping[str, fl.Tree]):
         return keeper in self._clients
 
     def refuse_change(self, owner: object, function: str) -> None:
-        """Raise ConfigError where a tree that was read was changed since."""
+        """Raise ConfigError if a client state was changed in place after it was read."""
         for keeper, marks in self._marks.items():
-            refuse_change(owner, function, f"what {keeper} keeps", marks, self._clients[keeper])
+            refuse_change(owner, function, f"the state of {keeper}", marks, self._clients[keeper])
 
 
 def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-    """Call `start`, which returns the weight sets to train, or None.
+    """Call `start` and return the weight sets to train, or None if the client skips the round.
 
-    Raise ConfigError also if a loss or `after_step` cannot be called with one `Step`, before anything is trained.
+    Raise ConfigError if `start` returned anything else, or, before anything is trained, if a loss or `after_step`
+    cannot be called with one `Step`.
     """
     for function in (*update.phases, "after_step"):
         _check_takes_a_step(update, function)
@@ -198,22 +213,23 @@ def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, 
 
 
 def _check_takes_a_step(update: fl.LocalUpdate, function: str) -> None:
-    """Raise ConfigError if the function takes other arguments than one `Step`, as in earlier versions."""
+    """Raise ConfigError if the function cannot be called with one `Step`, as in methods for earlier versions."""
     signature = inspect.signature(getattr(update, function))
     try:
         signature.bind(None)
     except TypeError:
         raise ConfigError(
-            f"{method_name(update)}, {function}: takes {signature}, but it is called with one Step; write "
-            f"`def {function}(self, step)` and use step.trainable, step.frozen, step.batch, step.draw, step.received, "
+            f"{function} of {method_name(update)} has the arguments {signature}, but it is called with one Step; write "
+            f"`def {function}(self, step)` and use step.trainable, step.frozen, step.batch, step.drawn, step.received, "
             "step.private, step.notes and step.number"
         ) from None
 
 
 def loss_of(update: fl.LocalUpdate, phase: int, step: fl.Step) -> fl.Loss:
-    """The loss of one local step and what to report. A scalar tensor, and scalar tensors by name.
+    """Compute the loss of one local step, a scalar tensor, and the scalar tensors to report, by name.
 
-    Of pseudo-labels "labels_N", whole numbers, and "kept_N", bools.
+    Pseudo-labels are reported as "labels_N", integers, and "kept_N", bools. Raise ConfigError if the method returned
+    anything else or used a reserved name.
     """
     name = update.phases[phase]
     wanted = "the loss, a scalar tensor, and scalar tensors to report, such as `loss, {}`"
@@ -229,21 +245,21 @@ def loss_of(update: fl.LocalUpdate, phase: int, step: fl.Step) -> fl.Loss:
         labels_N is None or labels_N.shape != kept_N.shape or labels_N.is_floating_point() or kept_N.dtype != torch.bool
     ):
         given = " and ".join(f"{_type(t)} of {getattr(t, 'dtype', None)}" for t in (labels_N, kept_N))
-        _refuse(update, name, f"'labels_N' and 'kept_N' as {given}", "a whole number and a bool for each image")
+        _refuse(update, name, f"'labels_N' and 'kept_N' as {given}", "an integer and a bool for each image")
     return loss, aux
 
 
 def finished(update: fl.LocalUpdate, local: fl.Local) -> fl.Tree:
-    """`finish`, which returns what is sent."""
+    """Call `finish` and return the tree that is sent. Raise ConfigError if the method did not return a mapping."""
     sends = update.finish(local)
     if not isinstance(sends, Mapping):
-        _refuse(update, "finish", _type(sends), "what is sent by name, such as {'student': weights}")
+        _refuse(update, "finish", _type(sends), "the tree to send, such as {'student': weights}")
     return dict(sends)
 
 
 @contextlib.contextmanager
 def _only_read(method: Any, function: str, state: fl.State) -> Iterator[fl.State]:
-    """Give the state to a function that must not change it. Raise ConfigError where it does."""
+    """Yield the state for a function that must not change it. Raise ConfigError if the function changed it."""
     clients = Watched(state.clients)
     with unchanged(method, function, "the state", state.server):
         yield replace(state, clients=clients)
@@ -251,7 +267,10 @@ def _only_read(method: Any, function: str, state: fl.State) -> Iterator[fl.State
 
 
 def _pair(owner: object, function: str, result: Any, first: type, values: type, wanted: str) -> Any:
-    """The result, which has to be a pair of a `first`, a scalar where it is a tensor, and of `values` by name."""
+    """Return the result if it is a pair of a `first` and of `values` by name.
+
+    If `first` is Tensor, it must be a scalar. Raise ConfigError for any other result.
+    """
     match result:
         case (head, Mapping() as named) if isinstance(head, first) and not (isinstance(head, Tensor) and head.dim()):
             right = {name for name, value in named.items() if isinstance(name, str) and isinstance(value, values)}
@@ -267,7 +286,7 @@ def _pair(owner: object, function: str, result: Any, first: type, values: type, 
 
 
 def _refuse(owner: object, function: str, given: str, wanted: str) -> NoReturn:
-    raise ConfigError(f"{method_name(owner)}, {function}: returned {given}; return {wanted}")
+    raise ConfigError(f"{function} of {method_name(owner)} returned {given}; return {wanted}")
 
 
 def _is_weights(value: object) -> bool:
@@ -275,7 +294,7 @@ def _is_weights(value: object) -> bool:
 
 
 def _type(value: object) -> str:
-    """A value in a message: its type, a tensor's shape, a mapping's entries."""
+    """Describe a value for a message: its type, with the shape of a tensor or the first entries of a mapping."""
     if isinstance(value, torch.Tensor):
         return f"Tensor{list(value.shape)}"
     if isinstance(value, Mapping):

@@ -1,20 +1,21 @@
 """CBAFed: class-balanced thresholds for pseudo-labels, and averages with earlier weights.
 
 Li, Li, Wang. Class Balanced Adaptive Pseudo Labeling for Federated Semi-Supervised Learning. CVPR 2023. Its text was
-not available: no equation is named, and numbers are those of the released code, minglllli/CBAFed, 4f2eef4.
+not available, so that no equation is cited; numbers are from the released code, minglllli/CBAFed, 4f2eef4.
 
-A client without labels labels its images once, from one weak view in evaluation mode. It trains on those above the
-threshold of their class, and on others whose second-best class is rare, with that class. The server counts the classes
-of a round's labels: the more frequent a class is, the higher its threshold in the next. Labelled clients train longer.
-In their work and at the server, weights are from time to time averaged with those of the last such average.
+A client without labels labels its images once, from one weak view in evaluation mode. It trains on images above the
+threshold of their class, and on other images with a rare second-best class, which becomes their label. The server
+counts the classes of a round's labels: the more frequent a class is, the higher its threshold in the next round.
+Labelled clients train longer. Both in their local work and at the server, the weights are averaged at regular intervals
+with the weights of the previous average.
 
-Departures: reports/rscfed/departures.md, entries 25 to 28. Besides:
-1. Images are trained on in views and an order of their own. Released: as they were labelled, without batches of one
-   image (local_PL.py:123-261).
-2. A client that keeps no image sits out. Released: a division by zero.
-3. The first rounds, on labels alone, are jobs of `labelled_epochs_each` passes. Released: one job of 501 passes, 1,001
-   on CIFAR-100 (local_supervised.py:87-180).
-4. Labelled images count once. Released: ten times on ISIC 2018 (train_main.py:283-415).
+Deviations: reports/rscfed/departures.md, entries 25 to 28. In addition:
+1. Training draws new views and a new order of the images. Released code: the views and the order in which they were
+   labelled, without batches of one image (local_PL.py:123-261).
+2. A client that selects no image skips the round. Released code: a division by zero.
+3. The first rounds, on labels only, consist of jobs of `labelled_epochs_each` passes. Released code: one job of 501
+   passes, 1,001 on CIFAR-100 (local_supervised.py:87-180).
+4. Labelled images count once. Released code: ten times on ISIC 2018 (train_main.py:283-415).
 """
 
 from dataclasses import dataclass
@@ -31,27 +32,28 @@ from benchmark.methods import shared
 
 @dataclass(frozen=True, kw_only=True)
 class CBAFed(fl.Method):
-    """One round: clients train on labels or pseudo-labels, and the mean is by images trained on."""
+    """CBAFed: clients train on labels or pseudo-labels, and are averaged by the number of images that they train on."""
 
-    base: Share = 0.84  # T_base    of a threshold: tau_c = min(pi_c + base - std(pi), cap)
+    base: Share = 0.84  # T_base    in the thresholds tau_c = min(pi_c + base - std(pi), cap)
     cap: Share = 0.95  # T_upper   .90 on SVHN and ISIC 2018
-    tail: Share = 0.03  # T_lower   classes with a smaller share are rare; 0: none is, and no second-best class counts
-    labelled_epochs_each: Count = 11  # passes of a labelled client for each of another
-    local_residual: ShareBelow1 = 0.8  # the former weights' share in a labelled client's averages
-    global_residual: ShareBelow1 = 0.5  # and in the server's
-    residual_every: Count = 5  # passes, and rounds, between two averages
+    tail: Share = 0.03  # T_lower   classes with a smaller share are rare; 0: second-best classes are never used
+    labelled_epochs_each: Count = 11  # passes of a labelled client per pass of a client without labels
+    local_residual: ShareBelow1 = 0.8  # the share of the earlier weights in a labelled client's averages
+    global_residual: ShareBelow1 = 0.5  # the share of the earlier weights in the server's averages
+    residual_every: Count = 5  # passes at a client, and rounds at the server, between two averages
     batch_size: Count = 64
-    # Whose labels pi counts: "the empirical distribution of all training data in local clients" (abstract), and in the
-    # code, too, the labelled clients' are added to the pseudo-labels (train_main.py). Default: both's.
+    # The labels that pi counts. The abstract has "the empirical distribution of all training data in local clients",
+    # and the code also adds the labels of labelled clients to the pseudo-labels (train_main.py). Default: all, as in
+    # both.
     histogram: Literal["all", "pseudo_labels"] = "all"
-    # pi in the first round with pseudo-labels: the labelled clients' classes (released, from a file that there is for
-    # SVHN alone: partition_strategy/svhn_beta0.8_sup.pth), or equal ones. Default: the code. Without rounds on labels
-    # alone nothing is known, and classes are equal.
+    # pi in the first round with pseudo-labels: the classes of the labelled clients (in the released code from a file
+    # that only exists for SVHN: partition_strategy/svhn_beta0.8_sup.pth), or equal shares. Default: the code. Without
+    # initial rounds on labels there are no counts, and shares are equal.
     first_histogram: Literal["released_code", "uniform"] = "released_code"
-    # The released code keeps a client's buffers for its next round (train_main.py:283-415). Default: reset, as in
-    # `rscfed`, whose setting this is.
+    # The released code keeps a client's momentum buffers for its next round (train_main.py:283-415). Default: reset, as
+    # in `rscfed`, whose setting this is.
     momentum: Literal["reset", "released_code"] = "reset"
-    warm_start_rounds: Whole = 0  # rounds on labels alone first: 46 of 11 passes as released
+    warm_start_rounds: Whole = 0  # initial rounds on labels only; the released 501 passes are about 46 rounds of 11
 
     needs = frozenset({"some_clients", "one_more_client"})
 
@@ -83,7 +85,7 @@ class CBAFed(fl.Method):
         return fl.State(server=server), {"aggregation/labelled_share": on_labels / average.total}
 
     def _job(self, client: int, state: fl.State, world: fl.World) -> fl.Job:
-        """Labels alone, or pseudo-labels; none of these clients has both."""
+        """Build the job of a client, on labels or on pseudo-labels; no client has both."""
         labels, keeps = world.labelled[client], self.momentum == "released_code"
         receives, limit = {"student": state.server["student"]}, world.limit
         if labels:
@@ -100,11 +102,12 @@ class CBAFed(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledUpdate(shared.SupervisedUpdate):
-    """Cross-entropy, and averages with the weights after earlier passes (local_supervised.py:87-180).
+    """Local work on labels: cross-entropy, and averages with the weights of earlier passes.
 
-    It sends the weights and counts of the classes trained on, as `PseudoLabelUpdate` does. After the first pass the
-    weights are recorded. After the 6th, the 11th and so on (`residual_every`) they become the average with those
-    recorded, which is recorded in turn. The next job begins anew.
+    Source: local_supervised.py:87-180. Like `PseudoLabelUpdate` it sends the weights and the counts of the classes that
+    it trained on. After the first pass the weights are recorded. After the 6th, the 11th pass and so on
+    (`residual_every`), they are averaged with the recorded weights, and the average is recorded. Each job starts
+    without recorded weights.
     """
 
     method: CBAFed
@@ -113,7 +116,7 @@ class LabelledUpdate(shared.SupervisedUpdate):
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         local, labels_N = super().begin(received, private, reader), reader.labels("labelled")
         assert labels_N is not None
-        D = len(reader.on_noise(received["student"]))  # as many classes as the network has
+        D = len(reader.on_noise(received["student"]))  # the number of classes
         local.frozen = {"recorded": received["student"]}
         local.notes["counts"] = torch.bincount(labels_N, minlength=D)
         return local
@@ -135,12 +138,12 @@ class LabelledUpdate(shared.SupervisedUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabelUpdate(shared.StudentUpdate):
-    """Cross-entropy with labels that were given on receipt (local_PL.py)."""
+    """Local work on pseudo-labels, which a client computes when it receives the model (local_PL.py)."""
 
     method: CBAFed
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """A client that keeps no image has nothing to train."""
+        """Label all images once. A client that selects no image trains nothing."""
         logits_ND = reader.predict(received["student"], "unlabelled", "weak")
         D = logits_ND.shape[1]
         counts_D = received.get("counts", torch.ones(D)).to(logits_ND.device)
@@ -159,9 +162,10 @@ class PseudoLabelUpdate(shared.StudentUpdate):
 
 
 def balanced_labels(logits_ND: Tensor, counts_D: Tensor, method: CBAFed) -> tuple[Tensor, Tensor]:
-    """labels_N and kept_N: the best class above its threshold, or the second-best one where that is rare.
+    """Compute labels_N and kept_N: the best class above its threshold, or a rare second-best class.
 
-    Shares are relative to ten classes, as released: with D classes pi sums to D/10. Their deviation has D - 1 below.
+    Shares are relative to ten classes, as in the released code: with D classes pi sums to D/10. Their standard
+    deviation has the denominator D - 1.
     """
     D = len(counts_D)
     share_D = counts_D.double() / counts_D.sum() * (D / 10)

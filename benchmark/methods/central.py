@@ -1,19 +1,21 @@
-"""Central semi-supervised methods: one holder of all images trains.
+"""Centralised semi-supervised methods: a single participant trains on all images.
 
-Each step has labels and unlabelled images. These methods are in SemiFL's Table 1 with the numbers of FixMatch's paper,
-in whose code (google-research/fixmatch, files named below) all were trained alike; defaults are that code's. SSFL
-compares with FixMatch in Table G.1. None is federated.
+Each step uses a batch of labelled and a batch of unlabelled images. SemiFL's Table 1 cites these methods with the
+numbers of FixMatch's paper, whose code (google-research/fixmatch; its files are named below) trained all of them in the
+same way. The defaults follow this code. SSFL compares with FixMatch in Table G.1. No method in this file is federated.
 
-Departures: reports/semifl/departures.md, entry 19. Besides:
-1. A round is a reporting unit of T steps; momentum is kept. An average of the weights over steps (`ema`) is tested,
-   running statistics included; FixMatch's default has none, since SSFL's rows 38-40 of Table A.2 name none.
-2. Weights of unlabelled terms rise linearly over `ramp_share` of the run, by one factor a round. Released: Pi-Model,
-   Pseudo-Labeling and Mean Teacher .4 (--warmup_pos); MixMatch and ReMixMatch 1,024 of 65,536 kimg.
-3. Batch norms see each of our forward passes as a batch (weak, strong, mixed), and count all of them; the released code
-   passes weak and strong together (UDA, FixMatch), or interleaves, and counts one. Mean Teacher's average predicts in
-   evaluation mode; released, with batch statistics.
-4. The one holder has the clients' rate (`optimizer.lr`), not `server_lr`.
-5. ReMixMatch's running means are taken once a round, over all images.
+Deviations: reports/semifl/departures.md, entry 19. In addition:
+1. A round is only a unit of T steps for reporting, and momentum is kept between rounds. The test uses an average of the
+   weights over steps (`ema`), including running statistics. FixMatch has no average by default, since rows 38-40 of
+   SSFL's Table A.2 name none.
+2. The weights of unlabelled terms rise linearly over `ramp_share` of the run, with one factor per round. Released code:
+   .4 for Pi-Model, Pseudo-Labeling and Mean Teacher (--warmup_pos); 1,024 of 65,536 kimg for MixMatch and ReMixMatch.
+3. Batch norms treat each forward pass (weak, strong, mixed) as a separate batch, and all passes update their
+   statistics. The released code passes weak and strong views together (UDA, FixMatch), or interleaves batches, and one
+   pass updates the statistics. The average of Mean Teacher predicts in evaluation mode; in the released code with batch
+   statistics.
+4. The participant uses the clients' learning rate (`optimizer.lr`), not `server_lr`.
+5. The running means of ReMixMatch are computed once per round, over all images.
 """
 
 from collections.abc import Mapping
@@ -42,18 +44,19 @@ from benchmark.methods.shared import ServerUpdate, StudentUpdate, ema_, labelled
 
 @dataclass(frozen=True, kw_only=True)
 class Central(fl.Method):
-    """Base of the central methods: one job a round, with all the data. Each of them adds a `loss`."""
+    """Base class of the centralised methods: one job per round on all data. Each method adds a `loss`."""
 
     batch_size: Count = 64  # B
-    unlabelled_ratio: Count = 1  # mu  unlabelled images for each labelled one
-    warm_start_rounds: Whole = 0  # rounds on labels alone first, to compare with SSFL's reduced profiles
-    ema: Share = 0.999  # the average's share of itself in a step; 0: the weights themselves are tested
+    unlabelled_ratio: Count = 1  # mu  number of unlabelled images per labelled image in a step
+    warm_start_rounds: Whole = 0  # initial rounds on labels only, to compare with SSFL's reduced profiles
+    ema: Share = 0.999  # the share of the old average after a step; 0: no average, and the weights are tested
 
     needs = frozenset({"server", "everywhere"})
-    views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # of unlabelled images
-    ramp_share: ClassVar[float] = 0.0
+    views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # the views of unlabelled images
+    ramp_share: ClassVar[float] = 0.0  # the share of the run in which the weight of the unlabelled term rises
 
     def loss(self, step: fl.Step) -> fl.Loss:
+        """Compute the loss of one local step and the tensors to report (see `LocalUpdate.loss`)."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -71,16 +74,16 @@ class Central(fl.Method):
         return fl.State(server={name: sends.get(name, sends["student"]) for name in state.server}), {}
 
     def ramp(self, world: fl.World) -> float:
-        """The factor of the unlabelled terms' weight in this round, 0 to 1."""
+        """Compute the factor of the unlabelled terms' weight in this round, between 0 and 1."""
         rounds = self.ramp_share * world.rounds
         return min(1.0, (world.round - 1) / rounds) if rounds else 1.0
 
     def notes(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
-        """Return what the round's steps need besides their batches."""
+        """Compute the values that the steps of the round need besides their batches."""
         return {}
 
     def draws(self, generator: torch.Generator, images: int) -> dict[str, Tensor]:
-        """Draw what a step with so many images in all its views needs (`LocalUpdate.draws`)."""
+        """Draw the random numbers of a step whose views have this number of images in total (`LocalUpdate.draws`)."""
         return {}
 
     def models(self, state: fl.State) -> dict[str, fl.Weights]:
@@ -89,7 +92,10 @@ class Central(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class CentralUpdate(StudentUpdate):
-    """A round's steps, and the average of their weights."""
+    """Local work of a round, which also updates the average of the weights.
+
+    `ramp` is the factor of the unlabelled terms' weight in this round.
+    """
 
     method: Central
     ramp: float = field(default=1.0, repr=False)
@@ -118,26 +124,27 @@ class CentralUpdate(StudentUpdate):
 
 
 def views_of(step: fl.Step) -> Mapping[str, Tensor]:
-    """images_NCHW of the unlabelled batch by view."""
+    """Return images_NCHW of the unlabelled batch by view."""
     return step.batch["unlabelled"].views
 
 
 def probabilities(step: fl.Step, view: str) -> Tensor:
-    """probs_ND of that view without a gradient."""
+    """Compute probs_ND of this view of the unlabelled batch, without a gradient."""
     return torch.softmax(predict_weak(step.student, views_of(step)[view], "train"), dim=-1)
 
 
 def total(step: fl.Step, supervised: Tensor, unlabelled: Tensor, weight: float, **pseudo: Tensor) -> fl.Loss:
+    """Add the supervised and the weighted unlabelled loss, and return the sum and the tensors to report."""
     aux = {"server/loss": supervised, "client/loss": unlabelled, **pseudo}
     return supervised + (weight * step.notes["ramp"]).to(unlabelled) * unlabelled, aux
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatch(Central):
-    """FixMatch: a confident label of the weak view is learned on the strong one.
+    """FixMatch: the strong view learns the confident label of the weak view, with the cross-entropy.
 
-    By cross-entropy. Sohn et al. FixMatch: Simplifying Semi-supervised Learning with Consistency and Confidence.
-    NeurIPS 2020, section 2.2, Eqs. 3 and 4. Released: fixmatch.py.
+    Sohn et al. FixMatch: Simplifying Semi-supervised Learning with Consistency and Confidence. NeurIPS 2020, section
+    2.2, Eqs. 3 and 4. Released code: fixmatch.py.
     """
 
     threshold: Share = 0.95  # tau
@@ -155,13 +162,13 @@ class FixMatch(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class UDA(Central):
-    """UDA: the weak view's confident prediction is learned on the strong view.
+    """UDA: the strong view learns the confident, sharpened prediction of the weak view.
 
-    It is sharpened, and learned by divergence; without annealing of labels and without an entropy term. Xie et al.
-    Unsupervised Data Augmentation for Consistency Training. NeurIPS 2020, Eq. 1 and section 2.4. Released: uda.py.
+    The loss is a divergence. Labels are not annealed, and there is no entropy term. Xie et al. Unsupervised Data
+    Augmentation for Consistency Training. NeurIPS 2020, Eq. 1 and section 2.4. Released code: uda.py.
     """
 
-    threshold: Share = 0.95  # beta  of the prediction before it is sharpened (--confidence)
+    threshold: Share = 0.95  # beta  threshold of the prediction before sharpening (--confidence)
     temperature: Positive = 1.0  # tau
     unlabelled_weight: NotNegative = 1.0  # lambda
     unlabelled_ratio: Count = 7
@@ -177,10 +184,10 @@ class UDA(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabeling(Central):
-    """Pseudo-Labeling: an image's own largest class is learned where confident.
+    """Pseudo-Labeling: an image learns its own most probable class if this class is confident.
 
-    By cross-entropy. Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method. ICML Workshop 2013,
-    Eq. 15. Released: pseudo_label.py.
+    The loss is the cross-entropy. Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method. ICML
+    Workshop 2013, Eq. 15. Released code: pseudo_label.py.
     """
 
     threshold: Share = 0.95  # (--threshold)
@@ -199,10 +206,10 @@ class PseudoLabeling(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class PiModel(Central):
-    """Pi-Model: squared difference of the predictions on two weak views.
+    """Pi-Model: the squared difference of the predictions on two weak views.
 
     One of them has no gradient. Laine and Aila. Temporal Ensembling for Semi-Supervised Learning. ICLR 2017, Algorithm
-    1. Released: pi_model.py.
+    1. Released code: pi_model.py.
     """
 
     unlabelled_weight: NotNegative = 10.0  # w_max
@@ -216,18 +223,19 @@ class PiModel(Central):
         return total(step, labelled_loss(step.student, step.batch["labelled"]), difference, self.unlabelled_weight)
 
     def target(self, step: fl.Step) -> Tensor:
+        """Compute the probs_ND that the student learns, without a gradient."""
         return probabilities(step, "weak")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacher(PiModel):
-    """Mean Teacher: squared difference to the prediction of the weights' average.
+    """Mean Teacher: the squared difference from the prediction of the average of the weights.
 
-    Tarvainen and Valpola. Mean teachers are better role models. NeurIPS 2017, section 2, Eqs. 1 and 2. Released:
+    Tarvainen and Valpola. Mean teachers are better role models. NeurIPS 2017, section 2, Eqs. 1 and 2. Released code:
     mean_teacher.py.
     """
 
-    unlabelled_weight: NotNegative = 50.0  # J's weight
+    unlabelled_weight: NotNegative = 50.0  # the weight of J
 
     @torch.no_grad()
     def target(self, step: fl.Step) -> Tensor:
@@ -237,14 +245,14 @@ class MeanTeacher(PiModel):
 
 @dataclass(frozen=True, kw_only=True)
 class MixMatch(Central):
-    """MixMatch: all images are mixed, unlabelled ones with guessed labels.
+    """MixMatch: all images are mixed, and unlabelled images have guessed labels.
 
     The guess is the sharpened mean of two predictions. Berthelot et al. MixMatch: A Holistic Approach to
-    Semi-Supervised Learning. NeurIPS 2019, Algorithm 1, Eqs. 3 to 11. Released: mixmatch.py.
+    Semi-Supervised Learning. NeurIPS 2019, Algorithm 1, Eqs. 3 to 11. Released code: mixmatch.py.
     """
 
     temperature: Positive = 0.5  # T
-    alpha: Positive = 0.5  # of Beta(alpha, alpha) (--beta)
+    alpha: Positive = 0.5  # parameter of Beta(alpha, alpha) (--beta)
     unlabelled_weight: NotNegative = 100.0  # lambda_U (--w_match)
 
     views = ("weak", "weak2")
@@ -264,15 +272,16 @@ class MixMatch(Central):
 class ReMixMatch(Central):
     """ReMixMatch: MixMatch with aligned guesses, which strong views learn.
 
-    The weak view makes the guess, aligned with the labels' classes; losses are cross-entropies in place of squares.
-    Berthelot et al. ReMixMatch: Semi-Supervised Learning with Distribution Alignment and Augmentation Anchoring. ICLR
-    2020, Algorithm 1, Eqs. 3 to 5. Released: remixmatch_no_cta.py, with the guess of cta/cta_remixmatch.py.
+    The guess is the prediction of the weak view, aligned with the class distribution of the labels. The losses are
+    cross-entropies instead of squared errors. Berthelot et al. ReMixMatch: Semi-Supervised Learning with Distribution
+    Alignment and Augmentation Anchoring. ICLR 2020, Algorithm 1, Eqs. 3 to 5. Released code: remixmatch_no_cta.py, with
+    the guess of cta/cta_remixmatch.py.
     """
 
     temperature: Positive = 0.5  # T
-    alpha: Positive = 0.75  # of Beta(alpha, alpha) (--beta)
+    alpha: Positive = 0.75  # parameter of Beta(alpha, alpha) (--beta)
     unlabelled_weight: NotNegative = 1.5  # lambda_U (--w_match)
-    anchor_weight: NotNegative = 0.5  # lambda_U1, of strong views before mixing (--w_kl)
+    anchor_weight: NotNegative = 0.5  # lambda_U1, the weight of the loss of strong views before mixing (--w_kl)
 
     ramp_share = 1 / 64
 
@@ -280,7 +289,7 @@ class ReMixMatch(Central):
         return mix_draws(generator, images, self.alpha)
 
     def notes(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
-        """Measure shares_2D of the classes: among the labels, and in the mean prediction on the unlabelled images."""
+        """Measure shares_2D, the class distributions of the labels and of the mean prediction on unlabelled images."""
         logits_ND, labels_N = reader.predict(received["student"], "unlabelled", "weak"), reader.labels("labelled")
         assert labels_N is not None
         known_D = torch.bincount(labels_N, minlength=logits_ND.shape[1]) / len(labels_N)
@@ -295,15 +304,15 @@ class ReMixMatch(Central):
 
 
 def aligned(probs_ND: Tensor, known_D: Tensor, predicted_D: Tensor) -> Tensor:
-    """probs x known / predicted, each row of sum 1 (ReMixMatch, section 3.1)."""
+    """Compute probs x known / predicted, with each row scaled to sum to 1 (ReMixMatch, section 3.1)."""
     weighted_ND = probs_ND * ((known_D + 1e-6) / (predicted_D + 1e-6)).to(probs_ND)
     return weighted_ND / weighted_ND.sum(dim=-1, keepdim=True)
 
 
 def mix_draws(generator: torch.Generator, N: int, alpha: float) -> dict[str, Tensor]:
-    """Draw what N images are mixed by: lambda_N, at least a half each, and other_N, the image that each is mixed with.
+    """Draw lambda_N, at least 0.5 each, and other_N, the positions of the images that N images are mixed with.
 
-    MixMatch Eqs. 8 and 9. Through NumPy: torch has no draw from a Beta distribution with a generator.
+    Source: MixMatch Eqs. 8 and 9. NumPy draws them, since torch cannot draw from a Beta distribution with a generator.
     """
     rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     lambda_N = rng.beta(alpha, alpha, size=N)
@@ -312,9 +321,10 @@ def mix_draws(generator: torch.Generator, N: int, alpha: float) -> dict[str, Ten
 
 
 def mixed(step: fl.Step, guess_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the labelled images' loss, and logits_MD and targets_MD of the unlabelled ones (MixMatch Eqs. 8 to 14).
+    """Compute the loss of the labelled images, and logits_MD and targets_MD of the unlabelled ones (MixMatch).
 
-    Labelled images and both views of the unlabelled ones are each mixed with one of all (`mix_draws`).
+    Each labelled image and each view of an unlabelled image is mixed with an image of the whole batch (`mix_draws`;
+    Eqs. 8 to 14).
     """
     images_NCHW = torch.cat([step.batch["labelled"].views["weak"], *views_of(step).values()])
     known_ND = one_hot(step.batch["labelled"].known_N, guess_ND.shape[1]).to(guess_ND)
@@ -327,6 +337,6 @@ def mixed(step: fl.Step, guess_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def all_kept(guess_ND: Tensor) -> dict[str, Tensor]:
-    """The guesses as pseudo-labels, whose quality is measured."""
+    """Return the guesses as pseudo-labels that are all selected, so that their quality is measured."""
     labels_N = guess_ND.argmax(dim=-1)
     return {"labels_N": labels_N, "kept_N": torch.ones_like(labels_N, dtype=torch.bool)}

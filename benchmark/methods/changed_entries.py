@@ -1,14 +1,14 @@
 """Weights that are sent as their changed entries.
 
-FedMatch sends them so (released modules/train.py: `cut`, `cal_s2c`, `cal_c2s`): entries that differ by more than a
-threshold take the new value, all others keep the old.
+FedMatch sends weights in this way (released modules/train.py: `cut`, `cal_s2c`, `cal_c2s`): entries that differ by more
+than a threshold get the new value, and all others keep the old one.
 
-A tensor of N entries of which n are sent is, whichever is smallest in bytes (for four-byte entries):
-    itself               4 N                      (entries below the threshold at their old value)
+If n of a tensor's N entries are sent, it is encoded in the form with the fewest bytes (for four-byte entries):
+    the whole tensor     4 N                      (entries within the threshold keep their old value)
     positions and values 8 n                      int32 positions in the flattened tensor
-    bits and values      ceil(N / 8) + 4 n        one bit an entry: sent or not
-and nothing where n = 0. So a change never takes more than the tensor. The released code counts n / N and leaves out
-where the entries are.
+    bits and values      ceil(N / 8) + 4 n        one bit per entry: sent or not
+Nothing is sent if n = 0. A change is therefore never larger than the tensor. The released code counts n / N, without
+the positions of the entries.
 """
 
 from typing import Any
@@ -21,13 +21,13 @@ from benchmark.methods import protocol as fl
 
 
 def changed_entries(before: fl.Weights, after: fl.Weights, threshold: float) -> fl.Tree:
-    """Return what to send to a participant that has `before`: by tensor name, the entries of `after` that changed.
+    """Encode the entries of `after` that changed, by tensor name, for a participant that has `before`.
 
-    Entries change if they differ by more than `threshold`. With threshold 0 all that differ are sent, so that
-    `with_changed_entries` gives `after` exactly. An entry that is not finite is sent.
+    An entry changed if it differs by more than `threshold`. With threshold 0 all entries that differ are sent, so that
+    `with_changed_entries` gives `after` exactly. An entry that is not finite is always sent.
     """
     changed = {name: ~((new - before[name]).abs() <= threshold) for name, new in after.items()}
-    # All are counted in one read, since each read would wait for a device.
+    # All counts are read at once, since each read would wait for the device.
     counts = torch.stack([entries.sum() for entries in changed.values()]).tolist() if changed else []
     sent: fl.Tree = {}
     for (name, entries), count in zip(changed.items(), counts, strict=True):
@@ -37,7 +37,7 @@ def changed_entries(before: fl.Weights, after: fl.Weights, threshold: float) -> 
 
 
 def with_changed_entries(before: fl.Weights, sent: fl.Tree) -> fl.Weights:
-    """Return `before` with the entries that `changed_entries` gave. Its own tensors are not changed."""
+    """Return `before` with the entries that `changed_entries` encoded. The tensors of `before` are not changed."""
     return {name: _filled(old, sent[name]) if name in sent else old for name, old in before.items()}
 
 
@@ -48,7 +48,7 @@ def _smallest(old: Tensor, new: Tensor, changed: Tensor, count: int) -> Any:
         "positions": (entry + 4) * count,
         "bits": -(-new.numel() // 8) + entry * count,
     }
-    form = min(sizes, key=lambda name: sizes[name])  # of equals the first
+    form = min(sizes, key=lambda name: sizes[name])  # the first form if several are equally small
     if form == "dense":
         return torch.where(changed, new, old)
     values_n = new.reshape(-1)[changed.reshape(-1)]

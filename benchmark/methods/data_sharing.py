@@ -1,20 +1,21 @@
 """DataSharing: clients train on their own images and shared labelled ones.
 
 Zhao, Li, Lai, Suda, Civin, Chandra. Federated Learning with Non-IID Data. arXiv:1806.00582, section 4 (no released
-code). SSFL quotes it in Table 4, its reference [16].
+code). SSFL cites its result in Table 4 (its reference [16]).
 
-G is a labelled set of beta |D| images, uniform over classes, which the server keeps apart from the clients' data D.
-Training starts from a model trained on G alone; each client is given a random share alpha of G, once, and trains on the
-union; FedAvg weighs by its size. SSFL gives neither alpha nor beta. Here G is the server's N_s labelled images.
+G is a labelled set of beta |D| images, uniform over classes, which the server has in addition to the clients' data D.
+Training starts from a model that was trained only on G. Each client receives a random share alpha of G once, and trains
+on the union of this share and its own images; FedAvg weighs clients by the size of the union. SSFL gives neither alpha
+nor beta. In this suite G consists of the server's N_s labelled images.
 
-With `data.label_setting` "everywhere" clients know the labels of their own images, as in Zhao's and Table 4; with
-"server" the shared images are all the labels they have, and from their own they learn as FixMatch does.
+With `data.label_setting` "everywhere" clients know the labels of their own images, as in Zhao et al. and in Table 4.
+With "server" the shared images are the clients' only labels, and clients learn from their own images as in FixMatch.
 
-Departures: reports/ssfl/departures.md, entry 24. Besides:
-1. The images are given to a client when it first takes part; `comm/shared_images` counts them, `comm/bytes_down` has
-   weights alone.
-2. The paper does not say how long the model trains on G first: `warm_start_rounds`.
-3. Training uses weak views; an incomplete last batch is trained on.
+Deviations: reports/ssfl/departures.md, entry 24. In addition:
+1. A client receives its shared images when it first takes part. `comm/shared_images` counts them; `comm/bytes_down`
+   only counts weights.
+2. The paper does not say how long the initial model trains on G; the field is `warm_start_rounds`.
+3. Training uses weak views and incomplete last batches.
 """
 
 from dataclasses import dataclass, field
@@ -31,30 +32,30 @@ from benchmark.methods.static_norm import with_static_statistics
 
 @dataclass(frozen=True, kw_only=True)
 class DataSharing(fl.Method):
-    """FedAvg on shared and own images."""
+    """DataSharing: FedAvg on shared images and the clients' own images."""
 
-    alpha: Share = 0.5  # alpha   share of G that a client is given; the paper's usual setting, with beta = .1
-    batch_size: Count = 64  # B       of own and shared labelled images at a client
-    unlabelled_batch_size: Count = 64  # where own images have no labels
-    threshold: Share = 0.95  # tau     of their pseudo-labels
+    alpha: Share = 0.5  # alpha   share of G that a client receives; the paper's usual setting, with beta = .1
+    batch_size: Count = 64  # B       own and shared labelled images in a batch of a client
+    unlabelled_batch_size: Count = 64  # the batch size of a client's own images if they have no labels
+    threshold: Share = 0.95  # tau     the threshold of their pseudo-labels
     unlabelled_weight: NotNegative = 1.0  # lambda_u
     server_batch_size: Count = 64
-    warm_start_rounds: Whole = 10  # rounds in which the server trains on G alone, before clients are asked
+    warm_start_rounds: Whole = 10  # initial rounds in which only the server trains, on G
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "server"})
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:
         if not setup.labelled[fl.SERVER]:
-            raise ConfigError("data.N_s: 0 labelled images at the server, which are what it shares; choose 1 or more")
+            raise ConfigError("data.N_s is 0, but the server needs labelled images to share them; choose 1 or more")
         if not self.given(setup.labelled[fl.SERVER]) and not all(setup.labelled[k] for k in range(setup.K)):
             raise ConfigError(
-                f"method.alpha: {self.alpha} of {setup.labelled[fl.SERVER]} images gives a client none, and some "
-                "have no labels of their own; choose a larger alpha"
+                f"method.alpha is {self.alpha}, with which no client receives any of {setup.labelled[fl.SERVER]} "
+                "images, and some clients have no labels of their own; choose a larger alpha"
             )
 
     def given(self, shared: int) -> int:
-        """How many of the server's images a client is given: alpha of them, rounded."""
+        """Compute the number of the server's images that a client receives: the share alpha, rounded."""
         return round(self.alpha * shared)
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -74,7 +75,10 @@ class DataSharing(fl.Method):
         return fl.State(server={"student": student, "given": given}), {"comm/shared_images": now}
 
     def _give_shares(self, given: fl.Tree, cohort: list[int], world: fl.World) -> fl.Tree:
-        """Positions in G by client. Drawn for each client that has none yet."""
+        """Return the positions in G of each client's shared images.
+
+        They are drawn for each client of the cohort that has none yet.
+        """
         shared = world.labelled[fl.SERVER]
         for client in cohort:
             if str(client) not in given:
@@ -93,12 +97,12 @@ class DataSharing(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSharingUpdate(fl.LocalUpdate):
-    """Local steps on own and shared labelled images in one shuffled stream. Unlabelled ones as in FixMatch."""
+    """Local steps on own and shared labelled images in one shuffled stream, and on unlabelled ones as in FixMatch."""
 
     method: DataSharing
-    # Of `start` alone:
-    own: int = field(repr=False)  # labelled images of the client itself
-    shared_N: tuple[int, ...] = field(repr=False)  # which of the server's labelled images it was given
+    # Only `start` reads these fields:
+    own: int = field(repr=False)  # the number of the client's own labelled images
+    shared_N: tuple[int, ...] = field(repr=False)  # positions of the server's labelled images that it received
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         positions_N = [*range(self.own), *(self.own + position for position in self.shared_N)]

@@ -1,22 +1,26 @@
-"""EASGD: clients keep their own models, and a common center is averaged.
+"""EASGD: clients keep their own models, which are elastically coupled to a common center.
 
 Zhang, Choromanska, LeCun. Deep Learning with Elastic Averaging SGD. NeurIPS 2015. Sections 2 and 3, Eqs. 2, 5, 6,
-Algorithm 1 (communication every tau = T local steps). SSFL quotes it in Table 5 from Overlap-Local-SGD's paper, whose
-released distoptim/EASGD.py (JYWa/Overlap_Local_SGD) is the same update.
+Algorithm 1 (communication every tau = T local steps). Table 5 of SSFL cites its result from the paper of
+Overlap-Local-SGD, and the file distoptim/EASGD.py that was released with it (JYWa/Overlap_Local_SGD) has the same
+update.
 
-After T local steps on its labels, with the same old center z in both lines (the Jacobi form of Eqs. 5 and 6):
+After T local steps on the client's labels, with the same old center z in both lines (the Jacobi form of Eqs. 5 and 6):
 
     x_i <- x_i - alpha (x_i - z)          z <- z + beta (mean_i x_i - z)
 
-Elastic symmetry is beta = p alpha with p the clients of a round; the paper's experiments have beta = 0.9 and alpha =
-beta / p (section 5). A client goes on from its own model; it is never replaced by z.
+Elastic symmetry is beta = p alpha, where p is the number of clients in a round; the paper's experiments have beta = 0.9
+and alpha = beta / p (section 5). A client continues from its own model, which is never replaced by z.
 
-Departures: reports/ssfl/departures.md, entry 23. Besides (the first three for `overlap_sgd`, too):
-1. Both papers have p workers in every round. With C < K a client's model stays while others train, and z moves on.
-2. Batch-norm statistics are pulled as weights are; counters of batches are the client's own.
-3. Training uses weak views; an incomplete last batch is trained on; labelled images at the server are not used.
-4. Synchronous, as the suite's rounds are; the paper's Algorithm 1 is asynchronous, with Eqs. 5 and 6 its other form.
-5. alpha is set, not computed from Eq. 2's rho = alpha / eta; a schedule of the rate leaves it alone.
+Deviations: reports/ssfl/departures.md, entry 23. In addition (the first three also apply to `overlap_sgd`):
+1. Both papers have p workers in every round. With C < K, the model of a client that is not drawn does not change, while
+   z does.
+2. Batch-norm statistics are pulled like weights; each client keeps its own counters of batches.
+3. Training uses weak views and incomplete last batches; labelled images at the server are not used.
+4. Rounds are synchronous, as in the whole suite. The paper's Algorithm 1 is asynchronous; Eqs. 5 and 6 are the
+   synchronous form.
+5. alpha is a field and not computed from rho = alpha / eta of Eq. 2, so that a learning-rate schedule does not change
+   it.
 """
 
 from dataclasses import dataclass
@@ -29,17 +33,17 @@ from benchmark.methods.shared import SupervisedUpdate, ema, mean_of, trained_on_
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticUpdate(SupervisedUpdate):
-    """T local steps from the client's own model, then the pull. x <- x - alpha (x - z)."""
+    """T local steps from the client's own model, followed by the pull x <- x - alpha (x - z)."""
 
     reports: str = "client/supervised_loss"
-    alpha: float  # of this round
-    # Which x the server gets: that of the local steps (EASGD Eq. 6), or the pulled one (Overlap-Local-SGD).
+    alpha: float  # the rate in this round
+    # The x that the server receives: the result of the local steps (EASGD Eq. 6) or the pulled x (Overlap-Local-SGD).
     sends: Literal["trained", "pulled"] = "trained"
 
     starts_from_received = False
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """From the client's own model; from z the first time."""
+        """Start from the client's own model; in the client's first round, from z."""
         kept: fl.Tree = private or {}
         common: fl.Weights = received["student"]
         return fl.Local(
@@ -58,11 +62,11 @@ class ElasticUpdate(SupervisedUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticMethod(fl.Method):
-    """The fields and the local work that EASGD and Overlap-Local-SGD share."""
+    """The fields that EASGD and Overlap-Local-SGD share."""
 
     batch_size: Count = 64  # B
-    # Momentum buffers of a client: its process never ends in either paper, so that they stay with it (EAMSGD of the
-    # first; distoptim/OverlapLocalSGD.py of the second). Default: kept.
+    # Momentum buffers of a client. In both papers a client is a process that runs throughout training and so keeps its
+    # buffers (EAMSGD in the first paper; distoptim/OverlapLocalSGD.py in the second). Default: kept.
     momentum: Literal["kept", "reset"] = "kept"
 
     needs = frozenset({"everywhere", "every_client", "some_clients", "share", "one_more_client"})
@@ -70,7 +74,7 @@ class ElasticMethod(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class MovingRate(Checked):
-    """Elastic symmetry from the center's rate (section 5): alpha = beta / C."""
+    """Elastic symmetry: the clients' rate follows from the center's rate by alpha = beta / C (section 5)."""
 
     beta: Share = 0.9  # beta
 

@@ -1,16 +1,17 @@
 """Fed-Consist: mean teachers at clients without labels, and a weighted mean.
 
 Yang et al. Federated semi-supervised learning for COVID region segmentation in chest CT. Medical Image Analysis 2021.
-As RSCFed re-implements it (Liang, Lin, Fu, Zhu, Li. CVPR 2022, section 4.2; "Basic" of Table 2 has the same numbers):
-RSCFed's local training (section 3.2, Eqs. 1-4), no sub-sampling, no distances, labelled clients together half of the
-mean. RSCFed's released code (XMed-Lab/RSCFed) lacks it. `rscfed` and `fedirm` have this file's local work.
+This is the re-implementation of RSCFed (Liang, Lin, Fu, Zhu, Li. CVPR 2022, section 4.2; "Basic" in Table 2 has the
+same numbers): RSCFed's local training (section 3.2, Eqs. 1-4) without sub-sampling and distances, and with half of the
+weight for all labelled clients together. RSCFed's released code (XMed-Lab/RSCFed) does not contain it. `rscfed` and
+`fedirm` use the local work of this file.
 
-Clients with labels minimise the cross-entropy (Eq. 1). Clients without pull the student, in training mode, towards the
-sharpened prediction of their own teacher, in evaluation mode, on another weak view (Eqs. 2, 3); the teacher follows the
-student after each local step (Eq. 4).
+Clients with labels minimise the cross-entropy (Eq. 1). At clients without labels, the student, in training mode, learns
+the sharpened prediction of the client's teacher, in evaluation mode, on a different weak view (Eqs. 2, 3). The teacher
+follows the student after each local step (Eq. 4).
 
-Departures: reports/rscfed/departures.md, entries 5 to 8 and 11 to 13. Besides: theta_glob^0 of section 3.2 is the
-global model after the warm start, where there is one.
+Deviations: reports/rscfed/departures.md, entries 5 to 8 and 11 to 13. In addition, theta_glob^0 of section 3.2 is the
+global model after the warm start, if there is one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,25 +30,32 @@ from benchmark.methods.shared import RunningMean, clients_with_labels, ema_, fit
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacherMethod(fl.Method):
-    """The fields and the local work of all mean-teacher methods. Each of them combines local models in its own way."""
+    """The fields and the local work of all mean-teacher methods.
+
+    Each of these methods defines how it combines the local models in `federated_round`.
+    """
 
     alpha: ShareAbove0 = 0.001  # alpha   of Eq. 4, the student's share
     temperature: Positive = 0.5  # tau     of Eq. 2
-    # lambda_u, the factor of the squared error: README's command. Eq. 3 has none. At 1, and with a teacher by the
-    # paper, a model learns less than from labels alone (CIFAR-10, its CNN, 60 rounds, one seed: 16 % against 31).
+    # lambda_u, the factor of the squared error, from the command in the released README; Eq. 3 has no factor. With
+    # factor 1 and the paper's teacher, a model learns less than from labels only (CIFAR-10 with its CNN, 60 rounds, one
+    # seed: 16 % against 31 %).
     unlabelled_weight: NotNegative = 0.02
     batch_size: Count = 64  # 12 for ISIC 2018
-    # Eq. 4. paper: alpha throughout: in some hundred steps a teacher hardly leaves its first, untrained weights.
-    # released_code: it starts as a mean of students (local_unsupervised.py:24-27). Default: the code, for that reason.
+    # Eq. 4. "paper": alpha in all steps; within some hundred steps a teacher then hardly changes from its initial,
+    # untrained weights. "released_code": the teacher begins as a mean of students (local_unsupervised.py:24-27).
+    # Default: the code, for this reason.
     ema_warm_up: Literal["paper", "released_code"] = "released_code"
-    # paper: "initialized with theta_glob^0 when this client is the first time selected" (section 3.2), which is sent
-    # once to clients that come later. released_code: the current global model. Default: the code, as above.
+    # "paper": "initialized with theta_glob^0 when this client is the first time selected" (section 3.2). These weights
+    # are sent once to clients that are first drawn in a later round. "released_code": the current global model.
+    # Default: the code, for the reason above.
     teacher_start: Literal["paper", "released_code"] = "released_code"
-    # Momentum buffers of a client: the paper names none that stay; the released code keeps them from round to round
-    # (train_main.py:210-282). Default: reset, the teacher being all that section 3.2 leaves with a client.
+    # Momentum buffers of a client. The paper mentions none that are kept; the released code keeps them from round to
+    # round (train_main.py:210-282). Default: reset, since in section 3.2 a client only keeps its teacher.
     momentum: Literal["reset", "released_code"] = "reset"
-    # Rounds of the clients with labels alone, averaged by their labels. Released: from a checkpoint of 6 such rounds
-    # ("--resume --from_labeled", README); the paper does not say so. Reduced profiles need it.
+    # Initial rounds in which only clients with labels train; their models are weighted by their number of labels. The
+    # released code starts from a checkpoint of 6 such rounds ("--resume --from_labeled", README), which the paper does
+    # not mention. Reduced profiles need these rounds.
     warm_start_rounds: Whole = 0
 
     needs = frozenset({"some_clients", "one_more_client", "every_client", "share"})
@@ -63,26 +71,30 @@ class MeanTeacherMethod(fl.Method):
         return self.warm_start(state, world), {}
 
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
+        """Run a round after the warm start."""
         raise NotImplementedError(f"{type(self).__name__} has no federated_round")
 
     @property
     def label_views(self) -> tuple[str, ...]:
-        """The views of labelled images that `loss_on_labels` reads."""
+        """Return the views of labelled images that `loss_on_labels` reads."""
         return ("weak",)
 
     def loss_on_labels(self, student: nn.Module, batch: fl.Batch) -> Tensor:
-        """The loss of a client's labels (Eq. 1), a scalar."""
+        """Compute the loss on a client's labels (Eq. 1), a scalar."""
         return labelled_loss(student, batch)
 
     def local_jobs(self, state: fl.State, world: fl.World, draws: Sequence[int]) -> list[fl.Job]:
-        """LocalTraining of these clients in order. A client that comes again in a round is not sent the model again."""
+        """Build the LocalTraining jobs of these clients, in their order.
+
+        A client that occurs a second time in `draws` does not receive the model again.
+        """
         labelled = fl.Stream.whole("labelled", self.batch_size, *self.label_views)
         unlabelled = fl.Stream.whole("unlabelled", self.batch_size, "weak", "weak2")
         jobs = []
         for place, client in enumerate(draws):
             before = draws[:place].count(client)
             receives = {"student": state.server["student"]} if not before else {}
-            late = world.round > self.warm_start_rounds + 1  # in the first round both models are the same
+            late = world.round > self.warm_start_rounds + 1  # in the first round after the warm start both are equal
             needs_teacher = world.unlabelled(client) and "teacher" not in state.clients.get(str(client), {})
             if "first" in state.server and needs_teacher and late and not before:
                 receives["teacher"] = state.server["first"]
@@ -93,7 +105,7 @@ class MeanTeacherMethod(fl.Method):
         return jobs
 
     def warm_start(self, state: fl.State, world: fl.World) -> fl.State:
-        """FedAvg of the clients with labels (C of them where there are more). They train on labels alone."""
+        """Run a round of FedAvg in which up to C of the clients with labels train on their labels only."""
         holders = clients_with_labels(world)
         order = world.generator("warm start").permutation(len(holders))[: world.C]
         clients = [holders[i] for i in sorted(order)]
@@ -110,10 +122,12 @@ class MeanTeacherMethod(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A client of an average, as the aggregation sees it."""
+    """The properties of a client that decide its weight in an average."""
 
-    size: int  # N_i  its images
-    labelled: bool  # a "labelled client" of section 3.1; a partly labelled one is none, "no weight scaling" (4.3)
+    size: int  # N_i  number of images
+    # Whether it is a "labelled client" of section 3.1. A partially labelled client is not: "no weight scaling"
+    # (section 4.3).
+    labelled: bool
 
 
 def member_of(world: fl.World, client: int) -> Member:
@@ -121,15 +135,19 @@ def member_of(world: fl.World, client: int) -> Member:
 
 
 def share_of_labelled(world: fl.World, share: float) -> Mapping[str, float]:
-    """The labelled clients' weight in the new global model, as a metric. Empty where there are no such clients."""
+    """Return the metric of the labelled clients' total weight in the new global model.
+
+    Return an empty dict if the federation has no labelled clients.
+    """
     there_are = any(member_of(world, client).labelled for client in range(world.K))
     return {"aggregation/labelled_share": share} if there_are else {}
 
 
 def weighed_by_share(members: Sequence[Member], share: float) -> list[float]:
-    """Weigh each member: labelled clients have `share` together, the others the rest (section 4.2, "about 50%").
+    """Weigh each member so that labelled clients have `share` in total, and the others the rest.
 
-    Weights are by size within a kind, and by size alone if there is only one kind. Positive, not normalised.
+    This is "about 50%" in section 4.2. Within each of the two kinds, weights are proportional to sizes; if all members
+    are of one kind, their weights are their sizes. Weights are positive and not normalised.
     """
     total = {True: 0, False: 0}
     for member in members:
@@ -142,20 +160,20 @@ def weighed_by_share(members: Sequence[Member], share: float) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class FedConsist(MeanTeacherMethod):
-    """One round: C clients train, and their mean is the next global model."""
+    """Fed-Consist: in each round C clients train, and their mean is the next global model."""
 
-    # Of the labelled clients together; best of {20 %, 30 %, 50 %, 70 %} (section 4.2). null: by size, as where all
-    # clients are partially labelled (section 4.3).
+    # The total weight of the labelled clients; the best of {20 %, 30 %, 50 %, 70 %} (section 4.2). null: weights by
+    # size, as in the setting in which all clients are partially labelled (section 4.3).
     labelled_share: ShareBetween | None = 0.5
-    # Of the cohort, or of each of its two kinds of clients where these have shares. equal: 1 / C each.
+    # Weights within the cohort or, with `labelled_share`, within each of its two kinds of clients. equal: 1 / C each.
     weighting: Literal["size", "equal"] = added("size")
 
     def check(self, setup: fl.Setup) -> None:
         empty = [client for client in range(setup.K) if not setup.sizes[client]]
         if len(empty) >= setup.C:
             raise ConfigError(
-                f"federation.C: a cohort of {setup.C} could hold only clients without images, of which there are "
-                f"{len(empty)}; choose C above {len(empty)}"
+                f"federation.C is {setup.C}, but {len(empty)} clients have no images and could form the whole cohort; "
+                f"choose C above {len(empty)}"
             )
 
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
@@ -168,7 +186,7 @@ class FedConsist(MeanTeacherMethod):
         return fl.State(server=server), share_of_labelled(world, share)
 
     def weights(self, cohort: Sequence[int], world: fl.World) -> tuple[list[float], float]:
-        """The weight of each of these clients in the mean, and the labelled ones' share. Weights are not normalised."""
+        """Compute the weight of each client in the mean, not normalised, and the labelled clients' share of the sum."""
         members = [member_of(world, client) for client in cohort]
         if self.weighting == "equal":
             members = [replace(member, size=1) for member in members]
@@ -180,13 +198,16 @@ class FedConsist(MeanTeacherMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledUpdate(fl.LocalUpdate):
-    """LocalTraining of a client that trains on labels alone (Eq. 1)."""
+    """LocalTraining of a client that only trains on labels (Eq. 1)."""
 
     method: MeanTeacherMethod
-    again: bool = False  # drawn again in this round: the client keeps the model it received until then
+    again: bool = False  # the client is drawn again later in this round, and keeps the received model for that job
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        """From the model received; of a client that was drawn earlier in this round, from the one received then."""
+        """Start from the received model.
+
+        A client that was already drawn in this round starts from the model that it received then.
+        """
         kept = private or {}
         student = received["student"] if "student" in received else kept["received"]
         return fl.Local(
@@ -201,7 +222,7 @@ class LabelledUpdate(fl.LocalUpdate):
         return loss, {"client/labelled_loss": loss}
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        """The student is sent. A client that keeps nothing any more has its former private state cleared."""
+        """Return the student. If the client has nothing more to keep, its former client state is cleared."""
         keeps = self._keeps(local)
         local.private = None if not keeps and local.private is None else keeps
         return {"student": local.trainable["student"]}
@@ -213,10 +234,10 @@ class LabelledUpdate(fl.LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacherUpdate(LabelledUpdate):
-    """LocalTraining of a client with unlabelled images (Eqs. 2 to 4). Also of one with both kinds."""
+    """LocalTraining of a client with unlabelled images, which may also have labelled ones (Eqs. 2 to 4)."""
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        """The teacher is the client's own. A client drawn for the first time makes it of what it received."""
+        """Start from the client's own teacher; in its first job, from the received teacher or model."""
         local = super().start(received, private, reader)
         kept = private or {}
         local.frozen = {"teacher": kept.get("teacher") or received.get("teacher") or local.trainable["student"]}
@@ -224,7 +245,7 @@ class MeanTeacherUpdate(LabelledUpdate):
         return local
 
     def loss(self, step: fl.Step) -> fl.Loss:
-        """Eqs. 2 and 3, and Eq. 1 where the client has labels."""
+        """Compute the loss of Eqs. 2 and 3, plus Eq. 1 if the client has labels."""
         loss, aux = self.unlabelled_loss(step)
         if "labelled" in step.batch:
             supervised = self.method.loss_on_labels(step.student, step.batch["labelled"])
@@ -232,8 +253,10 @@ class MeanTeacherUpdate(LabelledUpdate):
         return loss, aux
 
     def unlabelled_loss(self, step: fl.Step) -> fl.Loss:
-        """Eqs. 2 and 3, the teacher on the view "weak" and the student on "weak2". Every prediction of the teacher
-        is used, however unsure (the released .9 is for logging)."""
+        """Compute the loss of Eqs. 2 and 3, with the teacher on the view "weak" and the student on "weak2".
+
+        All predictions of the teacher are used, whatever their confidence; the released .9 is only for logging.
+        """
         views = step.batch["unlabelled"].views
         teacher_ND = torch.softmax(step.frozen["teacher"](views["weak"]), dim=-1)
         student_ND = torch.softmax(step.student(views["weak2"]), dim=-1)
@@ -244,9 +267,11 @@ class MeanTeacherUpdate(LabelledUpdate):
         return self.method.unlabelled_weight * consistency, aux
 
     def after_step(self, step: fl.Step) -> None:
-        """Eq. 4, whose alpha is the student's share. Released: a share of 1/1, 1/2, 1/3 ... until it falls to alpha
-        (local_unsupervised.py:24-27: min(1 - 1 / (step + 1), .999) stays with the teacher); steps count over the
-        client's rounds."""
+        """Update the teacher by Eq. 4, where alpha is the student's share.
+
+        In the released code the share is 1/1, 1/2, 1/3 ... until it falls to alpha (local_unsupervised.py:24-27: the
+        teacher keeps min(1 - 1 / (step + 1), .999)). Steps are counted over all rounds of the client.
+        """
         alpha, steps = self.method.alpha, step.notes["teacher_steps"]
         share = alpha if self.method.ema_warm_up == "paper" else (1 / (steps + 1)).clamp(min=alpha)
         ema_(step.frozen["teacher"], step.student, decay=1 - share, lerp=True)

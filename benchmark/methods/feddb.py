@@ -1,22 +1,25 @@
-"""FedDB: pseudo-labels and the average are freed of the model's bias to classes.
+"""FedDB: the model's bias towards some classes is removed from pseudo-labels and from the average.
 
 Zhu, Liu, Wu, Tang, Tang, Niu, Su. Estimating before Debiasing: A Bayesian Approach to Detaching Prior Bias in Federated
 Semi-Supervised Learning. IJCAI 2024, arXiv:2405.19789. Released code: GuogangZhu/FedDB, 9f9248e (src/modules).
 
-A client measures its bias q, the mean prediction of its unlabelled images by the model received (APP-U). It labels them
-once by p / q, scaled to sum to 1, and keeps those that are sure (modules.py:137-182). It learns its labels and, on the
-strong view, the kept images alone; without any, labels alone. After each step q <- (q + mean prediction of the batch) /
-2 (Client.train). It sends weights and q. The server chooses the clients' shares a in the mean so that sum_k a_k q_k is
-nearest to uniform, and takes an SGD step of rate 1 with momentum towards that mean (modules.py:51-88).
+A client measures its bias q, the mean prediction of the received model on its unlabelled images (APP-U). It labels
+these images once by p / q, scaled to sum to 1, and selects the images with a confidence of at least the threshold
+(modules.py:137-182). It learns its labels and, on the strong view, only the selected images; if none is selected, it
+only learns its labels. After each step q <- (q + mean prediction of the batch) / 2 (Client.train). It sends its weights
+and q. The server chooses the clients' shares a in the mean such that sum_k a_k q_k is nearest to uniform, and takes an
+SGD step of rate 1 with momentum towards this mean (modules.py:51-88).
 
-The local step is that of `sage`, whose protocol ProxyFL runs it in, and whose switches it has.
+ProxyFL runs FedDB in the protocol of `sage`. Therefore it uses the local step and the implementation choices of `sage`.
 
-Departures:
-1. Batches are `batch_size` and `labelled_batch_size`. Released: all labelled and all kept images in each of 5 steps
-   (modules.py, Client.train), which larger batches than a client's images give.
-2. Released: the two kinds of images pass apart (`forward`), through batch norms that have no running statistics.
-3. Released: momentum buffers stay with the client (`momentum`, which here is reset).
-4. A client without unlabelled images has no q, and sits out. So does one that has neither labels nor a kept image.
+Deviations:
+1. Batches have `batch_size` and `labelled_batch_size` images. Released code: all labelled and all selected images in
+   each of 5 steps (modules.py, Client.train), which batch sizes above a client's number of images reproduce.
+2. Released code: labelled and unlabelled images have separate forward passes (`forward`), through batch norms without
+   running statistics.
+3. Released code: the client keeps its momentum buffers (`momentum`; they are reset by default).
+4. A client without unlabelled images has no q and skips the round, and so does a client with neither labels nor a
+   selected image.
 
 Legend: K clients that sent something.
 """
@@ -34,19 +37,20 @@ from benchmark.methods import protocol as fl
 from benchmark.methods.sage import ClientUpdate, Logits, TwoLabellers
 from benchmark.methods.shared import mean, momentum_step, sent
 
-RIDGE = 1e-6  # of shares that are equally good, those nearest to 1 / K
-KEEP = 0.5  # of q in a step
+RIDGE = 1e-6  # weight of a ridge term, which selects the shares nearest to 1 / K among equally good ones
+KEEP = 0.5  # the share of the old q that remains after a step
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDB(TwoLabellers):
-    """One round: clients free their labels of bias, the server its mean."""
+    """FedDB: clients remove the bias from their pseudo-labels, and the server removes it from the mean."""
 
-    server_momentum: ShareBelow1 = 0.5  # README's control_name, the last number
-    # Shares of the clients. "paper": the least squares. "released_code": 100 steps that hardly leave 1 / K, as each is
-    # a new optimizer's and passes through a softmax of shares, not of logits. "equal": 1 / K. Default: the code. By the
-    # paper nearly all goes to the client whose predictions say least, and the model stays untrained (digits, alpha .1,
-    # 60 rounds, one seed: 10 % against 94, with a largest share of .94).
+    server_momentum: ShareBelow1 = 0.5  # the last number of control_name in the README
+    # The clients' shares in the mean. "paper": the least-squares solution. "released_code": 100 steps that hardly
+    # change 1 / K, since each step uses a new optimizer and a softmax of the shares instead of logits. "equal": 1 / K.
+    # Default: the code. With the paper's shares, nearly all weight goes to the client with the least informative
+    # predictions, and the model does not learn (digits, alpha .1, 60 rounds, one seed: 10 % against 94 %, with a
+    # largest share of .94).
     shares: Literal["paper", "released_code", "equal"] = "released_code"
 
     needs = frozenset({"drawn_apart", "every_client", "share"})
@@ -74,7 +78,7 @@ class FedDB(TwoLabellers):
 
 @dataclass(frozen=True, kw_only=True)
 class FedDBUpdate(ClientUpdate):
-    """Labels once, from the model received."""
+    """Local work of a client, which labels its images once with the received model."""
 
     method: FedDB
 
@@ -88,7 +92,7 @@ class FedDBUpdate(ClientUpdate):
         mine_N = reader.labels("labelled")
         if not kept_N.any() and (mine_N is None or not len(mine_N)):
             return None
-        # A stream needs an image: where none is kept, `loss` leaves out the one that stands in.
+        # A stream needs at least one image. If none is selected, it gets the first one, and `loss` leaves this one out.
         sure_N = kept_N.nonzero().flatten() if kept_N.any() else torch.zeros(1, dtype=torch.int64)
         local = self.begin(received, private, reader)
         local.notes = {"q": q_D, "any_kept": bool(kept_N.any())}
@@ -102,7 +106,7 @@ class FedDBUpdate(ClientUpdate):
         return super().loss(step)
 
     def consistency(self, logits: Logits, step: fl.Step) -> fl.Loss:
-        """Of kept images alone. Moves q, too."""
+        """Compute the cross-entropy of the selected images on the strong view, and update q."""
         strong_ND = logits["strong"]
         batch_D = torch.softmax(strong_ND.detach(), dim=-1).mean(dim=0)
         step.notes["q"] = KEEP * step.notes["q"] + (1 - KEEP) * batch_D
@@ -113,12 +117,12 @@ class FedDBUpdate(ClientUpdate):
 
 
 def least_biased(q_KD: Tensor) -> Tensor:
-    """shares_K, at least 0 and 1 in all, with the least distance of sum_k a_k q_k to uniform.
+    """Compute shares_K, at least 0 and with sum 1, that minimise the distance of sum_k a_k q_k from uniform.
 
-    Every q_k sums to 1, so that this is the shortest sum_k a_k q_k: least squares of sum_k x_k q_k to 0 and of sum_k
-    x_k to 1, scaled to sum to 1.
+    Every q_k sums to 1, so that this minimises the norm of sum_k a_k q_k. It is solved as a least-squares problem that
+    fits sum_k x_k q_k to 0 and sum_k x_k to 1; the solution is scaled to sum to 1.
     """
-    from scipy.optimize import nnls  # half a second to load
+    from scipy.optimize import nnls  # imported here because it takes half a second to load
 
     K, D = q_KD.shape
     rows = np.vstack([q_KD.T.numpy(), RIDGE**0.5 * np.eye(K), np.ones((1, K))])
@@ -127,8 +131,11 @@ def least_biased(q_KD: Tensor) -> Tensor:
 
 
 def released_shares(q_KD: Tensor) -> Tensor:
-    """shares_K of the release (modules.py:51-69). SGD of rate 1 with Nesterov momentum .9 and decay .9, whose first
-    step is 1.9 times the gradient, on the mean squared error; then a softmax. 100 times."""
+    """Compute shares_K as in the released code (modules.py:51-69).
+
+    Each of 100 steps is the first step of SGD on the mean squared error with rate 1, Nesterov momentum .9 and decay .9,
+    that is, 1.9 times the gradient, followed by a softmax.
+    """
     K, D = q_KD.shape
     shares_K = torch.full((K,), 1 / K, dtype=q_KD.dtype)
     for _ in range(100):

@@ -1,26 +1,28 @@
-"""FedDure: two regulators weigh a client's pseudo-labels by what they do to its labels.
+"""FedDure: two regulators weigh a client's pseudo-labels by their effect on the loss of its labelled images.
 
 Bai, Li, Zhuang, Zhang, Yang, Hou, Zhang, Yi, Gao. Combating Data Imbalances in Federated Semi-supervised Learning with
-Dual Regulators. AAAI 2024, arXiv:2307.05358. Its equations were not at hand; released code: White1973/FedDure, 50ecb77
-(groups/client_ssl/base_ssl.py, configs/cifar10).
+Dual Regulators. AAAI 2024, arXiv:2307.05358. Its equations were not available; released code: White1973/FedDure,
+50ecb77 (groups/client_ssl/base_ssl.py, configs/cifar10).
 
-A client trains three things in turn on each batch, on the student's labels of the unlabelled images' weak view:
-1. The fine regulator f, a small network from predicted probabilities to a weight: cross-entropy of the labels after one
-   step of the copy c on the pseudo-labels so weighted (bi-level).
-2. The copy c, which begins each job as the student: that step. d is how much less its loss on the labels then is.
-3. The student: labels, and pseudo-labels of the strong view with weights f + d (the coarse regulator).
+The student labels the weak views of a batch's unlabelled images. A client then trains three networks on the batch, one
+after the other:
+1. The fine regulator f, a small network that maps predicted probabilities to a weight. Its loss is the cross-entropy on
+   labelled images after one step of the copy c on the weighted pseudo-labels (bi-level optimisation).
+2. The copy c, which begins each job with the student's weights, takes this step. d is the decrease of its loss on
+   labelled images.
+3. The student learns labels, and the pseudo-labels on the strong view with weights f + d (the coarse regulator).
 
-The released method never calls f (WNet stands in a class that no configuration names): it is Meta Pseudo Labels.
+The released method never calls f (WNet is in a class that no configuration uses); it is Meta Pseudo Labels.
 
-The local step is within that of `sage`, whose protocol ProxyFL runs it in, and whose switches it has. Departures:
-reports/sage/departures.md, entries 22 and 23. Besides:
-1. One optimizer, the experiment's, for all three. Released: Adam for each; the step of (1) has a rate of its own.
-2. Pseudo-labels are classes. Released: the predicted probabilities.
-3. The student has no steps on labels alone first. Released: as many as of both.
-4. f stays with the client. In the class that has it, it begins anew in each job.
-5. With regulator = released_code, the copy learns from the images of which the student is sure, as the student does.
-   Released: from all unlabelled images (base_ssl.py:768).
-6. A client without labels, or with nothing else, takes the step of FixMatch-LPL.
+ProxyFL runs FedDure in the protocol of `sage`. Therefore its local step builds on the one of `sage` and has the same
+implementation choices. Deviations: reports/sage/departures.md, entries 22 and 23. In addition:
+1. The experiment's optimizer trains all three networks. Released code: Adam for each; the step of (1) has its own rate.
+2. Pseudo-labels are classes. Released code: the predicted probabilities.
+3. The student takes no initial steps on labels only. Released code: the same number of steps as on both.
+4. The client keeps f. In the released class that contains it, f begins anew in each job.
+5. With regulator = released_code, the copy learns from the images that are selected for the student. Released code:
+   from all unlabelled images (base_ssl.py:768).
+6. A client without labels, or without unlabelled images, takes the step of FixMatch-LPL.
 """
 
 from dataclasses import dataclass
@@ -40,18 +42,20 @@ from benchmark.methods.shared import labelled_loss
 
 @dataclass(frozen=True, kw_only=True)
 class FedDure(TwoLabellers):
-    """The round of `sage`; the student alone is sent."""
+    """FedDure in the round of `sage`. Only the student is sent."""
 
-    threshold: Share = 0.6  # teacher_thre, of images that the released way keeps
-    # Of a job's first steps, in which lambda_u grows, evenly. 10 in the class that has f, where lambda_u is 1 and grows
-    # as an exponential; 20 in the released method, where it is 8.
+    threshold: Share = 0.6  # teacher_thre, the threshold of the images that the released method selects
+    # The number of steps at the beginning of a job in which lambda_u grows linearly. 10 in the released class that
+    # contains f, where lambda_u is 1 and grows exponentially; 20 in the released method, where it is 8.
     ramp_steps: Count = 10
-    hidden: Count = 100  # units of f
-    virtual_rate: Positive = 0.1  # of the step after which f is judged; the optimizer's rate
-    # "released_code": f is not called, and the weights are 1 where the student is sure, else 0 (but see departure 5).
+    hidden: Count = 100  # hidden units of f
+    virtual_rate: Positive = 0.1  # learning rate of the copy's step in the loss of f; equal to the optimizer's rate
+    # "released_code": f is not called, and the weights are 1 for images above the threshold and 0 for the others (see
+    # also deviation 5).
     regulator: Literal["paper", "released_code"] = "paper"
-    # What d is and weighs. "paper": before minus after, the pseudo-labels. "released_code": after minus before, the
-    # student's own classes of the strong view (Meta Pseudo Labels has before minus after).
+    # The use of the decrease d, the loss before minus after the step. "paper": d is added to the weights of the
+    # pseudo-labels. "released_code": -d, the loss after minus before, weighs the cross-entropy of the student's own
+    # classes on the strong view (Meta Pseudo Labels has before minus after).
     feedback: Literal["paper", "released_code"] = "paper"
 
     needs = frozenset({"drawn_apart", "every_client", "share"})
@@ -68,7 +72,10 @@ class FedDure(TwoLabellers):
 
 @dataclass(frozen=True, kw_only=True)
 class CopyUpdate(ClientUpdate):
-    """Steps 2 and 3. The student's logits of a batch, with their graph, are handed on from phase to phase."""
+    """Local work of steps 2 and 3.
+
+    The student's logits of a batch are passed from phase to phase with their computation graph.
+    """
 
     method: FedDure
     phases: ClassVar[tuple[str, ...]] = ("of_copy", "of_student")
@@ -113,14 +120,17 @@ class CopyUpdate(ClientUpdate):
         }
 
     def label(self, step: fl.Step) -> None:
-        """What the phases of a batch share. Its graph lasts, since the student is stepped in the last one alone."""
+        """Compute the logits and pseudo-labels of a batch, and store them for its phases.
+
+        The computation graph stays valid until the last phase, since the student is only updated there.
+        """
         logits = self.passed(step.student, step)
         labels_N, _, sure_N = pseudo_labels(logits["weak"], self.method.threshold)
         p_ND = torch.softmax(logits["weak"].detach(), dim=-1)
         step.notes.update(logits=logits, labels_N=labels_N, sure_N=sure_N, p_ND=p_ND)
 
     def weights(self, step: fl.Step) -> Tensor:
-        """weights_N of the pseudo-labels, without a gradient."""
+        """Return weights_N of the pseudo-labels, without a gradient: 1 for selected images, 0 for the others."""
         return step.notes["sure_N"].float()
 
     def _weighted(self, logits_ND: Tensor, weights_N: Tensor, step: fl.Step) -> Tensor:
@@ -129,13 +139,13 @@ class CopyUpdate(ClientUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class RegulatedUpdate(CopyUpdate):
-    """Steps 1 to 3."""
+    """Local work of steps 1 to 3."""
 
     num_classes: int
     phases = ("of_fine", "of_copy", "of_student")
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        """f begins as PyTorch's layers do, or as the client left it."""
+        """Start from the f that the client kept, or from the initial weights of PyTorch's linear layers."""
         local = super().begin(received, private, reader)
         device, hidden, D = next(iter(received["student"].values())).device, self.method.hidden, self.num_classes
         shapes = {"hidden_weight": (hidden, D), "hidden_bias": (hidden,), "last_weight": (1, hidden), "last_bias": (1,)}
@@ -147,7 +157,7 @@ class RegulatedUpdate(CopyUpdate):
         return local
 
     def of_fine(self, step: fl.Step) -> fl.Loss:
-        """The labels' loss after a step of the copy, whose own weights take no gradient here."""
+        """Compute the loss on labelled images after a step of the copy, with a gradient only for f."""
         self.label(step)
         copy = step.trainable["copy"]
         buffers = {name: value.clone() for name, value in copy.named_buffers()}
@@ -155,7 +165,7 @@ class RegulatedUpdate(CopyUpdate):
         weights_N = self._fine(step)
 
         def weighted(weights: fl.Weights) -> Tensor:
-            own_buffers = {name: value.clone() for name, value in buffers.items()}  # a batch norm steps them in place
+            own_buffers = {name: value.clone() for name, value in buffers.items()}  # a batch norm changes them in place
             logits_ND = functional_call(copy, own_buffers | weights, (step.batch["unlabelled"].views["weak"],))
             return self._weighted(logits_ND, weights_N, step)
 
@@ -170,7 +180,7 @@ class RegulatedUpdate(CopyUpdate):
             return self._fine(step)
 
     def _fine(self, step: fl.Step) -> Tensor:
-        """f of the student's probabilities of the weak view."""
+        """Compute weights_N, the output of f for the student's probabilities on the weak view."""
         f = cast(nn.ParameterDict, step.trainable["fine"])
         hidden_NH = torch.relu(F.linear(step.notes["p_ND"], f["hidden_weight"], f["hidden_bias"]))
         return torch.sigmoid(F.linear(hidden_NH, f["last_weight"], f["last_bias"]))[:, 0]

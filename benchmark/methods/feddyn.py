@@ -1,19 +1,21 @@
-"""FedDyn: a dynamic regularizer moves each client's minimum to the common one.
+"""FedDyn: a dynamic regulariser moves each client's minimum to the global minimum.
 
-It is supervised. Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic
+The method is supervised. Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic
 Regularization. ICLR 2021, Algorithm 1. Released code: alpemreacar/FedDyn, utils_methods.py: train_FedDyn.
 
-A client minimises L_k(theta) - <g_k, theta> + alpha/2 ||theta - theta^{t-1}||^2 and then sets its g_k <- g_k - alpha
-(theta_k - theta^{t-1}), which stays with it. The server keeps h <- h - alpha/m sum_k (theta_k - theta^{t-1}), over the
-round's clients and with m all clients, and sends theta^t = mean_k theta_k - h / alpha.
+A client minimises L_k(theta) - <g_k, theta> + alpha/2 ||theta - theta^{t-1}||^2, sets
+g_k <- g_k - alpha (theta_k - theta^{t-1}), and keeps g_k. The server sets h <- h - alpha/m sum_k (theta_k -
+theta^{t-1}), where the sum is over the clients of the round and m is the number of all clients, and sends theta^t =
+mean_k theta_k - h / alpha.
 
-Departures (of its runs: reports/semifl/departures.md, entry 16):
-1. The minimum is approached by E passes or T steps of SGD, as in section 4 and the released code.
-2. alpha = 0 has no regularizer, and g_k and h stay 0: FedAvg. Near 0 the server's h / alpha does not vanish: it is the
-   mean over all clients of how far each has gone so far, whatever alpha.
+Deviations (for its runs see reports/semifl/departures.md, entry 16):
+1. The minimum is approximated by E passes or T steps of SGD, as in section 4 and the released code.
+2. With alpha = 0 there is no regulariser, and g_k and h stay 0: this is FedAvg. As alpha approaches 0, the server's
+   h / alpha does not vanish: for every alpha, -h / alpha is the mean over all clients of their summed changes.
 3. The mean of the round's clients is evaluated, as in the released code; theta^t is only sent.
-4. The released code divides alpha by a client's share of the images (its weight); equal for equal sizes, and left out.
-5. Running statistics of batch norms are averaged and take part in neither g_k nor h.
+4. The released code divides alpha by a client's share of the images (its weight). This division is left out; it has no
+   effect if all clients have the same size.
+5. Running statistics of batch norms are averaged. They are part of neither g_k nor h.
 """
 
 from dataclasses import dataclass
@@ -29,12 +31,12 @@ from benchmark.methods.static_norm import with_static_statistics
 
 @dataclass(frozen=True, kw_only=True)
 class FedDyn(fl.Method):
-    """Algorithm 1."""
+    """FedDyn (Algorithm 1)."""
 
-    alpha: NotNegative = 0.01  # alpha  of the released CIFAR-10 example
+    alpha: NotNegative = 0.01  # alpha  from the released CIFAR-10 example
     batch_size: Count = 50  # B
 
-    needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
+    needs = frozenset({"everywhere", "every_client", "share"})  # settings in which every client has labels
     asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -58,7 +60,7 @@ class FedDyn(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientUpdate(fl.LocalUpdate):
-    """The client's lines of Algorithm 1; it keeps g_k."""
+    """Local work of a client (its lines of Algorithm 1). The client keeps g_k."""
 
     method: FedDyn
 
@@ -88,7 +90,7 @@ class ClientUpdate(fl.LocalUpdate):
 
 
 def moved(old: fl.Weights | None, start: fl.Weights, end: fl.Weights, rate: float) -> fl.Weights:
-    """old - rate (end - start) for every trained parameter, in float64. An `old` of None is 0."""
+    """Compute old - rate (end - start) for every trained parameter, in float64. If `old` is None, it counts as 0."""
     return {
         name: (0.0 if old is None else old[name].double()) - rate * (end[name].double() - value.double())
         for name, value in start.items()

@@ -1,25 +1,28 @@
-"""FedIRM: clients without labels match the relations of classes at labelled ones.
+"""FedIRM: clients without labels match the class relations of labelled clients.
 
 Liu, Yang, Dou, Heng. Federated Semi-supervised Medical Image Classification via Inter-client Relation Matching. MICCAI
 2021 (arXiv:2106.08600). Released code: liuquande/FedIRM. RSCFed compares with it (Tables 1 and 3, Figure 2). Numbers
-below are the released ones unless they say otherwise. The paper's text was not available: no equation is named.
+below are from the released code, except if they name a different source. The paper's text was not available, so that no
+equation is cited.
 
-A labelled client trains on its labels. Then it takes the mean of its model's logits over the images of each class, and
-softens each with a softmax at tau: row c of its relation matrix says which classes the model finds similar to class c.
-The server averages these matrices. A client without labels has a mean teacher (`fed_consist`, without sharpening),
-computes the same matrix of each batch from confident pseudo-labels, and draws it to the server's by the mean of both
-Kullback-Leibler divergences. Confidence: the entropy of the mean of several passes with dropout.
+A labelled client trains on its labels. Then it computes the mean logits of its model over the images of each class, and
+softens each of them with a softmax at temperature tau: row c of this relation matrix shows which classes the model
+finds similar to class c. The server averages these matrices. A client without labels has a mean teacher (`fed_consist`,
+without sharpening). It also computes the matrix of each batch from confident pseudo-labels, and minimises the mean of
+the two Kullback-Leibler divergences between this matrix and the server's. The confidence of a pseudo-label is the
+entropy of the mean of several forward passes with dropout.
 
-Departures: reports/rscfed/departures.md, entries 16 and 17. Besides:
-1. Labelled clients of a cohort train before the others, which so get the same round's matrix; in a cohort without any
-   the last matrix is used, and before the first one relations are not matched.
-2. A labelled client's matrix is of its trained model in evaluation mode, on all its images as they are.
-3. A class without an image at a client or in a batch has no row: the mean is over the clients that have one, and a row
-   that is missing on either side adds nothing. The loss is divided by the number of classes all the same.
-4. A network without dropout has no further passes: all would be the one that trains.
-5. Records from before 2026-11-25 have other values of the five fields below that are declared with `before`.
+Deviations: reports/rscfed/departures.md, entries 16 and 17. In addition:
+1. The labelled clients of a cohort train before the others, which therefore receive the matrix of the same round. In a
+   cohort without labelled clients the last matrix is used; before the first one, relations are not matched.
+2. A labelled client's matrix is computed by its trained model in evaluation mode, on all its images without
+   augmentation.
+3. A class without an image at a client or in a batch has no row: the mean is over the clients that have this row, and a
+   row that is missing on either side adds nothing to the loss. The loss is still divided by the number of classes.
+4. A network without dropout has no additional passes, since they would all equal the pass that trains.
+5. Run records from before 2026-11-25 have different values of the five fields below that are declared with `before`.
 
-Legend: row c of relation_DD is a distribution, or zeros where the class has no image.
+Legend: row c of relation_DD is a distribution, or zeros if the class has no image.
 """
 
 import math
@@ -40,43 +43,45 @@ from benchmark.methods.shared import RunningMean
 
 @dataclass(frozen=True, kw_only=True)
 class FedIRM(FedConsist):
-    """One round: C clients train, labelled ones first, and are averaged."""
+    """FedIRM: in each round C clients train, labelled clients first, and are averaged."""
 
-    alpha: ShareAbove0 = 0.01  # the student's share of the teacher; released: EMA .99
+    alpha: ShareAbove0 = 0.01  # the student's share in the update of the teacher; released code: EMA .99
     temperature: Positive = 1.0  # the teacher's prediction is not sharpened
     unlabelled_weight: NotNegative = 15.0  # lambda of both losses, after the ramp (local_unsupervised.py:83-112)
-    # null, FedAvg by size ("origi."); RSCFed's "weight adju." is .5, labelled clients together.
+    # null: FedAvg by size ("origi."); .5 for all labelled clients together is RSCFed's "weight adju.".
     labelled_share: ShareBetween | None = None
     ramp_rounds: Whole = 30  # lambda grows as exp(-5 (1 - t / 30)^2) over t = 0, 1, ...; 0: no ramp
     relation_temperature: Positive = 2.0  # tau
-    passes: Count = 10  # T  with dropout
-    # h, in nats: images whose entropy is below it give their batch's relations. With the paper's 5 and 7 classes it
-    # takes all (ln 5 = 1.6, ln 7 = 1.9); with ten (2.3) it leaves some out.
+    passes: Count = 10  # T  passes with dropout
+    # h, in nats: images with an entropy below it contribute to the relations of their batch. With the paper's 5 and 7
+    # classes these are all images (ln 5 = 1.6, ln 7 = 1.9); with ten classes (2.3) some are left out.
     uncertainty: NotNegative = 2.0
-    least_confidence: Share = 0.3  # least probability of such an image's label; 0: the entropy alone decides
-    # Who says how sure. student: the mean of the logits of passes + 1 passes as in training, on the view that it trains
-    # on; label and confidence are those of the pass that trains (local_unsupervised.py:83-103). teacher: the mean of
-    # the probabilities of its passes on its own view, label and confidence, too.
+    least_confidence: Share = 0.3  # smallest probability of such an image's label; 0: only the entropy decides
+    # The model that measures the uncertainty. student: the mean of the logits of passes + 1 passes in training mode, on
+    # the view that it trains on; label and confidence are from the pass that trains (local_unsupervised.py:83-103).
+    # teacher: the mean of the probabilities of its passes on its own view, which also gives label and confidence.
     asked: Literal["student", "teacher"] = added("student", before="teacher")
-    # The first round of the ramp: the run's first one (train_main.py:150), or the first with clients without labels.
+    # The first round of the ramp. start: the first round of the run (train_main.py:150); joining: the first round in
+    # which clients without labels train.
     ramp_from: Literal["start", "joining"] = added("start", before="joining")
-    smoothing: ShareBelow1 = added(0.1, before=0.0)  # of labels, spread over all classes (utils/losses.py:43)
-    # Views of a labelled image; the losses of two are added (local_supervised.py:56-60).
+    smoothing: ShareBelow1 = added(0.1, before=0.0)  # label smoothing, spread over all classes (utils/losses.py:43)
+    # The number of views of a labelled image; the losses of two views are added (local_supervised.py:56-60).
     labelled_views: Literal[1, 2] = added(2, before=1)
-    relation_weight: NotNegative = added(1.0, before=2.0)  # of L_IRM, where L_c has 1 (local_unsupervised.py:112)
+    relation_weight: NotNegative = added(1.0, before=2.0)  # of L_IRM; L_c has weight 1 (local_unsupervised.py:112)
 
-    needs = frozenset({"some_clients", "one_more_client"})  # it needs clients with all their labels
+    needs = frozenset({"some_clients", "one_more_client"})  # settings with clients that know all their labels
 
     def check(self, setup: fl.Setup) -> None:
         super().check(setup)
         if not setup.model.dropout and self.passes != type(self).passes:
             raise ConfigError(
-                f"passes: {self.passes} does nothing with a network without dropout; choose passes {type(self).passes}"
+                f"method.passes is {self.passes}, which has no effect with a network without dropout; type "
+                f"--method.passes={type(self).passes}"
             )
 
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         cohort = [client for client in world.cohort() if world.sizes[client]]
-        cohort.sort(key=lambda client: not world.labelled[client])  # those with labels first
+        cohort.sort(key=lambda client: not world.labelled[client])  # labelled clients first
         weights, share = self.weights(cohort, world)
         weight = dict(zip(cohort, weights, strict=True))
         average, relations = RunningMean(), []
@@ -99,7 +104,7 @@ class FedIRM(FedConsist):
         return fl.State(server=server), share_of_labelled(world, share)
 
     def ramp(self, world: fl.World) -> float:
-        """The share of lambda in this round."""
+        """Compute the factor of lambda in this round."""
         first = 1 if self.ramp_from == "start" else self.warm_start_rounds + 1
         t = min(world.round - first, self.ramp_rounds)
         return math.exp(-5.0 * (1.0 - t / self.ramp_rounds) ** 2) if self.ramp_rounds else 1.0
@@ -109,7 +114,7 @@ class FedIRM(FedConsist):
         return ("weak", "weak2")[: self.labelled_views]
 
     def loss_on_labels(self, student: nn.Module, batch: fl.Batch) -> Tensor:
-        """The smoothed cross-entropy, summed over the views; a scalar."""
+        """Compute the cross-entropy with smoothed labels, summed over the views; a scalar."""
         losses = [supervised_loss(student(batch.views[v]), batch.known_N, self.smoothing) for v in self.label_views]
         return torch.stack(losses).sum()
 
@@ -119,7 +124,10 @@ class FedIRM(FedConsist):
 
 
 def relation_matrix(logits_ND: Tensor, labels_N: Tensor, kept_N: Tensor, temperature: float) -> Tensor:
-    """relation_DD: row c is softmax(v_c / tau). v_c is the mean of the logits of the kept images with label c."""
+    """Compute relation_DD, in which row c is softmax(v_c / tau) with the mean logits v_c of label c.
+
+    Only the images of `kept_N` count. A row is zero if there is no such image.
+    """
     one_hot_ND = one_hot(labels_N, logits_ND.shape[1]).to(logits_ND.dtype)
     logits_ND, one_hot_ND = kept_rows(logits_ND, kept_N), kept_rows(one_hot_ND, kept_N)
     counts_D1 = one_hot_ND.sum(dim=0)[:, None]
@@ -128,16 +136,16 @@ def relation_matrix(logits_ND: Tensor, labels_N: Tensor, kept_N: Tensor, tempera
 
 
 def mean_relation(relations: Iterable[Tensor]) -> Tensor:
-    """Row by row the mean over the matrices that have the row."""
+    """Compute each row's mean over the matrices that have this row."""
     stacked_MDD = torch.stack(list(relations))
     there_MD1 = (stacked_MDD.sum(dim=-1, keepdim=True) > 0).to(stacked_MDD.dtype)
     return stacked_MDD.sum(dim=0) / there_MD1.sum(dim=0).clamp(min=1.0)
 
 
 def relation_loss(mine_DD: Tensor, theirs_DD: Tensor) -> Tensor:
-    """The mean of both KL divergences between rows that both have, summed over D classes, over D.
+    """Compute the mean of the two KL divergences between the rows that both matrices have, a scalar.
 
-    Released: kd_loss of confuse_matrix.py:28-34.
+    It is summed over these rows and divided by D. Released code: kd_loss of confuse_matrix.py:28-34.
     """
     both_D = (mine_DD.sum(dim=-1) > 0) & (theirs_DD.sum(dim=-1) > 0)
     mine, theirs = kept_rows(mine_DD, both_D), kept_rows(theirs_DD, both_D)
@@ -148,7 +156,10 @@ def relation_loss(mine_DD: Tensor, theirs_DD: Tensor) -> Tensor:
 
 @torch.no_grad()
 def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tensor | None:
-    """logits_PND of several passes with dropout. All other modules stay in their mode. None without dropout."""
+    """Compute logits_PND of several passes with dropout, in which all other modules stay in their mode.
+
+    Return None if the network has no dropout.
+    """
     modes = {m: m.training for m in network.modules() if isinstance(m, DROPOUTS) and m.p > 0.0}
     if not modes:
         return None
@@ -163,8 +174,7 @@ def several_passes(network: nn.Module, images_NCHW: Tensor, passes: int) -> Tens
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledAndKept(LabelledUpdate):
-    """`LabelledUpdate`, after which the client keeps the trained model. The job that computes its relations needs
-    it."""
+    """`LabelledUpdate` after which the client keeps the trained model for the job that computes its relations."""
 
     def _keeps(self, local: fl.Local) -> fl.Tree:
         return {**super()._keeps(local), "trained": local.trainable["student"]}
@@ -172,7 +182,10 @@ class LabelledAndKept(LabelledUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class RelationUpdate(fl.LocalUpdate):
-    """Trains nothing: the relations of the model that the client has just trained. The client then deletes it."""
+    """Local work that trains nothing and sends the relations of the model that the client has just trained.
+
+    The client then deletes this model.
+    """
 
     method: FedIRM
 
@@ -192,10 +205,11 @@ class RelationUpdate(fl.LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class RelationMatching(MeanTeacherUpdate):
-    """LocalTraining of a client without labels. The mean teacher's squared error, and the relations of each batch."""
+    """LocalTraining of a client without labels, on the mean teacher's squared error and the relations of each batch."""
 
     method: FedIRM
-    ramp: float = field(default=1.0, repr=False)  # of this round, which does not make another kind of job in a plan
+    # The factor of lambda in this round. It is left out of the repr, so that a plan counts all rounds' jobs together.
+    ramp: float = field(default=1.0, repr=False)
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         local = super().start(received, private, reader)
@@ -203,7 +217,7 @@ class RelationMatching(MeanTeacherUpdate):
         return local
 
     def unlabelled_loss(self, step: fl.Step) -> fl.Loss:
-        """lambda ramp (L_c + L_IRM)."""
+        """Compute lambda ramp (L_c + L_IRM), where L_IRM includes `relation_weight`."""
         method, student, teacher = self.method, step.student, step.frozen["teacher"]
         views = step.batch["unlabelled"].views
         teacher_ND, logits_ND = torch.softmax(teacher(views["weak"]), dim=-1), student(views["weak2"])

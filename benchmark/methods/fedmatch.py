@@ -1,31 +1,35 @@
-"""FedMatch: labels and unlabelled images train separate weights.
+"""FedMatch: labelled and unlabelled images train separate weights, and clients learn from similar clients' models.
 
-And clients learn from the models most similar to their own. Jeong, Yoon, Yang, Hwang. Federated Semi-Supervised
-Learning with Inter-Client Consistency & Disjoint Learning. ICLR 2021, arXiv:2006.12097, section 3. Released code:
-wyjeong/FedMatch, 4947aa2.
+Jeong, Yoon, Yang, Hwang. Federated Semi-Supervised Learning with Inter-Client Consistency & Disjoint Learning. ICLR
+2021, arXiv:2006.12097, section 3. Released code: wyjeong/FedMatch, 4947aa2.
 
-The network is theta = sigma + psi. On each batch two losses are taken in turn, each with an optimizer step of its own:
+The network is theta = sigma + psi. On each batch two losses are minimised one after the other, each with a separate
+optimizer step:
 
-    on labels   lambda_s CE(theta(x), y)                                                     steps sigma
-    without     lambda_i / H sum_h KL(p_h(u) || p(u)) + lambda_a CE(theta(strong u), vote)   steps psi
+    labelled    lambda_s CE(theta(x), y)                                                     updates sigma
+    unlabelled  lambda_i / H sum_h KL(p_h(u) || p(u)) + lambda_a CE(theta(strong u), vote)   updates psi
                 + lambda_l2 ||sigma - psi||^2 + lambda_l1 ||psi||_1
 
-with theta_h the received sigma plus a helper's psi. The first two terms are means over the images of which the client's
-own model is at least tau sure. The vote is the class that most of its model and its helpers name.
+Here theta_h is the received sigma plus the psi of helper h. The first two terms of the second loss are means over the
+images for which the client's own model has a confidence of at least tau. The vote is the class that the client's model
+and its helpers predict most often.
 
-Labels at the clients: each takes both losses on every batch, and sigma and psi are averaged. Labels at the server: it
-trains sigma on them first, alone; clients train psi. Averages are uniform. Every `helper_interval` rounds each client
-that took part before is sent the psi of its H helpers: the clients whose last model was nearest to its own last model
-by the output for one fixed image of noise (a KD-tree in the released code; here all distances, with the same result).
+With labels at the clients, each client minimises both losses on every batch, and sigma and psi are averaged. With
+labels at the server, the server first trains sigma on them; the clients only train psi. Averages are uniform. Every
+`helper_interval` rounds, each client that has taken part before receives the psi of its H helpers. These are the
+clients whose last models are nearest to its own last model, by the output for one fixed image of noise (found by a
+KD-tree in the released code, and in this suite from all distances, with the same result).
 
-Departures: reports/ssfl/departures.md, entry 22. Besides:
-1. psi is sent with entries of at most `psi_threshold` as zero; as released they decide what has changed, and unrounded
-   values are sent. The global psi is evaluated so, as released (layers.py).
-2. With `federation.epochs` a client passes over its longer stream so often; with T it takes T batches. Released: 5
-   steps with 5 labels a class, 6 without labels.
-3. Views of labels and of pseudo-labels are plain, the other is the experiment's strong view (released: RandAugment).
-4. Batch norm is refused. The paper's ResNet-9 has no norm (`model.norm = none`), nor a bias.
-5. Labelled images at the server are not used where clients have labels.
+Deviations: reports/ssfl/departures.md, entry 22. In addition:
+1. psi is sent with entries of at most `psi_threshold` set to zero. In the released code these zeros only decide which
+   entries changed, and the original values are sent. The global psi is evaluated with these zeros, as in the released
+   code (layers.py).
+2. With `federation.epochs` a client makes this number of passes over its longer stream; with T it uses T batches.
+   Released code: 5 steps with 5 labels per class, 6 without labels.
+3. Images with labels and images that are pseudo-labelled have plain views; the other view is the experiment's strong
+   view (released code: RandAugment).
+4. Batch norms are refused. The paper's ResNet-9 has no norm (`model.norm = none`) and no bias.
+5. If clients have labels, labelled images at the server are not used.
 
 Legend: n entries of a tensor that are sent.
 """
@@ -52,7 +56,7 @@ Sets = dict[str, fl.Weights]  # "sigma" and "psi"
 
 @dataclass(frozen=True, kw_only=True)
 class Lambdas(Checked):
-    """The weights of the losses, by the names of the released config.py:18-85."""
+    """The weights of the losses, with the names of the released config.py:18-85."""
 
     s: NotNegative = 10.0  # lambda_s   on labels
     i: NotNegative = 0.01  # lambda_i   inter-client consistency
@@ -63,17 +67,20 @@ class Lambdas(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FedMatch(fl.Method):
-    """Defaults are the released config.py's for labels at the server. Comments have those for labels at the clients."""
+    """FedMatch, with the defaults of the released config.py for labels at the server.
+
+    The comments give the values for labels at the clients.
+    """
 
     lambdas: Lambdas = Lambdas()
     threshold: Share = 0.75  # tau
-    helpers: Whole = 2  # H        0: no inter-client consistency, and the vote is the client's own
-    helper_interval: Count = 10  # rounds
-    psi_factor: NotNegative = 0.2  # psi starts as this times sigma
+    helpers: Whole = 2  # H        0: no inter-client consistency, and the vote is the client's own prediction
+    helper_interval: Count = 10  # rounds between two rounds with helpers
+    psi_factor: NotNegative = 0.2  # the initial psi is this factor times sigma
     psi_threshold: NotNegative = 1e-5  # l1_thres     5e-6 with labels at the clients
     delta_threshold: NotNegative = 1e-5  # delta_thres  5e-5 with labels at the clients
     down: Literal["paper", "released_code"] = "paper"
-    batch_size: Count = 100  # 102 with labels at the clients: as many batches as of labels
+    batch_size: Count = 100  # 102 with labels at the clients, which gives as many unlabelled as labelled batches
     labelled_batch_size: Count = 10  # at a client
     server_batch_size: Count = 100
     warm_start_rounds: Whole = 0
@@ -83,8 +90,9 @@ class FedMatch(fl.Method):
     def check(self, setup: fl.Setup) -> None:
         if buffers := setup.buffers():
             raise ConfigError(
-                f"model.norm: {setup.model.norm!r} with network {setup.model.network} has {buffers[0]}, which is not "
-                "trained and belongs to neither sigma nor psi; choose 'none' (the paper's) or 'gn', or another network"
+                f"model.norm is {setup.model.norm!r}, with which network {setup.model.network} has {buffers[0]}, which "
+                "is not trained and belongs to neither sigma nor psi; choose 'none' (the paper's), 'gn' or a different "
+                "network"
             )
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -96,7 +104,10 @@ class FedMatch(fl.Method):
         return {"theta": summed(state.server["sigma"], hard_threshold(state.server["psi"], self.psi_threshold))}
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
-        """One round. "known" has each client's last weights, "outputs" their output for the image of noise."""
+        """Run one round.
+
+        In the state, "known" contains each client's last weights, and "outputs" their output for the image of noise.
+        """
         at_clients = bool(clients_with_labels(world))
         warm = world.round <= self.warm_start_rounds
         current: Sets = {"sigma": state.server["sigma"], "psi": state.server["psi"]}
@@ -120,7 +131,7 @@ class FedMatch(fl.Method):
     def _clients(
         self, state: fl.State, current: Sets, world: fl.World, update: "ClientUpdate"
     ) -> tuple[dict[int, Sets], int]:
-        """The weights with which each client of the cohort ended, and how many had helpers."""
+        """Train the cohort, and return each client's final weights and the number of clients with helpers."""
         streams = {
             "sigma": ("labelled", fl.Stream.whole("labelled", self.labelled_batch_size, "plain")),
             "psi": ("unlabelled", fl.Stream.whole("unlabelled", self.batch_size, "plain", "strong")),
@@ -142,24 +153,29 @@ class FedMatch(fl.Method):
         return ends, helped
 
     def _down(self, known: Sets | None, current: Sets) -> tuple[fl.Tree, Sets]:
-        """What a client is sent, and the weights that it then has. Changes to what it kept, or all where it kept
-        nothing."""
+        """Compute the tree that a client is sent, and the weights that it then has.
+
+        The tree contains changes to the weights that the client kept, or all weights if it kept none.
+        """
         if known is None or self.down == "released_code":
-            return {**current}, {**current}  # `begins` is read after the round, which moves `current`
+            return {**current}, {**current}  # copies: `begins` is read after the round, in which `current` changes
         changed = {
             name: changed_entries(known[name], weights, self.delta_threshold) for name, weights in current.items()
         }
         return changed, {name: with_changed_entries(known[name], tree) for name, tree in changed.items()}
 
     def _helpers(self, state: fl.State, world: fl.World, client: int) -> list[fl.Weights]:
-        """The psi of the clients nearest to this one, in the rounds with helpers. None for a new client."""
+        """Return the psi of the clients nearest to this one.
+
+        The list is empty in rounds without helpers and for a client that has not taken part before.
+        """
         outputs = state.server["outputs"]
         if world.round % self.helper_interval or str(client) not in outputs:
             return []
         return [state.server["known"][name]["psi"] for name in nearest(str(client), outputs, self.helpers)]
 
     def _outputs(self, ends: Mapping[int, Sets], world: fl.World) -> dict[str, Tensor]:
-        """Each new model's output for the image of noise, computed at the server."""
+        """Compute each new model's output for the image of noise at the server, by client number."""
         if not self.helpers:
             return {}
         jobs = [
@@ -170,7 +186,10 @@ class FedMatch(fl.Method):
 
 
 def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[str]:
-    """The `count` other clients whose output_D is nearest to this client's. Nearest first; ties by number."""
+    """List the `count` other clients whose output_D is nearest to this client's, the nearest first.
+
+    Of equally near clients the lower number comes first.
+    """
     others = sorted((name for name in outputs if name != client), key=int)
     if not others:
         return []
@@ -181,7 +200,10 @@ def nearest(client: str, outputs: Mapping[str, Tensor], count: int) -> Sequence[
 
 @dataclass(frozen=True, kw_only=True)
 class ClientUpdate(fl.LocalUpdate):
-    """Both losses in turn, at a client with labels. The other holders take one of them (below)."""
+    """Local work of a client with labels, which minimises both losses on each batch.
+
+    The subclasses below, for other participants, minimise one of them.
+    """
 
     phases: ClassVar[tuple[str, ...]] = ("on_labels", "without_labels")
     trains: ClassVar[tuple[str, ...]] = ("sigma", "psi")
@@ -191,8 +213,10 @@ class ClientUpdate(fl.LocalUpdate):
     method: FedMatch
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """sigma and psi, from the changes to what the client kept. All of them where it kept nothing; helpers come
-        as changes to that psi."""
+        """Build sigma and psi from the received changes to the weights that the client kept.
+
+        If it kept none, it received all weights. Helpers are received as changes to this psi.
+        """
         kept = private or {}
         sets: Sets = {
             name: with_changed_entries(kept[name], received[name]) if name in kept else dict(received[name])
@@ -204,14 +228,14 @@ class ClientUpdate(fl.LocalUpdate):
         return fl.Local(trainable={name: sets[name] for name in self.trains}, frozen=frozen, notes={"start": sets})
 
     def on_labels(self, step: fl.Step) -> fl.Loss:
-        """sigma's loss; what is reported is the cross-entropy without its factor."""
+        """Compute the loss of sigma. The reported cross-entropy has no factor."""
         sigma, psi = step.trainable["sigma"], {**step.trainable, **step.frozen}["psi"]
         labelled = step.batch["labelled"]
         loss = supervised_loss(logits_of(sigma, psi, labelled.views["plain"]), labelled.known_N)
         return self.method.lambdas.s * loss, {self.reports: loss}
 
     def without_labels(self, step: fl.Step) -> fl.Loss:
-        """psi's loss."""
+        """Compute the loss of psi."""
         views, lambdas = step.batch["unlabelled"].views, self.method.lambdas
         psi, sigma = step.trainable["psi"], {**step.trainable, **step.frozen}["sigma"]
         helpers = [network for name, network in step.frozen.items() if name.startswith("helper")]
@@ -224,15 +248,17 @@ class ClientUpdate(fl.LocalUpdate):
         inter_client = consistency_of_clients(own_ND, helpers_ND, kept_N)
         strong_ND = logits_of(psi, sigma, views["strong"])
         agreement = consistency_loss(strong_ND, labels_N, kept_N) * len(kept_N) / kept_N.sum().clamp(min=1)
-        l2 = proximal_term(psi, sigma, lambdas.l2, half=False)  # with a gradient for psi alone
+        l2 = proximal_term(psi, sigma, lambdas.l2, half=False)  # with a gradient only for psi
         l1 = sum_over_weights(lambda w: w.abs().sum(), psi)
         loss = lambdas.i * inter_client + lambdas.a * agreement + l2 + lambdas.l1 * l1
         aux = {"client/agreement_loss": agreement, "client/inter_client_loss": inter_client}
         return loss, {**aux, "labels_N": labels_N, "kept_N": kept_N}
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        """Changes to the client's first weights are sent. It keeps the weights that the server computes from them,
-        so that both know the same."""
+        """Return the changes to the weights that the client began with.
+
+        The client keeps the weights that the server computes from these changes, so that both have the same weights.
+        """
         start, ends = local.notes["start"], dict(local.trainable)
         if "psi" in self.trains:
             ends["psi"] = hard_threshold(ends["psi"], self.method.psi_threshold)
@@ -243,7 +269,7 @@ class ClientUpdate(fl.LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class PsiUpdate(ClientUpdate):
-    """A client without labels: sigma stays as it was received."""
+    """Local work of a client without labels, which trains psi and leaves sigma as it was received."""
 
     phases = ("without_labels",)
     trains = ("psi",)
@@ -251,7 +277,7 @@ class PsiUpdate(ClientUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class SigmaUpdate(ClientUpdate):
-    """A client's labels alone: a round of warm start."""
+    """Local work on a client's labels in a round of the warm start, which only trains sigma."""
 
     phases = ("on_labels",)
     trains = ("sigma",)
@@ -259,7 +285,7 @@ class SigmaUpdate(ClientUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSigmaUpdate(SigmaUpdate):
-    """The server with labels. It keeps nothing apart from the method's state, and its sigma crosses no network."""
+    """Local work on the labels of the server. The server keeps no separate state, and its sigma is not transmitted."""
 
     reports = "server/loss"
 
@@ -269,19 +295,19 @@ class ServerSigmaUpdate(SigmaUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedUpdate(ReadOnlyUpdate):
-    """A model's output for one image of noise (server.py: `client_similarity`)."""
+    """Local work that computes a model's output for one image of noise (server.py: `client_similarity`)."""
 
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         return {"output": torch.softmax(reader.on_noise(received["theta"]), dim=-1)}
 
 
 def summed(sigma: fl.Weights, psi: fl.Weights) -> fl.Weights:
-    """theta = sigma + psi."""
+    """Compute theta = sigma + psi."""
     return {name: value + psi[name] for name, value in sigma.items()}
 
 
 def logits_of(trained: nn.Module, other: nn.Module, images_NCHW: Tensor) -> Tensor:
-    """Compute logits_ND of the sum of two weight sets. Only the first has a gradient."""
+    """Compute logits_ND of the sum of two weight sets. Only the first one has a gradient."""
     fixed = [value.detach() for value in tensors_of(other).parameters]
     theta = torch._foreach_add(tensors_of(trained).parameters, fixed)
     names = [name for name, _ in trained.named_parameters()]
@@ -289,8 +315,10 @@ def logits_of(trained: nn.Module, other: nn.Module, images_NCHW: Tensor) -> Tens
 
 
 def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N: Tensor) -> Tensor:
-    """1/H sum_h KL(p_h || p), mean over the kept images; a scalar. client.py: `loss_fn_u`. 0 without helpers or kept
-    images."""
+    """Compute 1/H sum_h KL(p_h || p), averaged over the selected images; a scalar (client.py: `loss_fn_u`).
+
+    The result is 0 without helpers or selected images.
+    """
     if not helpers_ND:
         return own_ND.new_zeros(())
     own_log_ND = F.log_softmax(own_ND, dim=-1)
@@ -302,13 +330,13 @@ def consistency_of_clients(own_ND: Tensor, helpers_ND: Sequence[Tensor], kept_N:
 
 
 def vote(logits: Sequence[Tensor]) -> Tensor:
-    """labels_N: the class that most of these logits_ND name. Of equally many votes the lowest class."""
-    # Not F.one_hot, which reads its labels on the CPU: a GPU would be waited for in every step.
+    """Compute labels_N, the class that most of these logits_ND predict; with equal votes the lowest class."""
+    # F.one_hot reads its labels on the CPU, so that every step would wait for a GPU.
     classes_D = torch.arange(logits[0].shape[-1], device=logits[0].device)
     votes_ND = torch.stack([own_ND.argmax(dim=-1, keepdim=True) == classes_D for own_ND in logits]).sum(dim=0)
     return votes_ND.argmax(dim=-1)
 
 
 def hard_threshold(weights: fl.Weights, threshold: float) -> fl.Weights:
-    """Entries of at most `threshold` in size as zero (released modules/layers.py: `l1_thres`)."""
+    """Set entries with an absolute value of at most `threshold` to zero (released modules/layers.py: `l1_thres`)."""
     return {name: value * (value.abs() > threshold) for name, value in weights.items()}

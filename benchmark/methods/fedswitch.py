@@ -1,17 +1,17 @@
-"""FedSwitch: each round the server chooses teacher or student as the labeller.
+"""FedSwitch: in each round the server chooses the teacher or the student as the labeller.
 
 Zhao, Ghosh, Bharadwaj, Ma. When does the student surpass the teacher? Federated Semi-supervised Learning with
 Teacher-Student EMA. arXiv:2301.10114. Section 4, Eqs. 1-5, Algorithms 1 and 2. No released code.
 
-Clients measure how far the predictions of teacher and student on their batches are from uniform (Eq. 2). The teacher is
-sent in the next round where its mean divergence is nearer to the prior beta than the student's (Eq. 3); it then labels,
-and follows the local student by an EMA that is not sent back.
+Clients measure the divergence of the teacher's and the student's predictions on their batches from the uniform
+distribution (Eq. 2). If the teacher's mean divergence is nearer to the prior beta than the student's (Eq. 3), the
+teacher is sent in the next round. It then labels images, and follows the local student by an EMA that is not sent back.
 
-Departures: reports/fedswitch/departures.md, entries 1 to 5, and those of `fedprox_fixmatch`. Besides:
-1. A client without unlabelled images has no divergences; the means are over those that sent some. If no client did, the
-   server keeps its last ones.
-2. The teacher is in evaluation mode; T_0 = S_0, and T = S until a warm start is over.
-3. D^S is of the student's training pass on the strong view.
+Deviations: reports/fedswitch/departures.md, entries 1 to 5, and the deviations of `fedprox_fixmatch`. In addition:
+1. A client without unlabelled images has no divergences. The means are over the clients that sent divergences; if no
+   client did, the server keeps its last values.
+2. The teacher is in evaluation mode; T_0 = S_0, and T = S until the end of a warm start.
+3. D^S is measured on the student's training pass on the strong view.
 """
 
 import math
@@ -32,7 +32,7 @@ from benchmark.methods.shared import RunningMean, ema, sent
 Prediction = Literal["mean_softmax", "histogram"]
 
 
-# Of each image, (N, D) in float64; their mean is that of the batch.
+# The distribution of each image, (N, D) in float64; their mean is the distribution of the batch.
 DISTRIBUTIONS: Mapping[Prediction, Callable[[Tensor], Tensor]] = {
     "mean_softmax": lambda logits_ND: torch.softmax(logits_ND.double(), dim=-1),
     "histogram": lambda logits_ND: one_hot(logits_ND.argmax(dim=-1), logits_ND.shape[-1]).double(),
@@ -40,33 +40,36 @@ DISTRIBUTIONS: Mapping[Prediction, Callable[[Tensor], Tensor]] = {
 
 
 def kl_from_uniform(share_D: Tensor) -> Tensor:
-    """D_KL(share || uniform) of Eq. 2, nats, a scalar: 0 for equal shares, ln D for a single class."""
+    """Compute D_KL(share || uniform) of Eq. 2 in nats, a scalar: 0 for equal shares, ln D for a single class."""
     return math.log(len(share_D)) + torch.special.xlogy(share_D, share_D).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedSwitch(TeacherStudent):
-    """Adaptive switching and local teacher adaptation (section 4)."""
+    """FedSwitch: adaptive switching and local teacher adaptation (section 4)."""
 
-    # beta  the divergence expected of the clients' labels: 0 where classes are balanced, ln D with one class a client.
+    # beta  the expected divergence of the clients' labels: 0 for balanced classes, ln D for one class per client.
     # Default: balanced, as in the batch-IID columns of Table 2; the paper does not give its values.
     beta: NotNegative = 0.0
     local_ratio: Share | None = None  # alpha of the local teacher, per batch. None: `ratio`; the paper has one alpha
-    # Algorithms 1 and 2 send the teacher where Eq. 3 does not. Default: Eq. 3, with which the text agrees. "teacher",
-    # "student": no switch, that model labels in every round.
+    # Algorithms 1 and 2 send the teacher exactly if Eq. 3 does not. Default: Eq. 3, which agrees with the text.
+    # "teacher", "student": this model labels in every round, without switching.
     rule: Literal["equation", "algorithm", "teacher", "student"] = "equation"
-    # Default: Eq. 2's mean. A sum grows with a client's images, so that no beta would suit two clients.
+    # Default: the mean of Eq. 2. A sum grows with the number of a client's images, so that no beta would suit clients
+    # of different sizes.
     divergence: Literal["mean", "sum"] = "mean"
-    prediction: Prediction = "mean_softmax"  # default: keeps how sure a prediction is, and exists for one image
-    # "kept": images of which the measured model itself is at least tau sure; a batch without any is left out.
-    # Default: section 4 speaks of the batch's N examples.
+    prediction: Prediction = "mean_softmax"  # default: it depends on the confidence, and is meaningful for one image
+    # "kept": only images for which the measured model has a confidence of at least tau; a batch without such images is
+    # left out. Default: all, since section 4 refers to the N examples of the batch.
     counted: Literal["all", "kept"] = added("all")
-    # "from_student": a teacher that is not sent begins as the received student, and is measured, not used.
-    # "keep_last": the server keeps the D^T of the last round that had a teacher; the clients then do one pass less.
-    # Default: what the boxes can do, which accumulate D^T in every round.
+    # "from_student": a teacher that is not sent begins with the received student, and is only measured.
+    # "keep_last": the server keeps the D^T of the last round with a teacher, which saves the clients a forward pass.
+    # Default: from_student, since the algorithm boxes accumulate D^T in every round.
     unsent_teacher: Literal["from_student", "keep_last"] = "from_student"
-    first_round: Literal["teacher", "student"] = "teacher"  # T_0 = S_0: the two differ in their mode alone
-    pseudo_label_mode: Literal["train", "eval"] = "train"  # of a student that labels; as in FedProx-FixMatch
+    # The labeller of the first round. T_0 = S_0, so that the choices only differ in the mode of the network.
+    first_round: Literal["teacher", "student"] = "teacher"
+    # The mode of the student if it is the labeller, as in FedProx-FixMatch.
+    pseudo_label_mode: Literal["train", "eval"] = "train"
 
     sends_by_reports = True
 
@@ -74,8 +77,8 @@ class FedSwitch(TeacherStudent):
         super().__post_init__()
         if self.first_round == "student" and self.unsent_teacher == "keep_last":
             raise ConfigError(
-                "first_round: 'student' with unsent_teacher 'keep_last' never measures a teacher, and so never sends "
-                "one; choose 'teacher'"
+                "method.first_round is 'student', which with unsent_teacher 'keep_last' never measures and so never "
+                "sends a teacher; choose 'teacher'"
             )
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -83,8 +86,11 @@ class FedSwitch(TeacherStudent):
         return fl.State(server={"student": start, "teacher": start, "kl_teacher": None, "kl_student": None})
 
     def sends_teacher(self, kl_teacher: float | None, kl_student: float | None) -> bool:
-        """Eq. 3 on the last round's D^T and D^S, or its opposite. `first_round` where there are none yet. Without a
-        switch always or never."""
+        """Return whether the server sends the teacher, by Eq. 3 or its opposite on the last round's D^T and D^S.
+
+        If a divergence was not measured yet, `first_round` decides. With `rule` teacher or student the result is always
+        the same.
+        """
         if self.rule in ("teacher", "student"):
             return self.rule == "teacher"
         if kl_teacher is None or kl_student is None:
@@ -118,7 +124,7 @@ class FedSwitch(TeacherStudent):
 
 @dataclass(frozen=True, kw_only=True)
 class FedSwitchUpdate(ProximalFixMatchUpdate):
-    """ClientUpdate of Algorithms 1 and 2 with a local teacher. It also measures both divergences."""
+    """Local work of a client (ClientUpdate of Algorithms 1 and 2) that also measures both divergences."""
 
     method: FedSwitch
 
@@ -129,25 +135,28 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
         return local
 
     def _consistency(self, step: fl.Step) -> fl.Loss:
-        """L_u and the divergences. Every strong image passes the network, also those that are not kept."""
+        """Compute L_u and the divergences. All strong views pass the network, whether or not they are selected."""
         views, frozen = step.batch["unlabelled"].views, step.frozen
         weak_ND = self._weak_logits(step)
         labels_N, _, kept_N = pseudo_labels(weak_ND, self.method.threshold)
         strong_ND = step.student(views["strong"])
         loss = consistency_loss(strong_ND, labels_N, kept_N)
         reported = {"client/consistency_loss": loss, "labels_N": labels_N, "kept_N": kept_N}
-        if "teacher" in frozen and self.labeller == "student":  # it is only watched
+        if "teacher" in frozen and self.labeller == "student":  # the teacher is only measured
             with torch.no_grad():
                 weak_ND = frozen["teacher"](views["weak"])
         return loss, {**reported, **self.divergences(strong_ND.detach(), weak_ND if "teacher" in frozen else None)}
 
     def divergences(self, student_ND: Tensor, teacher_ND: Tensor | None) -> dict[str, Tensor]:
-        """Eq. 2's terms of one batch. The student's are on the strong view, the teacher's on the weak one."""
+        """Compute the terms of Eq. 2 for one batch, the student's on the strong view, the teacher's on the weak one."""
         teachers = {} if teacher_ND is None else self._divergence("kl_teacher", teacher_ND)
         return {**self._divergence("kl_student", student_ND), **teachers}
 
     def _divergence(self, name: str, logits_ND: Tensor) -> dict[str, Tensor]:
-        """One of a batch's two divergences. Where unsure images do not count, also whether any image does: 1 or 0."""
+        """Compute the divergence of one model on a batch.
+
+        If only confident images count, also return 1 or 0: whether there is such an image.
+        """
         share_ND = DISTRIBUTIONS[self.method.prediction](logits_ND)
         if self.method.counted == "all":
             return {f"client/{name}": kl_from_uniform(share_ND.mean(dim=0))}
@@ -158,7 +167,7 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
         return {f"client/{name}": kl_from_uniform(share_D) * counts, f"client/{name}_batches": counts}
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        """The student, and as two numbers the divergences that were measured."""
+        """Return the student, and the measured divergences as numbers."""
         measured = {}
         for name in ("kl_teacher", "kl_student"):
             total = local.totals.get(f"client/{name}")

@@ -1,20 +1,25 @@
-"""(FL)^2: thresholds of each client's own, and consistency under perturbed weights.
+"""(FL)^2: clients have individual thresholds, and learn consistent predictions under perturbed weights.
 
 Lee, Le, Shin, Lee. (FL)^2: Overcoming Few Labels in Federated Semi-Supervised Learning. NeurIPS 2024, arXiv:2410.23227.
 Algorithm 1, Eqs. 7-15, Table 4. Released code: seungjoo-ai/FLFL-NeurIPS24, decdf7d (paths under src/).
 
-A client labels its images once, from one weak view in evaluation mode, and trains on those above its own threshold of
-their class (Eqs. 7 to 10). Those that are tau_f sure give the direction in which the weights are perturbed (Eqs. 11 and
-12). Predictions there are drawn to those at the weights themselves (Eq. 13). Clients that are less sure count for more
-in the mean (Eq. 15). The server trains in turn with them, as in `semifl`.
+A client labels its images once, from one weak view in evaluation mode, and trains on the images above the client's
+threshold of their class (Eqs. 7 to 10). The images with a confidence of at least tau_f define the direction in which
+the weights are perturbed (Eqs. 11 and 12). Predictions at the perturbed weights learn the predictions at the original
+weights (Eq. 13). Less confident clients have a higher weight in the mean (Eq. 15). Server and clients train
+alternately, as in `semifl`.
 
-Departures: reports/semifl/departures.md, entries 22 to 24. Besides:
-1. Algorithm 1's server update at the beginning of a round is at the end of the one before, as released, and the first
-   round begins with one, too: the order of all work is the same, and the model of every round has its statistics.
-2. An image at its threshold is kept, as released, so that every client keeps one; Eq. 10 has it above.
-3. Eq. 13 names no images and no mean: sure ones, over all of the batch, as released (algorithm/criterion.py). The
-   prediction at the weights takes no gradient.
-4. Statistics are pooled (`semifl`, departure 8), and a pass at perturbed weights leaves them as they are.
+Deviations: reports/semifl/departures.md, entries 22 to 24. In addition:
+1. The server update at the beginning of a round in Algorithm 1 takes place at the end of the previous round, as in the
+   released code, and the first round also begins with one. The order of all work is the same, and the model of every
+   round has its statistics.
+2. An image exactly at its threshold is selected, as in the released code, so that every client selects at least one
+   image; Eq. 10 only selects images above the threshold.
+3. Eq. 13 specifies neither the images nor the mean: the loss is summed over the images with a confidence of at least
+   tau_f and divided by the size of the batch, as in the released code (algorithm/criterion.py). No gradient flows into
+   the prediction at the original weights.
+4. Statistics are pooled (entry 8 of reports/semifl/departures.md), and a forward pass at perturbed weights does not
+   change them.
 """
 
 from dataclasses import dataclass
@@ -30,13 +35,13 @@ from benchmark.methods import protocol as fl
 from benchmark.methods import shared
 from benchmark.methods.static_norm import with_static_statistics
 
-ETA = 0.01  # of ASAM: a weight of 0 is perturbed, too (algorithm/sam.py)
-LEAST = 1e-12  # of a client's weight: where all are certain, they count alike
+ETA = 0.01  # eta of ASAM, with which weights of 0 are also perturbed (algorithm/sam.py)
+LEAST = 1e-12  # lower bound of a client's weight, so that clients count equally if all of them have a confidence of 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FL2(fl.Method):
-    """Algorithm 1. Names after the colon are Table 4's."""
+    """(FL)^2 (Algorithm 1). The comments name the symbols of Table 4."""
 
     threshold: Share = 0.95  # tau_f
     rho: NotNegative = 0.1  # rho     1 on CIFAR-100; appendix C's text has .5, against Table 4 and section 5.1
@@ -44,13 +49,15 @@ class FL2(fl.Method):
     server_momentum: ShareBelow1 = 0.5  # FedAvg momentum
     batch_size: Count = 32
     server_batch_size: Count = 10
-    # The view of the prediction at the weights. strong: what the perturbed weights see, too (Eq. 13; config.yml:
-    # use_weak: False). weak: the other setting of the released code. Default: the paper's, and the code's own.
+    # The view for the prediction at the original weights. strong: the same view as for the perturbed weights (Eq. 13;
+    # config.yml: use_weak: False). weak: the other setting of the released code. Default: the paper's, which is also
+    # the default of the code.
     anchor: Literal["strong", "weak"] = "strong"
-    # Algorithm 1 is silent; the released code keeps buffers of clients and server for their next round
-    # (modules/client.py:53-56, 80; modules/server.py). Default: reset, as in `semifl`.
+    # Algorithm 1 does not mention momentum buffers; the released code keeps the buffers of clients and server for their
+    # next round (modules/client.py:53-56, 80; modules/server.py). Default: reset, as in `semifl`.
     momentum: Literal["reset", "released_code"] = "reset"
-    # Rounds of the server alone first. Released: 10 on CIFAR-10, and about 2,048 steps on SVHN. Algorithm 1 has none.
+    # Initial rounds in which only the server trains. Released code: 10 on CIFAR-10, and about 2,048 steps on SVHN;
+    # Algorithm 1 has none.
     warm_start_rounds: Whole = 0
 
     needs = frozenset({"server"})
@@ -70,7 +77,7 @@ class FL2(fl.Method):
         return fl.State(server={"student": student, "velocity": velocity}), {}
 
     def _server_update(self, student: fl.Weights, world: fl.World, draw: int) -> fl.Weights:
-        """Lines 4 and 5."""
+        """Run lines 4 and 5: train on the server's labels and measure the statistics."""
         keeps = self.momentum == "released_code"
         trained = shared.trained_at_server(student, world, self.server_batch_size, draw, keeps_momentum=keeps)
         return with_static_statistics(trained, world, range(world.K))
@@ -78,7 +85,10 @@ class FL2(fl.Method):
     def _clients(
         self, student: fl.Weights, velocity: fl.Weights | None, world: fl.World
     ) -> tuple[fl.Weights, fl.Weights | None]:
-        """Lines 6 to 26, as a step of global momentum (appendix C). Eq. 15: the unsure count for more."""
+        """Run lines 6 to 26: train the cohort and take a step of global momentum (appendix C).
+
+        Less confident clients have a higher weight in the mean (Eq. 15). Return the new weights and velocity.
+        """
         views = ("strong",) if self.anchor == "strong" else ("weak", "strong")
         data = {"unlabelled": fl.Stream.whole("unlabelled", self.batch_size, *views)}
         most = max(world.unlabelled(client) for client in range(world.K))
@@ -91,16 +101,19 @@ class FL2(fl.Method):
 
 
 class Labelled(NamedTuple):
-    """A client's pseudo-labels."""
+    """The pseudo-labels of a client."""
 
     labels_N: Tensor
-    kept_N: Tensor  # bool: above the threshold of their class
-    sure_N: Tensor  # bool: of those the ones above tau_f
+    kept_N: Tensor  # bool: whether the image is selected, with a confidence at or above the threshold of its class
+    sure_N: Tensor  # bool: whether it is selected and has a confidence of at least tau_f
     tau: float  # Eq. 7
 
 
 def adaptively_labelled(logits_ND: Tensor, threshold: float) -> Labelled:
-    """Eqs. 7 to 10. Means of float32 in float64, so that the surest image cannot lie below the mean."""
+    """Compute pseudo-labels and adaptive thresholds by Eqs. 7 to 10.
+
+    Means are computed in float64, so that rounding cannot put the most confident image below the mean.
+    """
     probs_ND = torch.softmax(logits_ND, dim=-1).double()
     confidence_N, labels_N = probs_ND.max(dim=-1)
     tau, share_D = confidence_N.mean(), probs_ND.mean(dim=0)
@@ -110,11 +123,12 @@ def adaptively_labelled(logits_ND: Tensor, threshold: float) -> Labelled:
 
 
 def perturbed(weights: fl.Weights, gradients: fl.Weights, rho: float) -> fl.Weights:
-    """Return the weights after ASAM's step up the loss with these gradients.
+    """Return the weights after the ascent step of ASAM with these gradients.
 
-    Eq. 12 with T^2 in place of the identity: e = rho T^2 g / ||T g||, where T is |w| + ETA for tensors named "weight",
-    and 1 for others (algorithm/sam.py:17-57). The loss's size does not matter; a gradient of 0 perturbs nothing. The
-    step takes no gradient, so that the gradient of what is returned is that of the weights.
+    The step is Eq. 12 with T^2 in place of the identity: e = rho T^2 g / ||T g||, where T is |w| + ETA for tensors with
+    "weight" in their name, and 1 for others (algorithm/sam.py:17-57). The step does not depend on the scale of the
+    loss, and is 0 for a gradient of 0. No gradient flows into the step, so that the gradient with respect to the result
+    is the gradient with respect to the weights.
     """
     with torch.no_grad():
         sizes = {
@@ -129,13 +143,13 @@ def perturbed(weights: fl.Weights, gradients: fl.Weights, rho: float) -> fl.Weig
 
 @dataclass(frozen=True, kw_only=True)
 class ClientUpdate(shared.StudentUpdate):
-    """Lines 9 to 22."""
+    """Local work of a client (lines 9 to 22)."""
 
     method: FL2
-    most: int  # images of the client that has most: the steps of all clients have tensors of one shape
+    most: int  # the largest number of images at a client, so that tensors have the same shape at all clients
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """Line 9: labels once. A client without images has none."""
+        """Label all images once (line 9). A client without images skips the round."""
         logits_ND = reader.predict(received["student"], "unlabelled", "weak")
         if not len(logits_ND):
             return None
@@ -146,11 +160,11 @@ class ClientUpdate(shared.StudentUpdate):
         return local
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        """Line 24."""
+        """Return the student and tau (line 24)."""
         return {**super().finish(local), "tau": local.notes["tau"]}
 
     def loss(self, step: fl.Step) -> fl.Loss:
-        """Lines 15 to 21: Eqs. 10 to 14."""
+        """Compute the loss of lines 15 to 21 (Eqs. 10 to 14)."""
         method, network, images = self.method, step.student, step.batch["unlabelled"]
         sure_N = images.of_images(step.notes["sure_M"])
         weights: fl.Weights = dict(network.named_parameters())
@@ -168,7 +182,8 @@ class ClientUpdate(shared.StudentUpdate):
             return loss, {"client/loss": loss}
         (gradients,) = slopes_of(sure_N.to(losses_N.dtype))
         moved = perturbed(weights, gradients, method.rho)
-        left_out = {name: buffer.clone() for name, buffer in network.named_buffers()}  # statistics at `moved`
+        # The pass at `moved` updates these copies, and not the statistics of the network.
+        left_out = {name: buffer.clone() for name, buffer in network.named_buffers()}
         weak = method.anchor == "weak"
         anchor_ND = shared.predict_weak(network, images.views["weak"], "train") if weak else logits_ND
         moved_ND = functional_call(network, {**moved, **left_out}, (images.views["strong"],))

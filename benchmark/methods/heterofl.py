@@ -1,22 +1,23 @@
-"""HeteroFL: supervised averaging of clients whose networks have several widths.
+"""HeteroFL: supervised averaging of clients with networks of different widths.
 
-Each network is a leading slice of the whole one. Diao, Ding, Tarokh. HeteroFL: Computation and Communication Efficient
-Federated Learning for Heterogeneous Clients. ICLR 2021, Algorithm 1. Released code: diaoenmao/HeteroFL-..., paths under
-src/.
+Each client's network is a leading slice of the full network. Diao, Ding, Tarokh. HeteroFL: Computation and
+Communication Efficient Federated Learning for Heterogeneous Clients. ICLR 2021, Algorithm 1. Released code:
+diaoenmao/HeteroFL-..., paths under src/.
 
-A client of width r trains the first r of each hidden layer's units. The server averages every entry over the clients
-that have it; an entry that no client had stays. Training has static batch norms, a scaler, which divides by r after
-each layer, and masked cross-entropy: logits of classes that a client does not hold are 0, and of the last layer only
-the rows of its classes are averaged (fed.py:132-160).
+A client of width r trains the first share r of the units of each hidden layer. The server averages every entry over the
+clients that have it; an entry that no client has does not change. Training uses static batch norms, a scaler that
+divides by r after each layer, and masked cross-entropy: the logits of classes without images at the client are 0, and
+in the last layer only the rows of the client's classes are averaged (fed.py:132-160).
 
-Departures (of its runs: reports/semifl/departures.md, entry 16):
-1. A client's width is drawn anew each round, uniformly of `widths` (released: model_split_mode "dynamic", fed.py:15-23;
-   "fix" gives a client one for good).
-2. The server asks a client for its classes when it first takes part; the released code knows them.
-3. The scaler follows every convolution and linear layer but the last; the released ResNet has it before each norm
-   (models/resnet.py:40-54), which before a batch norm is the same but for the norm's epsilon.
-4. The released ResNet has its norms before the convolutions and none in shortcuts; ours is that of the suite, which has
-   the printed size as well.
+Deviations (for its runs see reports/semifl/departures.md, entry 16):
+1. A client's width is drawn anew in each round, uniformly from `widths` (released code: model_split_mode "dynamic",
+   fed.py:15-23; with "fix" a client keeps its width).
+2. The server asks a client for its classes when the client first takes part; in the released code it has this
+   information from the start.
+3. The scaler follows every convolution and linear layer except the last one. The released ResNet has it before each
+   norm (models/resnet.py:40-54), which is equivalent before a batch norm, except for the epsilon of the norm.
+4. The released ResNet has its norms before the convolutions, and no norms in shortcuts. This suite uses its own ResNet,
+   which also has the published size.
 """
 
 import math
@@ -38,28 +39,29 @@ from benchmark.methods.static_norm import with_static_statistics
 
 @dataclass(frozen=True, kw_only=True)
 class HeteroFL(fl.Method):
-    """Algorithm 1."""
+    """HeteroFL (Algorithm 1)."""
 
     widths: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)  # r  levels a to e (utils.py:process_control)
     batch_size: Count = 10  # B
 
-    needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
+    needs = frozenset({"everywhere", "every_client", "share"})  # settings in which every client has labels
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:
         if not self.widths:
-            raise ConfigError("method.widths: give one or more, such as 1, 0.5, 0.25")
+            raise ConfigError("method.widths is empty, but a client needs a width; type one or more, such as 1, 0.5")
         if setup.model.norm == "bn":
             raise ConfigError(
-                "model.norm: 'bn' counts batches, which networks of several widths do not share; choose sbn"
+                "model.norm is 'bn', which counts batches, but networks of different widths cannot share this count; "
+                "choose sbn"
             )
         whole = setup.initial_weights()
         for width in self.widths:
             own = setup.initial_weights(replace(setup.model, width=width))
             if any(own[name].shape != value.shape for name, value in leading_slices(whole, width).items()):
                 raise ConfigError(
-                    f"method.widths: {width:g} of {setup.model.network} with norm {setup.model.norm!r} leaves parts of "
-                    "channels or groups; choose widths such as 1, 0.5, 0.25, and norm sbn"
+                    f"method.widths contains {width:g}, which splits channels or groups of {setup.model.network} with "
+                    f"norm {setup.model.norm!r}; choose widths such as 1, 0.5, 0.25, and norm sbn"
                 )
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -90,7 +92,7 @@ class HeteroFL(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassesUpdate(ReadOnlyUpdate):
-    """Trains nothing: the classes of which the client has labels."""
+    """Local work that trains nothing and sends the classes of the client's labels."""
 
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         return {"classes": classes_of(reader)}
@@ -98,7 +100,7 @@ class ClassesUpdate(ReadOnlyUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientUpdate(StudentUpdate):
-    """The client's lines of Algorithm 1."""
+    """Local work of a client (its lines of Algorithm 1)."""
 
     width: float
 
@@ -116,20 +118,20 @@ class ClientUpdate(StudentUpdate):
 
 
 def classes_of(reader: fl.Reader) -> Tensor:
-    """classes_M, those of which the client has labels."""
+    """Return classes_M, the classes of the client's labels."""
     labels_N = reader.labels("labelled")
     assert labels_N is not None
     return labels_N.unique()
 
 
 def masked(logits_ND: Tensor, classes_M: Tensor) -> Tensor:
-    """0 in place of the logits of all other classes."""
+    """Set the logits of all classes that are not in `classes_M` to 0."""
     return logits_ND * logits_ND.new_zeros(logits_ND.shape[1]).index_fill_(0, classes_M, 1.0)
 
 
 @contextmanager
 def scaler(network: nn.Module, width: float) -> Iterator[None]:
-    """Within it, outputs of each layer but the last are divided by the width."""
+    """Divide the outputs of each layer except the last one by the width, within the `with` block."""
     layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d | nn.Linear)][:-1]
     hooks = [layer.register_forward_hook(lambda layer, given, out: out / width) for layer in layers]
     try:
@@ -140,8 +142,10 @@ def scaler(network: nn.Module, width: float) -> Iterator[None]:
 
 
 def leading_slices(weights: fl.Weights, width: float) -> fl.Weights:
-    """The leading slices of the weights that a network of that width has. Of the first layer all inputs, of the last
-    all outputs."""
+    """Slice the weights to the entries of a network of this width.
+
+    All inputs of the first layer and all outputs of the last layer are kept.
+    """
     first, last = layer_of(next(iter(weights))), layer_of(list(weights)[-1])
     narrow = {}
     for name, value in weights.items():
@@ -152,8 +156,11 @@ def leading_slices(weights: fl.Weights, width: float) -> fl.Weights:
 
 
 def averaged(weights: fl.Weights, returned: Iterable[tuple[fl.Weights, Tensor]]) -> fl.Weights:
-    """Each entry's mean over the clients that returned it, in float64. An entry that no client returned stays. A
-    client returns narrower weights, and counts in the last layer for the classes (int64) that it has."""
+    """Average each entry over the clients that returned it, in float64.
+
+    `returned` contains the sliced weights and the classes (int64) of each client. In the last layer a client only
+    counts for its classes. An entry that no client returned does not change.
+    """
     last = layer_of(list(weights)[-1])
     sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}
     counts = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in weights.items()}

@@ -1,18 +1,22 @@
-"""LG-FedAvg: some layers are averaged; the others stay with each client.
+"""LG-FedAvg: some layers are averaged, and each client keeps the other layers.
 
-It is supervised. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think Locally, Act Globally:
-Federated Learning with Local and Global Representations. arXiv:2001.01523, Algorithm 1. Released code:
+The method is supervised. Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think Locally, Act
+Globally: Federated Learning with Local and Global Representations. arXiv:2001.01523, Algorithm 1. Released code:
 pliang279/LG-FedAvg, main_lg.py.
 
-A client trains its own layers and the common ones together and sends the common ones; the server averages these. The
-ensemble of the clients' models is tested ("New Test": devices' outputs averaged): each with its own layers.
+A client trains its private layers and the common layers together and sends the common ones, which the server averages.
+The test uses the ensemble of the clients' models, each with its private layers ("New Test": the devices' outputs are
+averaged).
 
-Departures (of its runs: reports/semifl/departures.md, entry 16):
-1. `private`: the paper's local layers are the first ones, which make the representation. In the released CIFAR-10
-   command (--num_layers_keep 2, the order of models/Nets.py) the convolutions are common and the other layers private.
-2. The released code begins with a model of FedAvg (--load_fed): `fedavg_rounds`, in which all layers are common.
-3. A client that takes part for the first time receives all layers. The ensemble has the clients that have taken part;
-   outputs are averaged as probabilities. `models` gives the common layers with the first weights, or FedAvg's.
+Deviations (for its runs see reports/semifl/departures.md, entry 16):
+1. `private`: in the paper the first layers, which compute the representation, are private. In the released CIFAR-10
+   command (--num_layers_keep 2, in the order of models/Nets.py) the convolutions are common and the other layers are
+   private.
+2. The released code begins with a model of FedAvg (--load_fed). Here `fedavg_rounds` are initial rounds in which all
+   layers are common.
+3. A client that takes part for the first time receives all layers. The ensemble consists of the clients that have taken
+   part; outputs are averaged as probabilities. `models` returns the common layers together with the initial private
+   layers, or with the private layers of the last FedAvg round.
 """
 
 from collections.abc import Iterable
@@ -27,25 +31,26 @@ from benchmark.methods.shared import SupervisedUpdate, labelled_cohort, layer_of
 
 @dataclass(frozen=True, kw_only=True)
 class LGFedAvg(fl.Method):
-    """Algorithm 1."""
+    """LG-FedAvg (Algorithm 1)."""
 
-    private: Literal["first", "last"] = "first"  # which layers stay with a client
-    private_layers: Count = 2  # how many
-    fedavg_rounds: Whole = 0  # rounds of FedAvg before
+    private: Literal["first", "last"] = "first"  # the layers that a client keeps
+    private_layers: Count = 2  # the number of layers that a client keeps
+    fedavg_rounds: Whole = 0  # initial rounds of FedAvg
     batch_size: Count = 50  # B
 
-    needs = frozenset({"everywhere", "every_client", "share"})  # every client holds labels
+    needs = frozenset({"everywhere", "every_client", "share"})  # settings in which every client has labels
 
     def check(self, setup: fl.Setup) -> None:
         if buffers := setup.buffers():
             raise ConfigError(
-                f"model.norm: {setup.model.norm!r} with network {setup.model.network} has {buffers[0]}, which is not "
-                "trained and would belong to no holder; choose gn or none, or another network"
+                f"model.norm is {setup.model.norm!r}, with which network {setup.model.network} has {buffers[0]}, which "
+                "is not trained and would belong to no participant; choose gn, none or a different network"
             )
         layers = layers_of(setup.initial_weights())
         if self.private_layers >= len(layers):
             raise ConfigError(
-                f"method.private_layers: {self.private_layers} of {len(layers)} layers; choose 1 to {len(layers) - 1}"
+                f"method.private_layers is {self.private_layers}, but the network has {len(layers)} layers, and one of "
+                f"them must be common; choose 1 to {len(layers) - 1}"
             )
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
@@ -62,21 +67,21 @@ class LGFedAvg(fl.Method):
         return fl.State(server={"student": {**student, **mean}}), {}
 
     def common(self, weights: fl.Weights) -> fl.Weights:
-        """What clients share of these weights."""
+        """Return the weights of the common layers."""
         layers = layers_of(weights)
         own = layers[: self.private_layers] if self.private == "first" else layers[-self.private_layers :]
         return {name: value for name, value in weights.items() if layer_of(name) not in own}
 
     def voters(self, state: fl.State) -> list[fl.Weights]:
-        """The models of the clients that have layers of their own."""
+        """Return the models of the clients that have private layers."""
         return [{**state.server["student"], **tree["layers"]} for tree in state.clients.values()]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientUpdate(SupervisedUpdate):
-    """The client's lines of Algorithm 1; it keeps its own layers."""
+    """Local work of a client (its lines of Algorithm 1). The client keeps its private layers."""
 
-    common: tuple[str, ...]  # names of the tensors that are shared
+    common: tuple[str, ...]  # names of the tensors in common layers
     reports: str = "client/supervised_loss"
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
@@ -91,5 +96,5 @@ class ClientUpdate(SupervisedUpdate):
 
 
 def layers_of(names: Iterable[str]) -> list[str]:
-    """The modules that have tensors, from the input on, such as "conv1" or "fc1"."""
+    """List the modules that have tensors, such as "conv1" or "fc1", from input to output."""
     return list(dict.fromkeys(map(layer_of, names)))

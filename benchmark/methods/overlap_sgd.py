@@ -1,20 +1,21 @@
-"""Overlap-Local-SGD: clients are pulled towards an anchor one round old.
+"""Overlap-Local-SGD: clients are pulled towards an anchor model from the previous round.
 
 Wang, Liang, Joshi. Overlap Local-SGD: An Algorithmic Approach to Hide Communication Delays in Distributed SGD. ICASSP
 2020, arXiv:2002.09539. Released code: JYWa/Overlap_Local_SGD, distoptim/OverlapLocalSGD.py, `average`. SSFL quotes it
 in Table 5 ("OverlapSGD").
 
-After the T local steps of a round, with the anchor z that the models of the round before gave:
+After the T local steps of a round, with the anchor z from the models of the previous round:
 
     x_i <- x_i - alpha (x_i - z)          v <- beta v + (mean_i x_i - z)          z <- z + v
 
-The mean is of the pulled models, and is taken while the clients already run their next T steps. beta = 0 is EASGD with
-the rates alpha and 1 - alpha.
+The mean is over the pulled models, and is computed while the clients already run their next T steps. With beta = 0 this
+is EASGD with the rates alpha and 1 - alpha.
 
-Departures: reports/ssfl/departures.md, entry 23, and the first three of `easgd`. Besides:
-1. v is in units of weights. The released code divides by the learning rate when it adds and multiplies by it when it
-   moves: the same at a constant rate.
-2. The anchor is evaluated, the pulled models' mean plus momentum. The released code tests each worker's own model.
+Deviations: reports/ssfl/departures.md, entry 23, and the first three of `easgd`. In addition:
+1. v has the unit of weights. The released code divides by the learning rate when it updates v, and multiplies by it
+   when it moves z, which is equal at a constant learning rate.
+2. The anchor is evaluated, which is the mean of the pulled models plus momentum. The released code evaluates the model
+   of each worker.
 """
 
 from dataclasses import dataclass
@@ -27,10 +28,10 @@ from benchmark.methods.shared import mean_of, momentum_step, trained_on_labels
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapSGD(ElasticMethod):
-    """The anchor model, its pull and its momentum."""
+    """Overlap-Local-SGD: the anchor model, its pull and its momentum."""
 
-    alpha: Share = 0.6  # alpha   pullback (as launched: launch_baseline.sh)
-    beta: ShareBelow1 = 0.7  # beta    momentum of the anchor (as launched: gmf); 0: none
+    alpha: Share = 0.6  # alpha   pullback (value in launch_baseline.sh)
+    beta: ShareBelow1 = 0.7  # beta    momentum of the anchor (gmf in launch_baseline.sh); 0: none
 
     def init(self, setup: fl.Setup) -> fl.State:
         return fl.State(server={"anchor": setup.initial_weights(), "velocity": None})

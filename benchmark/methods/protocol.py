@@ -1,10 +1,11 @@
 """The contract of a method: three functions over explicit state.
 
-A method never loops over SGD steps, never touches a device and never sees an image. Its `round` says which clients do
-which local work (`Job`), passes all of it to `world.fit` at once, and combines the results (`Outcome`), in job order.
-`README.md` in this folder has a whole method.
+A method never loops over SGD steps, never touches a device and never sees an image. Its `round` defines which clients
+do which local work (`Job`), passes all of it to `world.fit` at once, and combines the results (`Outcome`) in job order.
+`README.md` in this folder contains a complete method.
 
-Legend of shape suffixes in all methods: N images of a batch or of a part, C channels, H W pixels, D classes.
+Legend of shape suffixes in all methods: N images of a batch or of a data subset, C channels, H height, W width,
+D classes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,112 +20,127 @@ from benchmark.config import Checked
 from benchmark.models.build import Model
 
 Weights = dict[str, Tensor]  # one network's parameters and buffers, by name
-Tree = dict[str, Any]  # nested dicts of tensors and numbers: what can be sent, kept and saved
-# "with_shared": a client's labelled images and, after them, all of the server's (DataSharing).
-# "everyones": all images whose labels are visible to their holder; only CENTRAL has it.
+Tree = dict[str, Any]  # nested dicts of tensors and numbers, which can be sent, kept and saved
+# The data subsets of a participant:
+# "with_shared": a client's labelled images, followed by all labelled images of the server (DataSharing).
+# "everyones": all images with labels that their owners can see; only CENTRAL has this subset.
 PartName = Literal["labelled", "unlabelled", "validation", "with_shared", "everyones"]
 
-SERVER = -1  # the holder of the server's data, in place of a client's number
-CENTRAL = -2  # the holder of everything, in centralised methods
+SERVER = -1  # used in place of a client's number for the participant that owns the server's data
+CENTRAL = -2  # the owner of all data, in centralised methods
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Whose work a job is. It seeds every random stream of the job, so that equal keys in a round see equal batches."""
+    """The participant that a job belongs to.
+
+    The key seeds every random stream of the job, so that jobs with equal keys in a round see equal batches.
+    """
 
     client: int  # 0..K-1, SERVER or CENTRAL
-    draw: int = 0  # tells jobs of one holder in one round apart (server replicas, a client drawn twice)
+    draw: int = 0  # distinguishes jobs of the same participant in a round (server replicas, a client drawn twice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """A named stream of batches from the images of the job's holder. They are reshuffled at every pass."""
+    """A stream of batches from a data subset of the job's participant. The images are reshuffled before every pass."""
 
     part: PartName
-    batch_size: int  # B; a holder with fewer images gives them all in every batch
-    views: tuple[str, ...]  # of "plain", "weak", "strong", and "weak2", a second draw of the weak view
+    batch_size: int  # B; if the participant has fewer images, every batch contains all of them
+    views: tuple[str, ...]  # a selection of "plain", "weak", "strong", and "weak2" (a second draw of the weak view)
     drop_last: bool = True  # leave out the incomplete batch at the end of a pass
 
     @classmethod
     def whole(cls, part: PartName, batch_size: int, *views: str) -> "Stream":
-        """With the incomplete last batch. Of weak views where no others are named."""
+        """Build a stream that includes the incomplete last batch of a pass. Without `views` it has weak views."""
         return cls(part=part, batch_size=batch_size, views=views or ("weak",), drop_last=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """How long a job trains: local steps, or passes over its longest stream. One that only reads takes none."""
+    """The length of a job: a number of local steps, or of passes over its longest stream.
+
+    A job that only reads takes no steps, whatever its limit is.
+    """
 
     steps: int | None = None
     epochs: int | None = None
 
     def times(self, factor: int) -> "Limit":
+        """Return a limit that is `factor` times as long."""
         return Limit(**{name: factor * value for name, value in vars(self).items() if value is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One local step's images of one stream. `labels_N` is None wherever the label setting hides labels."""
+    """The images of one stream in one local step."""
 
     views: Mapping[str, Tensor]  # name -> images_NCHW, float32, normalised
-    labels_N: Tensor | None
-    pseudo_labels_N: Tensor | None = None  # those that `start` gave the images (`Selected`)
+    labels_N: Tensor | None  # None if the label setting hides the labels
+    pseudo_labels_N: Tensor | None = None  # the labels that `start` assigned to the images (`Selected`)
     positions_N: Tensor | None = None  # int64, of the images in the participant's data subset; the engine sets them
 
     @property
     def known_N(self) -> Tensor:
-        """The labels, where the label setting has been checked: there are some."""
+        """Return the labels, which must exist: the label setting has been checked before."""
         assert self.labels_N is not None
         return self.labels_N
 
     @property
     def given_N(self) -> Tensor:
-        """The pseudo-labels, where `start` gave some."""
+        """Return the pseudo-labels, which `start` must have assigned."""
         assert self.pseudo_labels_N is not None
         return self.pseudo_labels_N
 
     def of_images(self, values_M: Tensor) -> Tensor:
-        """Return values_N of this batch's images from one value per image of the data subset."""
+        """Return values_N, the entries of this batch's images, from one value per image of the data subset."""
         assert self.positions_N is not None
         return values_M[self.positions_N]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:
-    """The images that a stream draws from, where `start` chooses them (SemiFL)."""
+    """The images that a stream draws from, if `start` selects them (SemiFL)."""
 
-    positions_N: Tensor  # int64, into the part's images in their order; an image may come more than once
-    labels_N: Tensor | None = None  # pseudo-labels given to them
+    positions_N: Tensor  # int64, positions in the data subset; an image may occur more than once
+    labels_N: Tensor | None = None  # pseudo-labels of these images
 
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabelled:
-    """Pseudo-labels that `start` gave to all unlabelled images of the holder. Their quality is measured outside."""
+    """Pseudo-labels that `start` assigned to all unlabelled images of the participant.
+
+    The suite measures their quality, since a method never sees a hidden label.
+    """
 
     labels_N: Tensor
-    kept_N: Tensor  # bool: confident enough to be used
+    kept_N: Tensor  # bool: whether the pseudo-label is selected, that is, confident enough to be used
 
 
 @dataclass(kw_only=True)
 class Local:
-    """One job's weight sets while it trains. After training the engine writes the new weights into it."""
+    """The weight sets of one job while it trains. After training the engine writes the new weights into it."""
 
-    trainable: dict[str, Weights]  # stepped by the optimizer; none: the job only reads
+    trainable: dict[str, Weights]  # updated by the optimizer; if there are none, the job only reads
     frozen: dict[str, Weights] = field(default_factory=dict)  # only read by the loss (a teacher, an anchor)
-    # Weight sets of `trainable` that are no networks: layers of the method's own. The loss has an nn.ParameterDict.
+    # Names of the weight sets in `trainable` that are not networks, but layers that the method adds. The loss sees an
+    # nn.ParameterDict for each of them.
     layers: tuple[str, ...] = ()
-    momentum: dict[str, Weights] | None = None  # momentum buffers to start from and, in the end, those left
-    private: Tree | None = None  # stays with the holder; None: nothing is kept
-    selected: dict[str, Selected] = field(default_factory=dict)  # stream -> its images, where not the whole part
+    momentum: dict[str, Weights] | None = None  # momentum buffers: before training the first, after it the last ones
+    private: Tree | None = None  # the client state that the participant keeps; None: it keeps nothing
+    selected: dict[str, Selected] = field(default_factory=dict)  # stream -> its images; default: the whole data subset
     pseudo: PseudoLabelled | None = None
-    notes: Tree = field(default_factory=dict)  # what `start` leaves for the steps and for `finish`
-    totals: dict[str, float] = field(default_factory=dict)  # after training: sums over the steps of what `loss` reports
-    steps: int = 0  # after training: local steps taken
+    notes: Tree = field(default_factory=dict)  # values that `start` passes to the steps and to `finish`
+    totals: dict[str, float] = field(default_factory=dict)  # after training: sums over the steps of the loss's reports
+    steps: int = 0  # after training: the number of local steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a job. `sends` goes to the server (counted as bytes up), `private` stays with the holder."""
+    """The result of a job.
+
+    `sends` goes to the server and is counted as bytes up; `private` stays with the participant.
+    """
 
     key: Key
     sends: Tree
@@ -134,6 +150,7 @@ class Outcome:
 
     @property
     def sat_out(self) -> bool:
+        """Return whether the client skipped the round: it sent nothing."""
         return not self.sends
 
 
@@ -141,131 +158,155 @@ Networks = nn.ModuleDict  # weight set -> network, or nn.ParameterDict of `Local
 
 
 class Reader(Protocol):
-    """Passes over the holder's images for `start`, which only read. `draw` is the job's own random stream."""
+    """Read-only passes over the participant's images for `start`.
+
+    `draw` is the random stream of the job.
+    """
 
     draw: torch.Generator
 
     def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
-        """logits_ND of all images of the part, in evaluation mode. In the part's order."""
+        """Compute logits_ND of all images of the data subset, in its order and in evaluation mode."""
 
     def labels(self, part: PartName) -> Tensor | None:
-        """labels_N of all images of the part, in its order. None where they are hidden from the holder."""
+        """Return labels_N of all images of the data subset, in its order.
+
+        Return None if these labels are hidden from the participant.
+        """
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
-        """The statistics of the network's static batch norms over batches of the part. In order and without
-        augmentation: `running_mean` and `running_var` by name (float64; `statistics_over` of models.norms), and the
-        number of images, or of batches where they are not `pooled`. Nothing where the holder has no such images."""
+        """Measure the statistics of the network's static batch norms over batches of the data subset.
+
+        The images are read in their order and without augmentation. Return each `running_mean` and `running_var` by
+        name (float64; see `statistics_over` in models.norms), and the number of images if `pooled`, of batches if not.
+        Return an empty dict and 0 if the participant has no such images.
+        """
 
     def on_noise(self, weights: Weights) -> Tensor:
-        """logits_D of one image of Gaussian noise, in evaluation mode. It is the same image for every holder and
-        round."""
+        """Compute logits_D of one image of Gaussian noise, in evaluation mode.
+
+        All participants and rounds use the same image.
+        """
 
 
 @dataclass(kw_only=True)
 class Step:
-    """Hold what `loss` and `after_step` may use of one local step.
+    """The networks, images and values of one local step that `loss` and `after_step` may use.
 
-    The networks, `private` and `notes` may be changed in place. `notes` are the job's own: `start` leaves the first
-    ones in `Local.notes`, every step sees the ones of the step before, and `finish` gets the last.
+    The networks, `private` and `notes` may be changed in place. `notes` belong to the job: `start` leaves the first
+    notes in `Local.notes`, every step sees the notes of the previous step, and `finish` gets the last ones.
     """
 
     trainable: Networks
     frozen: Networks
-    batch: Mapping[str, Batch] = field(default_factory=dict)  # by the name of their stream
-    drawn: Mapping[str, Tensor] = field(default_factory=dict)  # what `LocalUpdate.draws` drew for this step
+    batch: Mapping[str, Batch] = field(default_factory=dict)  # by stream name
+    drawn: Mapping[str, Tensor] = field(default_factory=dict)  # the random numbers of `LocalUpdate.draws` for this step
     received: Tree = field(default_factory=dict)
     private: Tree = field(default_factory=dict)
     notes: Tree = field(default_factory=dict)
-    number: int = 0  # local steps taken in this job: in `loss` those before this one, in `after_step` with this one
+    number: int = 0  # the local steps that the job has taken: in `loss` without this step, in `after_step` including it
 
     @property
     def student(self) -> nn.Module:
         return self.trainable["student"]
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise AttributeError that names what a step has: `step` was the counter's name in `Training`."""
+        """Raise AttributeError that lists the fields of a step.
+
+        Methods written for an earlier version look for fields that were renamed.
+        """
         names = ", ".join(vars(self))
         raise AttributeError(f"a local step has no {name!r}; it has {names} and student")
 
 
-Loss = tuple[Tensor, Mapping[str, Tensor]]  # of one local step, and what to report of it
+Loss = tuple[Tensor, Mapping[str, Tensor]]  # the loss of one local step, and the tensors to report
 
 
 class LocalUpdate:
     """The ClientUpdate or ServerUpdate box of a paper.
 
-    It is a frozen dataclass at module level, so that it can be pickled. It needs `loss` alone: what is not overridden
-    trains the weight set "student" and sends it back.
+    A subclass is a frozen dataclass at module level, so that it can be pickled. It only has to define `loss`: the
+    functions of this class train the weight set "student" and send it back.
     """
 
-    # The losses that are taken in turn on each batch, each with an optimizer step of its own (FedMatch: first sigma on
-    # labels, then psi without). A weight set that a loss does not reach is not stepped.
+    # The losses that are minimised one after the other on each batch, each with a separate optimizer step (FedMatch:
+    # first sigma on labelled, then psi on unlabelled images). A weight set that a loss does not depend on is not
+    # updated.
     phases: ClassVar[tuple[str, ...]] = ("loss",)
 
-    # Whether local steps begin at the weights received. Where a client continues from a model of its own, which the
-    # server does not know, what its steps changed cannot be measured, and it has no gradient diversity.
+    # Whether local steps begin at the received weights. If a client continues from its own model, which the server does
+    # not have, the change that its steps made cannot be measured, and the run has no gradient diversity.
     starts_from_received: ClassVar[bool] = True
 
-    # Hints that change no result and may be left out:
-    # whether only changes are sent, so that bytes are known after training alone
+    # A hint that changes no result and may be left out:
+    # whether only changed entries are sent, so that the number of bytes is only known after training.
     sends_changes: ClassVar[bool] = False
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
-        """The weight sets to train, from what was received and kept. None: this client sits the round out."""
+        """Build the weight sets to train from the received tree and the client state.
+
+        Return None if this client skips the round.
+        """
         return Local(trainable={"student": received["student"]})
 
     def draws(self, generator: torch.Generator, batch: Mapping[str, Batch]) -> Mapping[str, Tensor]:
         """Draw the random numbers that one local step needs besides its views, on the CPU; `step.drawn` has them.
 
-        `generator` is the job's own random stream. `loss` and `after_step` draw nothing themselves.
+        `generator` is the random stream of the job. `loss` and `after_step` draw nothing themselves.
         """
         return {}
 
     def loss(self, step: Step) -> Loss:
-        """Compute the loss of one local step, a scalar, and what to report of it.
+        """Compute the loss of one local step, a scalar, and the tensors to report.
 
-        "labels_N" and "kept_N" are the pseudo-labels of the stream "unlabelled": their quality is measured outside,
-        since a method never sees a hidden label. Every other entry is a scalar, averaged over the job's steps without
-        its gradient.
+        "labels_N" and "kept_N" are the pseudo-labels of the stream "unlabelled" and whether each of them is selected.
+        The suite measures their quality, since a method never sees a hidden label. Every other entry is a scalar, which
+        is averaged over the job's steps without its gradient.
 
         `loss` and `after_step` are functions of the step's tensors: they read no number from a tensor (`float`,
-        `.item()`, `if tensor`), draw nothing, and take the same operations in every step, whatever `step.number` is. A
-        value that changes from step to step is a tensor in `step.notes`. So a step can be recorded once and repeated.
+        `.item()`, `if tensor`), draw nothing, and perform the same operations in every step, whatever `step.number` is.
+        A value that changes from step to step is a tensor in `step.notes`. Therefore a step can be recorded once and
+        repeated.
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def after_step(self, step: Step) -> None:
-        """Change networks, `private` or `notes` between local steps, in place (an EMA teacher in `step.frozen`)."""
+        """Update networks, `private` or `notes` in place after a local step (an EMA teacher in `step.frozen`)."""
 
     def finish(self, local: Local) -> Tree:
-        """What is sent; nothing: the client sits out after all. What the client keeps is left in `local.private`."""
+        """Return the tree that is sent, and leave the new client state in `local.private`.
+
+        An empty tree means that the client skips the round.
+        """
         return {"student": local.trainable["student"]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One piece of local work."""
+    """The local work of one participant: a local update, its input, its data and its length."""
 
     key: Key
     update: LocalUpdate
     receives: Tree  # named weight sets and tensors, counted as bytes down (nothing is counted for the server itself)
     data: Mapping[str, Stream]
     limit: Limit
-    keeps: str | None = None  # under which name private state is kept; None: the client's own number
-    network: Model | None = None  # None: the experiment's; another one for a sub-network (HeteroFL)
-    learning_rate: Literal["client", "server"] | None = None  # None: the holder's; "server" for labels at a client
-    # For measurements, where `receives` does not say it: the whole weight sets that the job begins with, whose sum is
-    # what is trained. It crosses no network and reaches no local work.
+    keeps: str | None = None  # the state key of the client state; None: the client's number
+    network: Model | None = None  # None: the experiment's network; set for a sub-network (HeteroFL)
+    # None: the participant's own learning rate; "server" is used for labelled images at a client.
+    learning_rate: Literal["client", "server"] | None = None
+    # Only for measurements, if `receives` does not contain it: the complete weight sets that the job begins with. Their
+    # sum is the model that is trained. This field is not sent, and local work does not see it.
     begins: Mapping[str, Weights] | None = None
-    group: int = 0  # for measurements: clients of one group are averaged with each other
+    group: int = 0  # only for measurements: clients of the same group are averaged with each other
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Everything a run carries from round to round, and that is saved."""
+    """Everything that a run carries from round to round and saves."""
 
     server: Tree
-    # Private state by keeper, created on first use. The engine fills it in; what a method returns here is not read.
+    # The client states by state key, created on first use. The engine sets this field; it ignores the value that a
+    # method returns.
     clients: Mapping[str, Tree] = field(default_factory=dict)
 
 
@@ -274,42 +315,47 @@ Round = tuple[State, Mapping[str, float]]  # the state after a round, and number
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a method may know before the first round."""
+    """The values that a method may use before the first round."""
 
-    # The same for the same seed; initial_weights(model): those of another network than the experiment's.
+    # The same for the same seed. `initial_weights(model)` gives the weights of a network that is not the experiment's.
     initial_weights: Callable[..., Weights]
     generator: Callable[..., np.random.Generator]  # generator("layers"): the run's named stream
     model: Model
     num_classes: int  # D
     buffers: Callable[[], Sequence[str]]  # names of the network's weights that are not trained
-    width: Callable[[], int]  # F, of the network's features; raises ConfigError where it gives none
-    K: int  # clients, also one that holds the server's labelled images
+    width: Callable[[], int]  # F, the number of features; raises ConfigError if the network does not return features
+    K: int  # number of clients, including a client that owns the server's labelled images
     C: int
     T: int
-    sizes: Mapping[int, int]  # images of each client, labelled images of SERVER
-    labelled: Mapping[int, int]  # images with visible labels of each client and of SERVER
+    sizes: Mapping[int, int]  # number of images of each client, and of labelled images of SERVER
+    labelled: Mapping[int, int]  # number of images with visible labels of each client and of SERVER
 
 
 @dataclass(frozen=True, kw_only=True)
 class World(Setup):
-    """One round as a method sees it. Its `generator` gives this round's named streams."""
+    """One round as a method sees it. Its `generator` returns the named streams of this round."""
 
-    round: int  # 1 is the first
+    round: int  # the first round is 1
     rounds: int
-    limit: Limit  # a job's length: T local steps, or the federation's local epochs
+    limit: Limit  # the length of a job: T local steps, or the federation's local epochs
     fit: Callable[[Sequence[Job]], Iterator[Outcome]]
 
     def cohort(self) -> list[int]:
-        """C of the K clients, uniformly without replacement, in random order. So consecutive parts of it are random
-        groups."""
+        """Draw C of the K clients uniformly without replacement.
+
+        The order is random, so that consecutive slices of the cohort are random groups.
+        """
         return [int(k) for k in self.generator("cohort").permutation(self.K)[: self.C]]
 
     def unlabelled(self, client: int) -> int:
-        """The client's unlabelled images. 0 where labels are everywhere: its part "unlabelled" is the labelled one."""
+        """Count the client's unlabelled images.
+
+        The result is 0 with labels everywhere, where the data subset "unlabelled" consists of the labelled images.
+        """
         return self.sizes[client] - self.labelled[client]
 
     def streams(self, client: int, **streams: Stream) -> dict[str, Stream]:
-        """Of the streams "labelled" and "unlabelled" those of whose images the client has some."""
+        """Select the streams ("labelled", "unlabelled") that the client has at least one image for."""
         images = {"labelled": self.labelled[client], "unlabelled": self.unlabelled(client)}
         return {name: stream for name, stream in streams.items() if images[name]}
 
@@ -324,45 +370,52 @@ class World(Setup):
         limit: Limit | None = None,
         **fields: Any,
     ) -> Job:
-        """A job of local work at this holder. Without a `limit` it is as long as the round says; `fields` are further
-        ones of `Job`."""
+        """Build a job of local work at this participant.
+
+        Without a `limit` it has the length of the round's jobs. `fields` are further fields of `Job`.
+        """
         key, limit = Key(client=holder, draw=draw), self.limit if limit is None else limit
         return Job(key=key, update=update, receives=receives, data=data or {}, limit=limit, **fields)
 
     def fit_one(self, *arguments: Any, **fields: Any) -> Tree:
-        """What one `job` sends."""
+        """Run a single job, built by `job` from the arguments, and return the tree that it sends."""
         (outcome,) = self.fit([self.job(*arguments, **fields)])
         return outcome.sends
 
 
 class Method(Checked):
-    """The contract, with what methods of one weight set share.
+    """The contract of a method, with the functions that methods of one weight set have in common.
 
-    A method has `needs`, the label settings that it can use (any other is refused before training), and `round(state,
-    world)`, which returns a `Round`. It may inherit `init`, `models` and `check` or have them itself. It is a frozen
-    keyword-only dataclass: its fields are its hyperparameters, by the paper's symbols, and the types of
-    `benchmark.config` (`threshold: Share = 0.95`) say which values they may have.
+    A method has `needs`, the label settings that it can use (any other setting is refused before training), and
+    `round(state, world)`, which returns a `Round`. It may inherit or override `init`, `models` and `check`. It is a
+    frozen keyword-only dataclass: its fields are its hyperparameters, named by the paper's symbols, and their types
+    from `benchmark.config` (`threshold: Share = 0.95`) define the allowed values.
     """
 
-    # Whether it measures the statistics of static batch norms (`with_static_statistics`). Other methods are refused
-    # such a network, which would be tested with its initial means 0 and variances 1.
+    # Whether the method measures the statistics of static batch norms (`with_static_statistics`). Other methods refuse
+    # such a network, which would be tested with its initial means of 0 and variances of 1.
     asks_for_statistics: ClassVar[bool] = False
-    # Whether clients need all their unlabelled images from the first round: refused with `data.streaming_steps`.
+    # Whether clients need all their unlabelled images from the first round. Such a method refuses
+    # `data.streaming_steps` above 1.
     asks_for_all_images: ClassVar[bool] = False
-    # Whether what the server sends depends on what clients reported: bytes are then known after training alone.
+    # Whether the weight sets that the server sends depend on the reports of the clients, so that the number of bytes is
+    # only known after training.
     sends_by_reports: ClassVar[bool] = False
 
     def check(self, setup: Setup) -> None:
-        """Raise ConfigError where the method cannot use these factors (S > C)."""
+        """Raise ConfigError if the method cannot use these factors (for example S > C)."""
 
     def init(self, setup: Setup) -> State:
+        """Return the state before the first round."""
         return State(server={"student": setup.initial_weights()})
 
     def models(self, state: State) -> dict[str, Weights]:
-        """What may be evaluated, by name; the first is the default."""
+        """Return the models that may be evaluated, by name; the first one is the default."""
         return {"student": state.server["student"]}
 
     def voters(self, state: State) -> list[Weights]:
-        """The models whose mean probabilities are tested. For methods whose clients keep layers of their own. None:
-        the first of `models` alone is tested."""
+        """Return the models of an ensemble, whose mean probabilities are tested.
+
+        This is for methods whose clients keep some layers. If the list is empty, the first entry of `models` is tested.
+        """
         return []

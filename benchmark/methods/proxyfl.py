@@ -1,21 +1,23 @@
-"""ProxyFL: the last layer's weights stand for the classes, at the server and in a contrast of unsure images.
+"""ProxyFL: rows of the last layer are class proxies, which the server tunes and a contrastive loss uses.
 
 Chen, Wang. ProxyFL: A Proxy-Guided Framework for Federated Semi-Supervised Learning. CVPR 2026, arXiv:2602.21078.
 Released code: DuowenC/FSSLlib, f732a27 (ProxyFL/proxyfl.py, scripts/train.sh).
 
-A proxy of a class is its row W_c of the last layer. The local step is that of `sage`: labels of L_u are the global
-model's, for images of which either model is sure (proxyfl.py:213-252). ICPL adds a contrast of all unlabelled images,
-both views: each is drawn to its class's proxy or, where unsure, to the sum of p_c W_c over its candidates, the classes
-that the global model gives more than their share; and away from images of the batch that share no candidate with it
-(lines 300-344). GPT: the server tunes the mean W by SGD, so that each of the clients' proxies is nearest to that of its
-class (lines 72-106).
+The proxy of a class is its row W_c of the last layer. The local step is the one of `sage`: the labels of L_u are
+predicted by the global model, for images that are above the threshold for either model (proxyfl.py:213-252). ICPL adds
+a contrastive loss over both views of all unlabelled images. Each image is attracted by the proxy of its class or, if
+both models are below the threshold, by the sum of p_c W_c over its candidates, which are the classes with a probability
+of the global model above their share. It is repelled by images of the batch that have no candidate in common with it
+(lines 300-344). GPT: the server tunes the mean W by SGD, so that each of the clients' proxies is nearest to the proxy
+of its class (lines 72-106).
 
-The three switches do not make it the paper's method: print and code differ in eight more points, in which this is the
-code's. Departures: reports/sage/departures.md, entries 19 to 21 and 26. Besides:
-1. Shares of the classes are counted over all of a job's steps. Released: over its last fifth (lines 267-290).
-2. The gradient of the tuning is written out and in float64; its batches have an order of their own.
+Setting the three implementation choices to "paper" does not give the paper's method: paper and code differ in eight
+more points, in which this file follows the code. Deviations: reports/sage/departures.md, entries 19 to 21 and 26. In
+addition:
+1. Shares of the classes are counted over all steps of a job. Released code: over the last fifth (lines 267-290).
+2. The gradient of the tuning is an explicit formula in float64, and its batches have a separate random order.
 
-Legend: M unlabelled images of the N of a batch, in both views; F features; P proxies of clients.
+Legend: M images of both unlabelled views among the N images of a batch; F features; P proxies of clients.
 """
 
 from dataclasses import dataclass, replace
@@ -34,39 +36,40 @@ from benchmark.methods.shared import RunningMean, sent
 from benchmark.models.build import head_of
 from benchmark.models.classifier import Classifier
 
-MOST_MARGIN = 100.0
-LEAST_SIMILAR = 1e-6  # of an image that another one is drawn away from
+MOST_MARGIN = 100.0  # upper bound of the margin in the tuning
+LEAST_SIMILAR = 1e-6  # the smallest cosine similarity of two images that repel each other
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyFL(TwoLabellers):
-    """One round. Without tuning passes "ICPL alone", without a proxy weight "GPT alone" of Table 2.
+    """ProxyFL; without tuning passes it is "ICPL alone" of Table 2, with proxy weight 0 it is "GPT alone".
 
-    The defaults of the three switches are the released code's: Table 7 counts its projections, so that the printed
-    numbers are of it.
+    The defaults of the three implementation choices follow the released code: Table 7 counts its projections, so that
+    the published numbers come from this code.
     """
 
     proxy_weight: NotNegative = 1.0  # beta
-    tuning_passes: Whole = 100  # Q    10 on CIFAR-100; of the server over the clients' proxies
+    tuning_passes: Whole = 100  # Q    10 on CIFAR-100; passes of the server over the clients' proxies
     tuning_rate: Positive = 0.005  # scripts/train.sh; options.py has .01
     tuning_batch_size: Count = 4  # scripts/train.sh; options.py has 10
-    decay: Share = 0.99  # of the classes' shares: the former ones' part
-    candidates: Count | None = None  # so many of the likeliest classes (Table 4: 1, 5); None: those above their share
-    # What is compared in ICPL. "paper": features and proxies. "released_code": a linear layer of each, trained and
-    # averaged with the model (Model/resnet.py, ResNet_PC).
+    decay: Share = 0.99  # the weight of the old shares in the update of the classes' shares
+    # The number of most probable classes that are candidates (Table 4: 1, 5). None: the classes above their share.
+    candidates: Count | None = None
+    # The vectors that ICPL compares. "paper": features and proxies. "released_code": the outputs of one linear layer
+    # for each of them, which are trained and averaged with the model (Model/resnet.py, ResNet_PC).
     projections: Literal["paper", "released_code"] = "released_code"
-    # The candidates of labelled images. "paper": their labels. "released_code": as of unlabelled ones, by the global
-    # model alone (lines 224-226, 249).
+    # The candidates of labelled images. "paper": their labels. "released_code": the same rule as for unlabelled images,
+    # but only with the global model (lines 224-226, 249).
     labelled_candidates: Literal["paper", "released_code"] = "released_code"
-    # "released_code": in the tuning, the largest distance of a mean proxy to its nearest other one, at most 100, is
-    # added to the distance to the own class (lines 79-93). "paper": nothing.
+    # The margin in the tuning. "released_code": the largest distance of a mean proxy to its nearest other mean proxy,
+    # at most 100, is added to the distance to the own class (lines 79-93). "paper": no margin.
     margin: Literal["paper", "released_code"] = "released_code"
 
     def check(self, setup: fl.Setup) -> None:
         setup.width()
 
     def init(self, setup: fl.Setup) -> fl.State:
-        """Shares of the classes are equal at first; layers begin as PyTorch's do."""
+        """Start with equal shares of the classes, and with the initial weights of PyTorch's linear layers."""
         D = setup.num_classes
         server: fl.Tree = {"student": setup.initial_weights(), "shares": torch.full((D,), 1 / D)}
         if self.projections == "released_code":
@@ -106,13 +109,16 @@ class ProxyFL(TwoLabellers):
         server["student"] = {**server["student"], head: tuned_DF}
         counts_D = torch.stack(counts).sum(dim=0)
         server["shares"] = state.server["shares"]
-        if counts_D.any():  # else no image of this round has a label
+        if counts_D.any():  # if not, no image of this round has a label
             server["shares"] = self.decay * server["shares"] + (1 - self.decay) * counts_D / counts_D.sum()
         return fl.State(server=server), {"proxyfl/tuned_by": float((tuned_DF - mean_DF).norm() / mean_DF.norm())}
 
 
 def tuned(mean_DF: Tensor, proxies_KDF: Tensor, method: ProxyFL, order: np.random.Generator) -> Tensor:
-    """The mean proxies after Q passes of SGD over the clients': cross-entropy of minus their distances. On the CPU."""
+    """Tune the mean proxies by Q passes of SGD over the clients' proxies, on the CPU.
+
+    The loss is the cross-entropy of the negative distances to the mean proxies.
+    """
     W_DF, (K, D, _) = mean_DF.double().cpu(), proxies_KDF.shape
     proxies_PF, labels_P = proxies_KDF.flatten(0, 1).double().cpu(), torch.arange(D).repeat(K)
     margin = 0.0
@@ -133,7 +139,7 @@ def tuned(mean_DF: Tensor, proxies_KDF: Tensor, method: ProxyFL, order: np.rando
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyUpdate(ClientUpdate):
-    """The local step with ICPL."""
+    """Local work of a client: the step of `sage` with the contrastive loss ICPL."""
 
     method: ProxyFL
 
@@ -198,8 +204,11 @@ class ProxyUpdate(ClientUpdate):
 
 
 def contrast_loss(features_NF: Tensor, proxies_DF: Tensor, weight_MD: Tensor, sets_ND: Tensor) -> Tensor:
-    """ICPL, a mean over the last M of N images: cross-entropy of cosines, in which the sum of an image's weighted
-    proxies is to come before all images whose sets of classes have none of its own."""
+    """Compute the contrastive loss ICPL, a mean over the last M of the N images.
+
+    It is a cross-entropy over cosines, in which the weighted sum of an image's proxies is the positive example, and the
+    images without a class in common with the image's set are the negative ones.
+    """
     features_NF, proxies_DF = F.normalize(features_NF, dim=-1), F.normalize(proxies_DF, dim=-1)
     of_M = slice(len(features_NF) - len(weight_MD), None)
     near_M1 = (features_NF[of_M] * (weight_MD @ proxies_DF)).sum(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The methods by name (catalogue.toml), and a user's own as `my_module:MyMethod`."""
+"""The methods of the suite by name (registry.toml), and custom methods as `my_module:MyMethod`."""
 
 import sys
 import tomllib
@@ -15,16 +15,19 @@ METHODS: Mapping[str, type[Any]] = {
     name: imported(f"benchmark.methods.{place}", "method.kind") for name, place in _FILE["methods"].items()
 }
 SETTINGS: Mapping[str, str] = _FILE["settings"]
-WRITE = {"needs": 'needs = frozenset({"server"})', "round": "def round(self, state, world)"}  # else the name alone
+WRITE = {"needs": 'needs = frozenset({"server"})', "round": "def round(self, state, world)"}  # others by name
 
 
 def method_class(name: str) -> type:
-    """The class of that name. Raises ConfigError that names the nearest right one, or what is wrong with a module."""
+    """Return the class of the method with this name.
+
+    Raise ConfigError if there is no such method, with the most similar name, or with the fault of a custom class.
+    """
     if name in METHODS:
         return METHODS[name]
     if ":" not in name:
         hint = f"type --method {SETTINGS[name]}" if name in SETTINGS else nearest(name, METHODS)
-        raise ConfigError(f"method.kind: {quoted(name)} is not a method; {hint}, or module:Class for your own")
+        raise ConfigError(f"method.kind: {quoted(name)} is not a method; {hint}, or module:Class for a custom method")
     cls = imported(name, "method.kind")
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise ConfigError(
@@ -38,20 +41,20 @@ def method_class(name: str) -> type:
 
 
 def check_known(name: object, what: str = "method") -> None:
-    """Raise ConfigError for a record's method or network that is neither the suite's nor imported.
+    """Raise ConfigError if a run record's method or network is custom and its module is not imported.
 
-    A custom one is imported where the user named it on the command line; a record's name imports nothing.
+    A custom class is imported if the user named it on the command line. A name in a run record imports nothing.
     """
     if isinstance(name, str) and ":" in name and name.partition(":")[0] not in sys.modules:
         field = {"method": "method.kind", "network": "model.network"}[what]
         raise ConfigError(
-            f"{field}: {quoted(name)} is not a {what} of this suite, and a record's own code is not run; "
-            f"if you trust it, type --{what} {quoted(name)[1:-1]}"
+            f"{field}: {quoted(name)} is not a {what} of this suite, and custom code that a run record names is not "
+            f"run; if you trust it, type --{what} {quoted(name)[1:-1]}"
         )
 
 
 def method_name(method: object) -> str:
-    """The name that `method_class` finds this method's class under."""
+    """Return the name by which `method_class` finds the class of this method or local update."""
     for name, cls in METHODS.items():
         if type(method) is cls:
             return name
@@ -59,14 +62,14 @@ def method_name(method: object) -> str:
 
 
 def read_method(raw: Any, path: str) -> Any:
-    """A method from plain values: its name, or its table. The table has "kind" and the fields."""
+    """Read a method from plain values: its name, or a table of its "kind" and its fields."""
     table = {"kind": raw} if isinstance(raw, str) else raw
     if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
         raise ConfigError(
-            f"{path}: {quoted(raw)} is not a method; choose {path}.kind from {', '.join(sorted(METHODS))}"
+            f"{path} is {quoted(raw)}, which is not a method; choose {path}.kind from {', '.join(sorted(METHODS))}"
         )
     cls = method_class(table["kind"])
     method: Any = from_plain(cls, {key: value for key, value in table.items() if key != "kind"}, path)
-    if ":" in table["kind"]:  # one's own may have fields that its records could not be read with
+    if ":" in table["kind"]:  # a custom method may have a field that cannot be read back from a run record
         from_plain(cls, to_plain(method, path), path)
     return method

@@ -1,23 +1,26 @@
-"""SAGE and its baselines: a client's own model and the global one label its images.
+"""SAGE and its baselines: the local model and the global model label a client's images.
 
-Five methods of one local step: FixMatch with local (LPL) or global pseudo-labels (GPL), FlexMatch, FedLabel and SAGE.
-They are rows of ProxyFL's tables (DuowenC/FSSLlib, f732a27), as in SAGE's protocol (Jay-Codeman/SAGE, e90fa96, which
-has SAGE alone).
+This file has five methods with the same local step: FixMatch with local (LPL) or global pseudo-labels (GPL), FlexMatch,
+FedLabel and SAGE. They are rows of ProxyFL's tables (DuowenC/FSSLlib, f732a27), in the protocol of SAGE
+(Jay-Codeman/SAGE, e90fa96, which only contains SAGE).
 
-A local step passes a batch of labelled images (weak view) and one of unlabelled images (weak and strong view) through
-the client's model: L = CE(labelled) + lambda_u L_u(strong). Labels of L_u come from p_L, the model's own prediction of
-the weak view in training mode, and p_G, that of the model as received, in evaluation mode. The methods differ in L_u
-alone, a mean over all images of the batch. Clients count alike in the mean (SAGE.py:36-45; as released by size, but all
-are equally large). Labels alone and FedProx are `supervised_fl`; `feddb` has this file's local step.
+A local step passes a batch of labelled images (weak view) and a batch of unlabelled images (weak and strong view)
+through the client's model: L = CE(labelled) + lambda_u L_u(strong). The labels of L_u come from p_L, the prediction of
+the client's model on the weak view in training mode, and from p_G, the prediction of the received model in evaluation
+mode. The methods only differ in L_u, a mean over all images of the batch. All clients have the same weight in the mean
+(SAGE.py:36-45; the released code weighs by size, but all clients have the same size). The supervised baseline (labels
+only) and FedProx are `supervised_fl`; `feddb`, `feddure` and `proxyfl` use the local step of this file.
 
-Departures:
-1. A client without images of a kind leaves out that term.
-2. Where an epoch has more steps than a pass, the release ends the pass with the epoch (SAGE.py:115-132); here it goes
-   on, so that every image comes equally often.
-3. SAGE's soft labels are learned by cross-entropy. The released divergence is less by their entropy, which has no
-   gradient, and adds 1e-10 to both distributions (SAGE.py:187-191).
-4. The rows but SAGE's have no released code; what their papers leave open is a switch.
-5. FlexMatch needs all images of a client from the first round on: other `data.streaming_steps` than 1 are refused.
+Deviations:
+1. A client without labelled or without unlabelled images leaves out this term of the loss.
+2. If an epoch ends within a pass, the released code starts a new pass with the next epoch (SAGE.py:115-132). In this
+   suite the pass continues, so that all images occur equally often.
+3. SAGE learns its soft labels by the cross-entropy. The released divergence is smaller by the entropy of the labels,
+   which has no gradient, and adds 1e-10 to both distributions (SAGE.py:187-191).
+4. Except for SAGE, the rows have no released code. Each point that a paper does not specify is an implementation
+   choice.
+5. FlexMatch needs all images of a client from the first round; values of `data.streaming_steps` other than 1 are
+   refused.
 
 Legend: M unlabelled images of a client.
 """
@@ -36,37 +39,43 @@ from benchmark.losses import consistency_loss, divergence_loss, pseudo_labels, s
 from benchmark.methods import protocol as fl
 from benchmark.methods.shared import StudentUpdate, mean_of
 
-Logits = Mapping[str, Tensor]  # logits_ND of "labelled", "weak" and "strong" views, and the "global" model's of "weak"
-NEVER = -1  # the last sure label of an image that never had one
-NO_IMAGE = -2  # in place of a label, where a client has fewer images than another one
-COPIES = 2000  # of the labelled list (dataset.py:110)
+Logits = Mapping[str, Tensor]  # logits_ND of "labelled", "weak", "strong"; "global": the global model's on weak views
+NEVER = -1  # in place of the last confident label of an image that never had one
+NO_IMAGE = -2  # padding for clients with fewer images than the largest client
+COPIES = 2000  # the number of copies of the labelled list in a pass (dataset.py:110)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoLabellers(fl.Method):
-    """Fields and round of all of them. Each has its own `consistency`. Sizes are the release's (options.py)."""
+    """The fields and the round of all methods with this local step. Each method defines its `consistency`.
+
+    Batch sizes follow the released code (options.py).
+    """
 
     threshold: Share = 0.95  # tau
     unlabelled_weight: NotNegative = 1.0  # lambda_u
     batch_size: Count = 256
     labelled_batch_size: Count = 128
-    # Whether all views pass the student as one batch, whose statistics batch norms take. Default: as released
-    # (SAGE.py:137-145); no paper says otherwise.
+    # joint: all views pass the student as one batch, which gives the statistics of batch norms. Default: joint, as in
+    # the released code (SAGE.py:137-145), which no paper contradicts.
     forward: Literal["joint", "apart"] = "joint"
-    # Momentum buffers between jobs: none, each client's own, or, as released, those of one optimizer for all clients
-    # and rounds (SAGE.py:82), which pass from client to client; jobs then run one after another. Default: none, since
-    # the clients of a federation cannot share them unsent.
+    # Momentum buffers between jobs. reset: none; kept: each client keeps its own; released_code: one optimizer for all
+    # clients and rounds (SAGE.py:82), the buffers of which pass from client to client, so that jobs run one after the
+    # other. Default: reset, since clients of a federation cannot share buffers without sending them.
     momentum: Literal["reset", "kept", "released_code"] = "reset"
-    # "released_code": the labelled list stands 2000 times in a pass, so that a batch may hold an image twice and is
-    # always full. Default: once, and the incomplete batch at the end of a pass is left out.
+    # "released_code": a pass contains the labelled list 2000 times, so that a batch is always full and may contain an
+    # image twice. Default: once, and the incomplete batch at the end of a pass is left out.
     labelled_list: Literal["once", "released_code"] = "once"
 
     needs = frozenset({"drawn_apart", "every_client", "share", "some_clients", "one_more_client"})
-    views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # of unlabelled images
+    views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # the views of unlabelled images
     uses_global: ClassVar[bool] = True  # whether p_G is needed
 
     def consistency(self, logits: Logits) -> fl.Loss:
-        """L_u, and the pseudo-labels to report. FixMatch's, of the one model that labels."""
+        """Compute L_u and the pseudo-labels to report.
+
+        This is the loss of FixMatch, with labels from the global or the local model.
+        """
         labels_N, _, kept_N = pseudo_labels(logits["global" if self.uses_global else "weak"], self.threshold)
         return consistency_loss(logits["strong"], labels_N, kept_N), {"labels_N": labels_N, "kept_N": kept_N}
 
@@ -75,6 +84,7 @@ class TwoLabellers(fl.Method):
         return self.momentum != "reset"
 
     def update(self, world: fl.World, client: int) -> "ClientUpdate":
+        """Build the local update of a client."""
         return ClientUpdate(method=self, keeps_momentum=self.keeps_momentum)
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
@@ -83,6 +93,7 @@ class TwoLabellers(fl.Method):
         return fl.State(server={"student": mean_of(outcomes, otherwise=student)}), {}
 
     def jobs(self, student: fl.Weights, world: fl.World) -> list[fl.Job]:
+        """Build the job of each client of the cohort."""
         labelled = fl.Stream(part="labelled", batch_size=self.labelled_batch_size, views=("weak",))
         unlabelled = fl.Stream(part="unlabelled", batch_size=self.batch_size, views=self.views)
         return [
@@ -98,8 +109,12 @@ class TwoLabellers(fl.Method):
         ]
 
     def _limit(self, world: fl.World, client: int) -> fl.Limit:
-        """An epoch, as released, is the whole batches of the labelled ones' size in the unlabelled images: two passes
-        (SAGE.py:120). A schedule of the rate counts T steps a round in any case."""
+        """Compute the length of a client's job.
+
+        As in the released code, an epoch has one step per complete batch of `labelled_batch_size` in the unlabelled
+        images, which is two passes with the default sizes (SAGE.py:120). A learning-rate schedule always counts T steps
+        per round.
+        """
         if world.limit.epochs is None:
             return world.limit
         images = world.unlabelled(client) or world.sizes[client]
@@ -108,7 +123,7 @@ class TwoLabellers(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientUpdate(StudentUpdate):
-    """The local step of all of them."""
+    """Local work of a client, which all methods of this file use."""
 
     method: TwoLabellers
 
@@ -124,7 +139,7 @@ class ClientUpdate(StudentUpdate):
         return self.loss_of(self.passed(step.student, step), step)
 
     def loss_of(self, logits: dict[str, Tensor], step: fl.Step) -> fl.Loss:
-        """The loss of the student's logits by view, to which p_G's are added."""
+        """Compute the loss from the student's logits by view. The global model's logits are added to this dict."""
         terms, aux, batch = [], {}, step.batch
         if "labelled" in batch:
             terms.append(supervised_loss(logits["labelled"], batch["labelled"].known_N))
@@ -140,11 +155,11 @@ class ClientUpdate(StudentUpdate):
         return loss, {**aux, "client/loss": loss}
 
     def consistency(self, logits: Logits, step: fl.Step) -> fl.Loss:
-        """L_u of one batch, and what is reported of it."""
+        """Compute L_u of one batch and the tensors to report."""
         return self.method.consistency(logits)
 
     def passed(self, student: Callable[[Tensor], Tensor], step: fl.Step) -> dict[str, Tensor]:
-        """What the student makes of all views of the batch, with a gradient."""
+        """Compute the student's outputs for all views of the batch, with a gradient."""
         batch = step.batch
         images = {"labelled": batch["labelled"].views["weak"]} if "labelled" in batch else {}
         if "unlabelled" in batch:
@@ -159,7 +174,7 @@ class ClientUpdate(StudentUpdate):
 class FixMatchLPL(TwoLabellers):
     """FixMatch-LPL: clients learn the confident labels of their own model.
 
-    FixMatch (Sohn et al. NeurIPS 2020, Eqs. 3 and 4) as local training of FedAvg.
+    FixMatch (Sohn et al. NeurIPS 2020, Eqs. 3 and 4) is the local training of FedAvg.
     """
 
     uses_global = False
@@ -167,21 +182,21 @@ class FixMatchLPL(TwoLabellers):
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatchGPL(TwoLabellers):
-    """FixMatch-GPL: clients learn the confident labels of the model that they received.
+    """FixMatch-GPL: clients learn the confident labels of the received model.
 
-    FixMatch (Sohn et al. NeurIPS 2020, Eqs. 3 and 4) as local training of FedAvg.
+    FixMatch (Sohn et al. NeurIPS 2020, Eqs. 3 and 4) is the local training of FedAvg.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlexMatchLPL(TwoLabellers):
-    """FlexMatch-LPL: FixMatch-LPL with a threshold for each class, lower where it is learned less.
+    """FlexMatch-LPL: FixMatch-LPL with one threshold per class, which is lower for classes that are learned less.
 
-    FlexMatch (Zhang et al. NeurIPS 2021, arXiv:2110.08263, Eqs. 5 to 8) as local training of FedAvg.
+    FlexMatch (Zhang et al. NeurIPS 2021, arXiv:2110.08263, Eqs. 5 to 8) is the local training of FedAvg.
     """
 
-    # Each image's last sure label, which thresholds count: kept by the client from job to job, or forgotten. Default:
-    # kept, since FlexMatch counts over the whole of training; ProxyFL does not say.
+    # The last confident label of each image, from which thresholds are computed: the client keeps it from job to job,
+    # or it is forgotten. Default: kept, since FlexMatch counts over the whole training; ProxyFL does not say.
     counts: Literal["kept", "forgotten"] = "kept"
 
     uses_global = False
@@ -194,11 +209,11 @@ class FlexMatchLPL(TwoLabellers):
 
 @dataclass(frozen=True, kw_only=True)
 class FlexMatchUpdate(ClientUpdate):
-    """Train with one threshold per class, which follows from the last sure label of each of the client's M images."""
+    """Local work with one threshold per class, computed from the last confident labels of the client's M images."""
 
     method: FlexMatchLPL
-    most: int  # images of the client that has most: the steps of all clients have tensors of one shape
-    # Of `begin` and `finish` alone:
+    most: int  # the largest number of images at a client, so that tensors have the same shape at all clients
+    # Only `begin` and `finish` read these fields:
     client: int = field(repr=False)
     M: int = field(repr=False)
 
@@ -212,7 +227,7 @@ class FlexMatchUpdate(ClientUpdate):
         return local
 
     def consistency(self, logits: Logits, step: fl.Step) -> fl.Loss:
-        """Thresholds are those before this batch."""
+        """Compute L_u with the thresholds before this batch, and update the last confident labels."""
         images, tau = step.batch["unlabelled"], self.method.threshold
         labels_N, confidence_N, sure_N = pseudo_labels(logits["weak"], tau)
         last_M = step.notes["last_M"]
@@ -223,7 +238,7 @@ class FlexMatchUpdate(ClientUpdate):
         return consistency_loss(logits["strong"], labels_N, kept_N), {"labels_N": labels_N, "kept_N": kept_N}
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        kept = (local.private or {}).get("last_sure", {})  # of all clients where they share their momentum
+        kept = (local.private or {}).get("last_sure", {})  # of all clients if they share a client state
         sends = super().finish(local)
         if self.method.counts == "kept":
             last = {**kept, str(self.client): local.notes["last_M"][: self.M].clone()}
@@ -232,8 +247,11 @@ class FlexMatchUpdate(ClientUpdate):
 
 
 def flexible_thresholds(last_M: Tensor, D: int, tau: float) -> Tensor:
-    """tau_D, a threshold for each class. With b the images last sure of a class, over those of the largest class or
-    the images never sure, whichever are more: tau b / (2 - b)."""
+    """Compute tau_D, the threshold tau b / (2 - b) of each class.
+
+    b is the number of images with this class as last confident label, divided by the largest such number or by the
+    number of images that never had a confident label, whichever is larger.
+    """
     counts = (last_M.unsqueeze(1) == torch.arange(NEVER, D, device=last_M.device)).sum(dim=0)
     b_D = counts[1:] / counts.max()
     return tau * b_D / (2 - b_D)
@@ -241,18 +259,19 @@ def flexible_thresholds(last_M: Tensor, D: int, tau: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class FedLabel(TwoLabellers):
-    """FedLabel: of a client's own and the global model, the surer one labels an image.
+    """FedLabel: the more confident of the local and the global model labels an image.
 
     Cho, Joshi, Dimitriadis. Local or Global: Selective Knowledge Assimilation for Federated Learning with Limited
-    Labels. ICCV 2023, arXiv:2307.08809. No released code; SAGE's options.py has its weight.
+    Labels. ICCV 2023, arXiv:2307.08809. No released code; SAGE's options.py contains its weight.
 
-    Where both name the same class, a divergence pulls the local model's output to the global one's.
+    If both models predict the same class, a divergence moves the local model's output towards the global model's.
     """
 
     agreement_weight: NotNegative = 1.0  # options.py: fedlabel_lambda
-    # Of the local model's output in the divergence. Default: the weak view, whose two outputs gave the labels.
+    # The view of the local model's output in the divergence. Default: the weak view, from which both models predict the
+    # labels.
     agreement_view: Literal["weak", "strong"] = "weak"
-    # KL(global || local), or KL(local || global). Default: the former, whose target is the model that stays.
+    # KL(global || local), or KL(local || global). Default: the former, in which the target is the fixed model.
     divergence: Literal["from_global", "from_local"] = "from_global"
 
     def consistency(self, logits: Logits) -> fl.Loss:
@@ -272,16 +291,17 @@ class FedLabel(TwoLabellers):
 
 @dataclass(frozen=True, kw_only=True)
 class SAGE(TwoLabellers):
-    """SAGE: the less a sure client agrees with the global model, the less its label counts.
+    """SAGE: the larger the confidence gap to the global model, the less a client's confident label counts.
 
     Liu, Shang, Zhang, Lu, Gong, Xue, Wang. Mind the Gap: Confidence Discrepancy Can Guide Federated Semi-Supervised
     Learning Across Pseudo-Mismatch. CVPR 2025, arXiv:2503.13227. Released: SAGE.py:152-196.
 
-    Where p_L is sure, the label is lambda 1[y_L] + (1 - lambda) 1[y_G], with lambda = exp(-kappa |max p_L - max p_G|);
-    elsewhere 1[y_G]. Images of which either is sure count.
+    If p_L is above the threshold, the label is lambda 1[y_L] + (1 - lambda) 1[y_G] with lambda = exp(-kappa |max p_L -
+    max p_G|); if not, it is 1[y_G]. Images for which p_L or p_G is above the threshold count.
     """
 
-    # ln 2 / kappa, the gap at which both labels count alike. Released: .05 (line 177), whatever --kappa says.
+    # ln 2 / kappa, the gap at which both labels have the same weight. Released code: .05 (line 177), whatever --kappa
+    # is.
     half_gap: Positive = 0.05
 
     def consistency(self, logits: Logits) -> fl.Loss:

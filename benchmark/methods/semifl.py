@@ -1,18 +1,18 @@
-"""SemiFL: server and clients train in turn, clients on their confident labels.
+"""SemiFL: the server and the clients train alternately, the clients on their confident pseudo-labels.
 
-Clients label their images once, on receipt. Diao, Ding, Tarokh. SemiFL: Semi-Supervised Federated Learning for
-Unlabeled Clients with Alternate Training. NeurIPS 2022. Algorithm 1, Eqs. 1-9. Released code: dem123456789/SemiFL,
-4ec3663 (paths under src/).
+Diao, Ding, Tarokh. SemiFL: Semi-Supervised Federated Learning for Unlabeled Clients with Alternate Training. NeurIPS
+2022. Algorithm 1, Eqs. 1-9. Released code: dem123456789/SemiFL, 4ec3663 (paths under src/).
 
-A client labels all its images from one weak view in evaluation mode. D+ are those at least tau sure (Eq. 3), D- as many
-others, drawn with replacement (Eq. 4). Its loss is L_fix + lambda L_mix (Eqs. 6 to 8); a client without D+ sends
-nothing.
+When a client receives the model, it labels all its images once, from one weak view in evaluation mode. D+ are the
+images with a confidence of at least tau (Eq. 3), and D- equally many other images, drawn with replacement (Eq. 4). The
+loss is L_fix + lambda L_mix (Eqs. 6 to 8). A client without D+ sends nothing.
 
-Departures: reports/semifl/departures.md, entries 1 to 9. Besides:
-1. Weak views are mixed after augmentation, since a strong or weak view of a mix would need floating-point images.
-2. With static batch norms a round of Algorithm 1 ends with a mean of clients, which has no statistics of its own: the
-   model that the round gave to its clients is evaluated, as in the released code, and in the end the last one. Without
-   such layers the pass for statistics does not happen.
+Deviations: reports/semifl/departures.md, entries 1 to 9. In addition:
+1. Weak views are mixed after augmentation, since a strong or weak view of a mixed image would need floating-point
+   images.
+2. With static batch norms, a round of Algorithm 1 ends with a mean of clients, which has no statistics. The model that
+   the round sent to its clients is therefore evaluated, as in the released code, and after the last round the final
+   model. Without such layers there is no pass for statistics.
 """
 
 from collections.abc import Mapping
@@ -34,32 +34,32 @@ NO_LABEL = -1
 
 @dataclass(frozen=True, kw_only=True)
 class SemiFL(fl.Method):
-    """Algorithm 1. Names after the colon are Algorithm 1's and Table 5's."""
+    """SemiFL (Algorithm 1). The comments name the symbols of Algorithm 1 and Table 5."""
 
     threshold: Share = 0.95  # tau
     mix_weight: NotNegative = 1.0  # lambda
     beta: Positive = 0.75  # a       of Beta(a, a)
     server_momentum: ShareBelow1 = 0.5  # beta_g
     batch_size: Count = 10  # B_m
-    server_batch_size: Count = 10  # B_s    250 where the server has more than 1,000 images (utils.py:145-148)
-    # Eq. 4 draws D- from the images below tau; the released code from all. Default: the paper.
+    server_batch_size: Count = 10  # B_s    250 if the server has more than 1,000 images (utils.py:145-148)
+    # Eq. 4 draws D- from the images below tau; the released code from all images. Default: the paper.
     mix_source: Literal["paper", "released_code"] = "paper"
-    # Where no image lies below tau, Eq. 4 has nothing to draw from. Default: invents no data.
+    # If no image is below tau, Eq. 4 has no image to draw. Default: skip_mix, which adds no rule to the paper's.
     nothing_below: Literal["skip_mix", "draw_from_all"] = "skip_mix"
-    # The paper is silent; the released code keeps a client's momentum buffers for its next round (modules.py:207-218).
-    # Default: reset, since Algorithm 1's clients keep nothing.
+    # The paper does not mention momentum buffers; the released code keeps a client's buffers for its next round
+    # (modules.py:207-218). Default: reset, since the clients of Algorithm 1 keep nothing.
     momentum: Literal["reset", "released_code"] = "reset"
-    # Algorithm 1 trains the server first and once more in the end; the released code clients first
-    # (train_classifier_ssfl.py:83-96), from untrained weights in round 1. Default: the paper.
+    # Algorithm 1 trains the server first, and once more after the last round. In the released code the clients train
+    # first (train_classifier_ssfl.py:83-96), from untrained weights in round 1. Default: the paper.
     order: Literal["paper", "released_code"] = "paper"
-    # Whose images give the statistics of static batch norms (Table 6); only for model.norm = sbn. "server_and_clients":
-    # of all clients, also those that are not active in the round; "server_and_cohort": of those that are.
+    # The participants whose images give the statistics of static batch norms (Table 6); only for model.norm = sbn.
+    # "server_and_clients": all clients, also those outside the cohort; "server_and_cohort": only the cohort.
     statistics: Literal["server", "server_and_clients", "server_and_cohort"] = "server_and_clients"
-    # "pooled": mean and variance of the whole data, section 3.4. "released_code": means over batches of their means and
-    # variances (data.py:242-254), smaller than the variance where clients differ. Default: the paper.
+    # "pooled": mean and variance of all data together (section 3.4). "released_code": means over batches of the batch
+    # means and variances (data.py:242-254); this variance is too small if clients differ. Default: the paper.
     moments: Literal["pooled", "released_code"] = added("pooled")
-    warm_start_rounds: Whole = 0  # rounds of the server alone first; reduced profiles need them
-    # The server's E for each of a client's. Table 5 has one E for both; Table 4's E = 1 names no server.
+    warm_start_rounds: Whole = 0  # initial rounds in which only the server trains; reduced profiles need them
+    # Epochs of the server per epoch of a client. Table 5 has one E for both; the E = 1 of Table 4 names no server.
     server_epochs_each: Count = added(1)
 
     needs = frozenset({"server", "everywhere"})
@@ -76,10 +76,11 @@ class SemiFL(fl.Method):
         elif self.order == "paper":
             evaluated = weights = self._server_update(weights, world, draw=0)
             weights, velocity = self._clients(weights, velocity, world)
-            if world.round == world.rounds:  # "Finally": Algorithm 1's last two lines
+            if world.round == world.rounds:  # "Finally": the last two lines of Algorithm 1
                 evaluated = weights = self._server_update(weights, world, draw=1)
         else:
-            if world.round == 1:  # labels need statistics (train_classifier_ssfl.py:83-96 measures them first)
+            # Pseudo-labels need statistics; train_classifier_ssfl.py:83-96 also measures them first.
+            if world.round == 1:
                 weights = self._measure_statistics(weights, world)
             weights, velocity = self._clients(weights, velocity, world)
             weights = self._server_update(weights, world, draw=0)
@@ -92,7 +93,7 @@ class SemiFL(fl.Method):
         return {"student": state.server["evaluated" if "evaluated" in state.server else "student"]}
 
     def _server_update(self, weights: fl.Weights, world: fl.World, draw: int) -> fl.Weights:
-        """ServerUpdate of Algorithm 1, then "Update the sBN statistics"."""
+        """Run ServerUpdate of Algorithm 1, then its line "Update the sBN statistics"."""
         trained = trained_at_server(weights, world, self.server_batch_size, draw, self.server_epochs_each)
         return self._measure_statistics(trained, world)
 
@@ -103,7 +104,10 @@ class SemiFL(fl.Method):
     def _clients(
         self, weights: fl.Weights, velocity: fl.Weights | None, world: fl.World
     ) -> tuple[fl.Weights, fl.Weights | None]:
-        """The cohort's ClientUpdates and Eq. 9, as a step of global momentum."""
+        """Run ClientUpdate at the cohort, and take the step of global momentum (Eq. 9).
+
+        Return the new weights and velocity.
+        """
         update = ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code")
         data = {"fix": fl.Stream.whole("unlabelled", self.batch_size, "weak", "strong")}
         if self.mix_weight:
@@ -114,17 +118,17 @@ class SemiFL(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientUpdate(StudentUpdate):
-    """ClientUpdate of Algorithm 1."""
+    """Local work of a client (ClientUpdate of Algorithm 1)."""
 
     method: SemiFL
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
-        """Eqs. 2 to 4: labels once, the sets D+ and D-. A client without D+ has nothing to train."""
+        """Label all images once and build the sets D+ and D- (Eqs. 2 to 4). A client without D+ trains nothing."""
         method = self.method
         labels_N, _, kept_N = pseudo_labels(reader.predict(received["student"], "unlabelled", "weak"), method.threshold)
         local = with_own_labels(self.begin(received, private, reader), labels_N, kept_N, stream="fix")
         if local.trainable:
-            # D- is drawn from the unsure images (Eq. 4), or from all (modules.py:259-262, data.py:310-322).
+            # D- is drawn from the images below tau (Eq. 4), or from all images (modules.py:259-262, data.py:310-322).
             all_sure, by_paper = bool(kept_N.all()), method.mix_source == "paper"
             others_N = (~kept_N).nonzero().flatten() if by_paper and not all_sure else torch.arange(len(kept_N))
             count = len(local.selected["fix"].positions_N)
@@ -135,21 +139,27 @@ class ClientUpdate(StudentUpdate):
         return local
 
     def draws(self, generator: torch.Generator, batch: Mapping[str, fl.Batch]) -> dict[str, Tensor]:
-        """Draw lambda of Eq. 5 from Beta(a, a), a scalar, through NumPy: torch has no such draw from a generator."""
+        """Draw lambda of Eq. 5 from Beta(a, a), a scalar.
+
+        NumPy draws it, since torch cannot draw from a Beta distribution with a generator.
+        """
         if not self.method.mix_weight:
             return {}
         rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         return {"lambda": torch.tensor(rng.beta(self.method.beta, self.method.beta), dtype=torch.float64)}
 
     def loss(self, step: fl.Step) -> fl.Loss:
-        """Eqs. 5 to 8; one lambda a batch, not max(lambda, 1 - lambda) (utils.py:115-185)."""
+        """Compute L_fix + lambda L_mix of Eqs. 5 to 8.
+
+        There is one lambda per batch, and it is not max(lambda, 1 - lambda) (utils.py:115-185).
+        """
         network, fix = step.student, step.batch["fix"]
         fix_loss = supervised_loss(network(fix.views["strong"]), fix.given_N)
         if not self.method.mix_weight:
             return fix_loss, {"client/loss": fix_loss}
         mix, lam = step.batch["mix"], step.drawn["lambda"]
         mixed_NCHW = mixup(fix.views["weak"], mix.views["weak"], lam.to(fix.views["weak"]))
-        counts = (mix.given_N != NO_LABEL).float().mean()  # 1, or 0 where the mix is skipped
+        counts = (mix.given_N != NO_LABEL).float().mean()  # 1, or 0 if the mix is skipped
         mixed_loss = counts * mix_loss(network(mixed_NCHW), fix.given_N, mix.given_N.clamp(min=0), lam)
         loss = fix_loss + self.method.mix_weight * mixed_loss
         return loss, {"client/loss": loss, "client/mix_loss": mixed_loss}

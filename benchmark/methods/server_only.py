@@ -1,9 +1,10 @@
-"""Server only: training on labels in one place, the bounds of other methods.
+"""Server only: supervised training in one place, the lower and upper bounds of other methods.
 
-With the server's labels alone it is the lower bound of the SSFL experiments and "Partially Supervised" of SemiFL's
-Tables 1 and 3; with everyone's images and labels it is their "Fully Supervised". T local steps of SSFL's Eq. 3 a round;
-no client trains. With static batch norms the statistics are those of the images trained on, asked from all holders
-where they are everyone's. On everyone's images the rate is the clients' (`optimizer.lr`), not `server_lr`.
+With only the server's labels it is the supervised baseline of the SSFL experiments and "Partially Supervised" in
+SemiFL's Tables 1 and 3. With the images and labels of all participants it is their "Fully Supervised". A round has T
+local steps on SSFL's Eq. 3, and no client trains. Static batch norms have the statistics of the training images, which
+are collected from all participants if all images are used. In this case the learning rate is the clients'
+(`optimizer.lr`), not `server_lr`.
 """
 
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from benchmark.methods.static_norm import with_static_statistics
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOnly(fl.Method):
-    """One job a round, at the server."""
+    """Supervised training in one job per round, at the server or on all data."""
 
     batch_size: Count = 64  # B
-    momentum_kept: bool = False  # whether momentum buffers outlive a round of T steps
-    # Whose images it trains on. "everyones": the server's and all clients', with labels (label_setting everywhere).
+    momentum_kept: bool = False  # whether momentum buffers are kept between rounds of T steps
+    # The training images. "everyones": images and labels of the server and all clients (label_setting everywhere).
     images: Literal["servers", "everyones"] = added("servers")
 
     needs = frozenset({"server", "everywhere"})
@@ -31,7 +32,7 @@ class ServerOnly(fl.Method):
     def check(self, setup: fl.Setup) -> None:
         if self.images == "everyones" and not clients_with_labels(setup):
             raise ConfigError(
-                "method.images: 'everyones', but the clients' labels are hidden; choose data.label_setting everywhere"
+                "method.images is 'everyones', but the clients' labels are hidden; choose data.label_setting everywhere"
             )
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:

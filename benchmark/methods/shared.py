@@ -1,6 +1,7 @@
-"""Functions that methods share: means of weights, EMA, momentum, local work.
+"""Functions that methods share: means of weights, EMA, momentum and local work.
 
-Sums run in job order in float64, so that a result depends neither on the number of workers nor on which is first.
+Sums are computed in job order and in float64, so that a result depends neither on the number of workers nor on the
+order in which they finish.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,11 +17,14 @@ from benchmark.models.tensors import tensors_of
 
 Otherwise = TypeVar("Otherwise", bound=fl.Weights | None)
 
-# The server's side of a round.
+# The server's part of a round.
 
 
 class RunningMean:
-    """A weighted mean of weight sets, added one at a time. So a cohort's weights are never in memory all at once."""
+    """A weighted mean of weight sets that are added one at a time.
+
+    The weights of a whole cohort are therefore never in memory at the same time.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -36,23 +40,26 @@ class RunningMean:
         self.total += weight
 
     def _less_first(self, name: str, value: Tensor) -> Tensor:
-        """The value; of whole numbers what is more than in the first set: float64 has none above 2^53 exactly."""
+        """Return the value; for an integer tensor, its difference from the first set's tensor.
+
+        Float64 cannot represent all integers above 2^53.
+        """
         return value if value.is_floating_point() else value.long() - self._like[name].long()
 
     def value(self) -> fl.Weights:
-        """The mean, in its former dtype (whole numbers are rounded down). Needs a positive total."""
+        """Return the mean in the dtypes of the first set; integers are rounded down. The total must be positive."""
         means = {}
         for name, first in self._like.items():
             value = self._sums[name] / self.total
             if not first.is_floating_point():
-                # A whole number is itself, although thirds of it add up to a little less.
+                # 1e-6 keeps the mean of equal integers exact, although weights such as thirds add up to a little less.
                 value = first.long() + torch.floor(value + 1e-6).long()
             means[name] = value.to(first.dtype)
         return means
 
 
 def mean(weight_sets: Sequence[fl.Weights], coefficients: Sequence[float] | None = None) -> fl.Weights:
-    """The weighted mean of `weight_sets`; equal weights where no coefficients are given."""
+    """Compute the weighted mean of `weight_sets`. Without coefficients all weights are equal."""
     running = RunningMean()
     for index, weights in enumerate(weight_sets):
         running.add(weights, 1.0 if coefficients is None else coefficients[index])
@@ -60,15 +67,18 @@ def mean(weight_sets: Sequence[fl.Weights], coefficients: Sequence[float] | None
 
 
 def sent(outcomes: Iterable[fl.Outcome]) -> Iterator[tuple[int, fl.Tree]]:
-    """Each client's number, and what it sent. Without the clients that sent nothing."""
+    """Iterate over the number of each client and the tree that it sent, without clients that sent nothing."""
     return ((outcome.key.client, outcome.sends) for outcome in outcomes if not outcome.sat_out)
 
 
 def mean_of(
     outcomes: Iterable[fl.Outcome], otherwise: Otherwise, weight: Callable[[int], float] = lambda client: 1.0
 ) -> fl.Weights | Otherwise:
-    """The mean of the weight set "student" over the clients that sent something. `otherwise` where no client did.
-    `weight` of a client's number; default: all count alike."""
+    """Compute the weighted mean of the weight set "student" over the clients that sent something.
+
+    `weight` maps a client's number to its weight; by default all clients have the same weight. Return `otherwise` if no
+    client sent anything.
+    """
     average = RunningMean()
     for client, sends in sent(outcomes):
         average.add(sends["student"], weight(client))
@@ -76,8 +86,10 @@ def mean_of(
 
 
 def ema(teacher: fl.Weights, student: fl.Weights, decay: float) -> fl.Weights:
-    """decay x teacher + (1 - decay) x student, in float64; counters are the student's. FedSwitch Eq. 1. `decay` is
-    the teacher's share, here and in `ema_`."""
+    """Compute decay x teacher + (1 - decay) x student in float64 (FedSwitch Eq. 1).
+
+    `decay` is the teacher's share, as in `ema_`. Integer counters are taken from the student.
+    """
     return {
         name: (decay * teacher[name].double() + (1 - decay) * value.double()).to(value.dtype)
         if value.is_floating_point()
@@ -88,18 +100,19 @@ def ema(teacher: fl.Weights, student: fl.Weights, decay: float) -> fl.Weights:
 
 @torch.no_grad()
 def ema_(teacher: nn.Module, student: nn.Module, decay: float | Tensor, *, lerp: bool = False) -> None:
-    """Set teacher <- decay x teacher + (1 - decay) x student, in place, also for running statistics.
+    """Set teacher <- decay x teacher + (1 - decay) x student in place, including running statistics.
 
-    Counters are the student's. decay 0 gives the student bit by bit, 1 leaves the teacher. `lerp`: as teacher + (1 -
-    decay) (student - teacher), which rounds differently in the last bit; RSCFed's records were made so. `decay` may be
-    a scalar of float64 if `lerp`: a share that changes from step to step.
+    Integer counters are copied from the student. With decay 0 the teacher becomes the student bit by bit; with decay 1
+    it does not change. With `lerp` the result is computed as teacher + (1 - decay) (student - teacher), which rounds
+    differently in the last bit; the run records of RSCFed were computed like this. With `lerp`, `decay` may also be a
+    float64 scalar tensor, for a share that changes from step to step.
     """
     old, new = tensors_of(teacher), tensors_of(student)
     if isinstance(decay, Tensor) and decay.is_cpu:
         assert lerp
         for mine, theirs in zip(old.floats, new.floats, strict=True):
             mine.lerp_(theirs, (1 - decay).to(mine.dtype))
-    elif isinstance(decay, Tensor):  # all tensors at once: there is no such lerp with a share on the device
+    elif isinstance(decay, Tensor):  # all tensors at once: `_foreach_lerp_` does not accept a weight on the device
         steps = torch._foreach_sub(new.floats, old.floats)
         torch._foreach_mul_(steps, (1 - decay).to(old.floats[0].dtype))
         torch._foreach_add_(old.floats, steps)
@@ -113,10 +126,10 @@ def ema_(teacher: nn.Module, student: nn.Module, decay: float | Tensor, *, lerp:
 
 
 def buffers_within(network: nn.Module, weights: fl.Weights) -> fl.Weights:
-    """Return copies of the network's buffers for a pass with `weights` inside of a `torch.func` transform.
+    """Return copies of the network's buffers for a forward pass with `weights` inside a `torch.func` transform.
 
-    A batch norm changes them in place, which a transform allows for its own tensors only. So they are made from
-    `weights`, which are its own.
+    A batch norm changes its buffers in place, which a transform only allows for tensors that it tracks. The copies are
+    therefore computed from `weights`, which it tracks.
     """
     zero = torch.zeros_like(next(iter(weights.values())).flatten()[0])
     return {name: buffer + zero.to(buffer.dtype) for name, buffer in network.named_buffers()}
@@ -136,10 +149,14 @@ def momentum_step(
     beta: float,
     buffers: Collection[str] = (),
 ) -> tuple[fl.Weights, fl.Weights | None]:
-    """v <- beta v + (w - target), w <- w - v for every trained parameter. Running statistics are the target's, and so
-    are all `buffers` (`World.buffers`), whose names in a custom norm are its own.
-    SemiFL's global momentum: SGD with rate 1 on w - mean of the clients (modules.py:39-60). beta = 0 gives `target`
-    (up to rounding). Returns the new weights and v, in float64. Without a target both come back unchanged."""
+    """Update v <- beta v + (w - target) and w <- w - v for every trained parameter.
+
+    This is the global momentum of SemiFL: SGD with rate 1 on w - mean of the clients (modules.py:39-60). Running
+    statistics are copied from the target, and so are all `buffers` (`World.buffers`), since a custom norm may give its
+    buffers any name. With beta = 0 the new weights are `target`, up to rounding.
+
+    Return the new weights, and v in float64. Without a target return both unchanged.
+    """
     if target is None:
         return weights, velocity
     moved, kept = {}, {}
@@ -154,12 +171,12 @@ def momentum_step(
 
 
 def is_statistic(name: str) -> bool:
-    """Whether a tensor is a running statistic and not a trained parameter."""
+    """Return whether the tensor of this name is a running statistic and not a trained parameter."""
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
 def layer_of(name: str) -> str:
-    """The module that a tensor belongs to: "conv1" of "conv1.weight"."""
+    """Return the name of the module that a tensor belongs to: "conv1" for "conv1.weight"."""
     return name.rpartition(".")[0]
 
 
@@ -168,7 +185,10 @@ def layer_of(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StudentUpdate(fl.LocalUpdate):
-    """One weight set, received, trained and sent back. The holder may keep its momentum buffers."""
+    """Local work on one weight set, which is received, trained and sent back.
+
+    The participant keeps its momentum buffers if `keeps_momentum`.
+    """
 
     keeps_momentum: bool = False
 
@@ -176,11 +196,11 @@ class StudentUpdate(fl.LocalUpdate):
         return self.begin(received, private, reader)
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
-        """`start` of a holder that does train."""
+        """Build the weight sets to train, for a participant that does not skip the round."""
         return fl.Local(trainable={"student": received["student"]}, momentum=(private or {}).get("momentum"))
 
     def finish(self, local: fl.Local) -> fl.Tree:
-        """The weights; nothing where nothing was trained."""
+        """Return the weights; an empty tree if nothing was trained."""
         if not local.trainable:
             return {}
         local.private = {"momentum": local.momentum} if self.keeps_momentum else None
@@ -188,7 +208,10 @@ class StudentUpdate(fl.LocalUpdate):
 
 
 def with_own_labels(local: fl.Local, labels_N: Tensor, kept_N: Tensor, stream: str = "unlabelled") -> fl.Local:
-    """Training on the kept images with labels that the client gave them on receipt. Without any it sits out."""
+    """Limit a stream to the selected images, with the pseudo-labels that the client computed before training.
+
+    Without a selected image nothing is trained, and the client skips the round.
+    """
     at_N = kept_N.nonzero().flatten()
     local.pseudo = fl.PseudoLabelled(labels_N=labels_N, kept_N=kept_N)
     local.selected = {stream: fl.Selected(positions_N=at_N, labels_N=labels_N[at_N])}
@@ -197,9 +220,13 @@ def with_own_labels(local: fl.Local, labels_N: Tensor, kept_N: Tensor, stream: s
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOnlyUpdate(fl.LocalUpdate):
-    """Trains nothing: the result of `read` is sent. Where it is empty, the holder sits out."""
+    """Local work that trains nothing and sends the result of `read`.
+
+    If the result is empty, the participant skips the round.
+    """
 
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
+        """Return the tree to send."""
         raise NotImplementedError(f"{type(self).__name__} has no read")
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
@@ -212,7 +239,7 @@ class ReadOnlyUpdate(fl.LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedUpdate(StudentUpdate):
-    """Cross-entropy of the weak view with one stream's labels (SSFL Eqs. 3 and 6)."""
+    """Local work that minimises the cross-entropy of the weak view with the labels of one stream (SSFL Eqs. 3, 6)."""
 
     stream: str = "labelled"
     reports: str = "client/labelled_loss"
@@ -224,20 +251,22 @@ class SupervisedUpdate(StudentUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerUpdate(SupervisedUpdate):
-    """The same work at the server."""
+    """Supervised local work at the server, whose loss is reported as `server/loss`."""
 
     reports: str = "server/loss"
 
 
 def labelled_loss(network: nn.Module, batch: fl.Batch, view: str = "weak") -> Tensor:
-    """Cross-entropy on that view, a scalar. The label setting has been checked: there are labels."""
+    """Compute the cross-entropy on this view, a scalar. The batch must have labels."""
     return supervised_loss(network(batch.views[view]), batch.known_N)
 
 
 @torch.no_grad()
 def predict_weak(network: nn.Module, weak_NCHW: Tensor, mode: str) -> Tensor:
-    """Logits without a gradient, in training or in evaluation mode. Dropout and batch statistics are those of the
-    mode."""
+    """Compute logits_ND without a gradient, with dropout and batch norms in the mode "train" or "eval".
+
+    The network must be in training mode, and it is in training mode afterwards.
+    """
     if mode == "train":
         return network(weak_NCHW)
     network.eval()
@@ -255,7 +284,10 @@ def fit_each(
     *,
     learning_rate: Literal["client", "server"] | None = None,
 ) -> Iterator[fl.Outcome]:
-    """The outcomes of the same local work at each of these holders. From the same weights, in the holders' order."""
+    """Run the same local work from the same weights at each of these participants.
+
+    Return the outcomes in the order of the participants.
+    """
     return world.fit([world.job(holder, update, receives, data, learning_rate=learning_rate) for holder in holders])
 
 
@@ -268,7 +300,7 @@ def trained_at_server(
     *,
     keeps_momentum: bool = False,
 ) -> fl.Weights:
-    """The student after local work on the server's labelled images. It lasts `times` as long as a client's."""
+    """Train the student on the server's labelled images, `times` as long as a client's job, and return it."""
     update, data = ServerUpdate(keeps_momentum=keeps_momentum), {"labelled": fl.Stream.whole("labelled", batch_size)}
     limit = world.limit.times(times)
     return world.fit_one(fl.SERVER, update, {"student": student}, data, draw=draw, limit=limit)["student"]
@@ -277,14 +309,17 @@ def trained_at_server(
 def trained_on_labels(
     update: fl.LocalUpdate, student: fl.Weights, world: fl.World, batch_size: int, view: str = "weak"
 ) -> Iterator[fl.Outcome]:
-    """The outcomes of local work on labels, at the cohort's clients that have some."""
+    """Run local work on labels at the clients of `labelled_cohort`, and return the outcomes."""
     data = {"labelled": fl.Stream.whole("labelled", batch_size, view)}
     return fit_each(world, labelled_cohort(world), update, {"student": student}, data)
 
 
 def labelled_cohort(world: fl.World) -> list[int]:
-    """The clients of the cohort that have labels. Where none of them has, up to C of those that do, drawn anew: a
-    round without training would not be a baseline. Empty where no client has labels."""
+    """Return the clients of the cohort that have labels.
+
+    If there are none, draw up to C of all clients with labels, since a baseline needs training in every round. The
+    result is empty if no client has labels.
+    """
     cohort = [client for client in world.cohort() if world.labelled[client]]
     if cohort:
         return cohort
@@ -293,4 +328,5 @@ def labelled_cohort(world: fl.World) -> list[int]:
 
 
 def clients_with_labels(known: fl.Setup | fl.World) -> list[int]:
+    """List the clients that have at least one visible label."""
     return [client for client in range(known.K) if known.labelled[client]]

@@ -1,20 +1,20 @@
-"""SSFL: server and clients train, and the server averages both.
+"""SSFL: the server trains on labels, clients train on pseudo-labels, and the server averages all models.
 
-In groups or not: the server trains on its labels, clients on pseudo-labels. Zhang, Yang, Yao, Yan, Gonzalez, Mahoney.
-Improving Semi-supervised Federated Learning by Reducing the Gradient Diversity of Models. arXiv:2008.11364. Sections
-2.1 and 3; Eqs. 3-8. Released code: jhcknzzm/SSFL-Benchmarking-Semi-supervised-Federated-Learning, 9a18e89.
+Zhang, Yang, Yao, Yan, Gonzalez, Mahoney. Improving Semi-supervised Federated Learning by Reducing the Gradient
+Diversity of Models. arXiv:2008.11364. Sections 2.1 and 3; Eqs. 3-8. Released code:
+jhcknzzm/SSFL-Benchmarking-Semi-supervised-Federated-Learning, 9a18e89.
 
-A round: the server takes T steps on its labels from its model. Each client of the cohort takes T steps from the model
-that it received: it labels a weak view, and where it is at least tau sure, learns that label on a strong view (CRL).
-FedAvg: the mean of the server's and all clients' models is the next model of everybody. Grouping: the cohort is split
-into S random groups; each group's next model is the mean of its clients' models and the server's; the server's next
-model is the mean of all groups'.
+In each round, the server trains its model for T steps on its labels. Each client of the cohort trains the received
+model for T steps: it predicts the label of a weak view and, if the confidence is at least tau, learns this label on a
+strong view (CRL). With FedAvg, the mean of the models of the server and all clients is the next model of all
+participants. With grouping, the cohort is split into S random groups. The next model of a group is the mean of its
+clients' models and the server's model; the next model of the server is the mean of all group models.
 
-Departures: reports/ssfl/departures.md, entries 1 to 8, 14 and 21. Besides:
-1. A training pass over a holder's images reshuffles and leaves out the incomplete last batch.
-2. Labels at the clients (appendix H): batch-norm statistics are averaged, since the server trains nothing. Labelled
-   batches are as large as the server's would be (64, a client's 50 images all at once), in weak views; the two losses
-   add up without a factor.
+Deviations: reports/ssfl/departures.md, entries 1 to 8, 14 and 21. In addition:
+1. A training pass over a participant's images reshuffles them and leaves out the incomplete last batch.
+2. With labels at the clients (appendix H), batch-norm statistics are averaged, since the server trains nothing.
+   Labelled batches have the size of the server's batches (64, that is, all 50 images of a client at once) and weak
+   views. The two losses are added without a factor.
 
 Legend: M = 2 N views.
 """
@@ -36,37 +36,41 @@ from benchmark.methods import shared
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Checked):
-    """All of the cohort and the server in one mean (Eq. 8)."""
+    """One mean over the whole cohort and the server (Eq. 8)."""
 
     kind = "fedavg"
 
-    server_weight: ShareBelow1 | None = None  # None: 1 / (C + 1), Eq. 8; a number: the control that the paper lacks
+    server_weight: ShareBelow1 | None = None  # None: 1 / (C + 1), Eq. 8; a number: a control that the paper lacks
 
     def group_sizes(self, C: int) -> tuple[int, ...]:
+        """Return the size of the only group, which is the cohort."""
         return (C,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping(Checked):
-    """S random groups, each averaged with the server's weights. Then the plain mean of the group means (Eq. 7)."""
+    """S random groups, each averaged with the server's weights, and the plain mean of the group means (Eq. 7)."""
 
     S: Count = 2  # S  number of groups
     server_weight: ShareBelow1 | None = None  # inside a group; None: 1 / (|G_i| + 1), Eq. 7
-    # The paper says "equal-sized"; 47 clients in 5 groups cannot be. "paper": sizes differ by at most one;
-    # "released_code": 10, 10, 10, 10, 7 (utils_v2.py:1498-1567). Default: nearest to what the paper says.
+    # The paper says "equal-sized", which is impossible for 47 clients in 5 groups. "paper": sizes differ by at most
+    # one; "released_code": 10, 10, 10, 10, 7 (utils_v2.py:1498-1567). Default: "paper", the closest to its text.
     sizes: Literal["paper", "released_code"] = "paper"
 
     def group_sizes(self, C: int) -> tuple[int, ...]:
-        """Sizes of the S groups of a cohort of C, largest first. Raises ConfigError for S > C."""
+        """Compute the sizes of the S groups of a cohort of C clients, largest first.
+
+        Raise ConfigError if S > C or if the released code's sizes leave a group empty.
+        """
         if self.S > C:
-            raise ConfigError(f"method.averaging.S: {self.S} groups of {C} clients; choose S from 1 to {C}")
+            raise ConfigError(f"method.averaging.S is {self.S}, but the cohort has {C} clients; choose S from 1 to {C}")
         if self.sizes == "released_code":
             full = -(-C // self.S)
             sizes = [min(full, C - full * group) for group in range(self.S)]
             if min(sizes) < 1:
                 raise ConfigError(
-                    f"method.averaging.sizes: released_code leaves no client for the last of {self.S} groups of {C}; "
-                    "choose 'paper'"
+                    "method.averaging.sizes is 'released_code', which leaves no client for the last of "
+                    f"{self.S} groups of {C} clients; choose 'paper'"
                 )
             return tuple(sizes)
         return tuple(C // self.S + (group < C % self.S) for group in range(self.S))
@@ -74,11 +78,12 @@ class Grouping(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class CRL(Checked):
-    """Objective Eq. 4, consistency regularization. The strong view has to give the weak view's confident label."""
+    """Consistency regularisation loss (Eq. 4): the strong view learns the confident label of the weak view."""
 
     threshold: Share = 0.95  # tau
-    pseudo_label_mode: Literal["train", "eval"] = "train"  # released_code: train; the paper is silent
-    # released_code: one_forward, in which both views share batch-norm statistics
+    # The mode in which the weak view is labelled. Released code: train; the paper does not say.
+    pseudo_label_mode: Literal["train", "eval"] = "train"
+    # Released code: one_forward, in which both views share batch-norm statistics.
     views: Literal["two_forwards", "one_forward"] = "two_forwards"
 
     read_with = {"pseudo_label_mode": ("views", ("two_forwards",))}  # one forward pass is the training pass
@@ -89,7 +94,7 @@ class CRL(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfTraining(Checked):
-    """Objective Eq. 5: the weak view has to give its own confident label."""
+    """Self-training (Eq. 5): the weak view learns its own confident label."""
 
     threshold: Share = 0.95  # tau
 
@@ -99,7 +104,7 @@ class SelfTraining(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised:
-    """Objective Eq. 6, with oracle labels: needs the label setting "everywhere"."""
+    """Supervised training with the true labels of all images (Eq. 6), which needs the label setting "everywhere"."""
 
     def update(self, keeps_momentum: bool) -> shared.SupervisedUpdate:
         return shared.SupervisedUpdate(stream="unlabelled", reports="client/loss", keeps_momentum=keeps_momentum)
@@ -107,7 +112,10 @@ class Supervised:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistencyUpdate(shared.StudentUpdate):
-    """Eq. 4, and also Eq. 3 where the client has labels. Updates below have another loss of unlabelled images."""
+    """Local work of a client: Eq. 4, plus Eq. 3 if the client has labels.
+
+    Subclasses replace the loss of the unlabelled images.
+    """
 
     objective: CRL | SelfTraining = CRL()
 
@@ -121,7 +129,7 @@ class ConsistencyUpdate(shared.StudentUpdate):
         return loss + labelled, {**aux, "client/labelled_loss": labelled}
 
     def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, labels_N and kept_N."""
+        """Compute the loss of the unlabelled images, a scalar, labels_N and kept_N."""
         objective = self.objective
         assert isinstance(objective, CRL)
         if objective.views == "one_forward":
@@ -135,10 +143,10 @@ class ConsistencyUpdate(shared.StudentUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoViewSelfTrainingUpdate(ConsistencyUpdate):
-    """Self-training on weak and strong views alike. As released, with labels at clients."""
+    """Self-training on both weak and strong views, as in the released code with labels at the clients."""
 
     def unlabelled(self, network: nn.Module, views: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """The measured pseudo-labels are those of the weak views."""
+        """Compute the loss over both views, and labels_N and kept_N of the weak views, whose quality is measured."""
         logits_MD, N = network(torch.cat([views["weak"], views["strong"]])), len(views["weak"])
         labels_M, _, kept_M = pseudo_labels(logits_MD, self.objective.threshold)
         return consistency_loss(logits_MD, labels_M, kept_M), labels_M[:N], kept_M[:N]
@@ -146,11 +154,14 @@ class TwoViewSelfTrainingUpdate(ConsistencyUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfTrainingUpdate(ConsistencyUpdate):
-    """Eq. 5. The label is given in evaluation mode, as released (train_LocalSGD.py:547-570), so that it depends on the
-    running statistics."""
+    """Local work of Eq. 5.
+
+    Pseudo-labels are predicted in evaluation mode, as in the released code (train_LocalSGD.py:547-570), so that they
+    depend on the running statistics.
+    """
 
     objective: SelfTraining = SelfTraining()
-    keeps_statistics: bool = False  # the slot keeps its batch-norm statistics for the next round
+    keeps_statistics: bool = False  # whether the slot keeps its batch-norm statistics for the next round
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         statistics = (private or {}).get("statistics", {})
@@ -171,29 +182,31 @@ class SelfTrainingUpdate(ConsistencyUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class SSFL(fl.Method):
-    """A training objective, an averaging, and switches between paper and released code."""
+    """SSFL: a training objective, an averaging, and choices between the paper and the released code."""
 
     objective: CRL | SelfTraining | Supervised = CRL()
     averaging: FedAvg | Grouping = FedAvg()
     batch_size: Count = 64  # B  at a client
     server_batch_size: Count = 64  # B  at the server
-    # Eq. 7 has one w_s; the released code trains one server per group (utils_v2.py:1498-1605), S times the
-    # labelled work. Default: the paper's.
+    # Eq. 7 has one w_s; the released code trains one server model per group (utils_v2.py:1498-1605), which is S times
+    # the labelled work. Default: the paper.
     server_models: Literal["paper", "released_code"] = "paper"
-    # The paper is silent; the released code keeps momentum with the slot (train_LocalSGD.py:430-432).
-    # Default: reset, because a buffer kept with a slot would give one client's update direction to another.
+    # A slot is a place in the cohort. The paper does not mention momentum buffers; the released code keeps them with
+    # the slot (train_LocalSGD.py:430-432). Default: reset, because a buffer that stays with a slot would pass one
+    # client's update direction to a different client.
     momentum: Literal["reset", "released_code"] = "reset"
-    # "paper": a client that was in group i of the last round starts from group i's mean (section 3.3), any other
-    # from the average. "released_code": from the mean of the group it is put into now. "average": from w_avg.
+    # "paper": a client that was in group i of the last round starts from group i's mean (section 3.3), and any other
+    # client from the average. "released_code": from the mean of its group in this round. "average": from w_avg.
     client_start: Literal["released_code", "paper", "average"] = "released_code"
-    # Running statistics of batch normalisation are never averaged in the released code (comm_helpers.py:178-186): the
-    # server's are evaluated, and each slot continues from its own. "released_code": clients start from the server's,
-    # which has no effect where labels are given in training mode. "slot": from their slot's own, for self-training,
-    # which labels in evaluation mode and would learn wrong labels with the server's statistics.
+    # The released code never averages the running statistics of batch norms (comm_helpers.py:178-186): it evaluates the
+    # server's statistics, and each slot continues from its own. "released_code": clients start from the server's
+    # statistics, which has no effect if pseudo-labels are predicted in training mode. "slot": clients start from the
+    # statistics of their slot. This is for self-training, which predicts in evaluation mode and would learn wrong
+    # labels with the server's statistics.
     bn_statistics: Literal["released_code", "slot", "averaged"] = "released_code"
-    warm_start_rounds: Whole = 0  # in which the server trains alone
-    # Clients with labels of their own: Eq. 3 and the objective, or each of two views on its own argmax
-    # (train_LocalSGD.py:483-507). Default: the paper, whose two-view loss would be no CRL.
+    warm_start_rounds: Whole = 0  # initial rounds in which only the server trains
+    # The loss of clients with labels. "paper": Eq. 3 plus the objective. "released_code": each of two views learns its
+    # own argmax (train_LocalSGD.py:483-507). Default: the paper, since the two-view loss is not CRL.
     client_labels: Literal["paper", "released_code"] = added("paper")
 
     @property
@@ -207,18 +220,18 @@ class SSFL(fl.Method):
         at_clients = labels_at_clients(setup)
         if at_clients and self.averaging.server_weight is not None:
             raise ConfigError(
-                f"method.averaging.server_weight: {self.averaging.server_weight} with labels at the clients, where the "
+                f"method.averaging.server_weight is {self.averaging.server_weight}, but with labels at the clients the "
                 "server only averages; choose null"
             )
         if self.client_labels != "paper" and not (at_clients and isinstance(self.objective, CRL)):
             raise ConfigError(
-                f"method.client_labels: {self.client_labels!r} does nothing without labels at the clients (or with "
-                "another objective than crl); choose 'paper'"
+                f"method.client_labels is {self.client_labels!r}, which has no effect without labels at the clients or "
+                "if the objective is not crl; choose 'paper'"
             )
         if self.bn_statistics == "slot" and not isinstance(self.objective, SelfTraining):
             raise ConfigError(
-                "method.bn_statistics: 'slot' has no effect but with self-training, which labels in evaluation mode; "
-                "choose 'released_code'"
+                "method.bn_statistics is 'slot', which only has an effect with self-training, where pseudo-labels are "
+                "predicted in evaluation mode; choose 'released_code'"
             )
 
     def init(self, setup: fl.Setup) -> fl.State:
@@ -233,7 +246,7 @@ class SSFL(fl.Method):
         at_clients, warm = labels_at_clients(world), world.round <= self.warm_start_rounds
         if warm and not at_clients:
             return self._server_alone(state, world), {}
-        cohort = iter(world.cohort())  # already in random order
+        cohort = iter(world.cohort())  # in random order, so that consecutive slices are random groups
         groups = [list(islice(cohort, size)) for size in self.averaging.group_sizes(world.C)]
         group_of = {client: index for index, group in enumerate(groups) for client in group}
         server_jobs = [] if at_clients else self._server_jobs(state, world, len(groups))
@@ -303,9 +316,10 @@ class SSFL(fl.Method):
         return state.server["average"] if last is None else state.server["groups"][str(last)]
 
     def _group_mean(self, clients: shared.RunningMean, server: fl.Weights | None, before: fl.Weights) -> fl.Weights:
-        """Eqs. 7 and 8: without a `server_weight` the server counts as one more client, 1 / (|G_i| + 1).
+        """Compute the mean of a group's clients and the server (Eqs. 7 and 8).
 
-        Without a server's weights the clients' mean, or `before` where none sent anything.
+        Without a `server_weight` the server's share is 1 / (|G_i| + 1), as if it were one more client. Without weights
+        of a server, return the clients' mean, or `before` if no client sent anything.
         """
         if server is None:
             return clients.value() if clients.total else before
@@ -323,5 +337,8 @@ class SSFL(fl.Method):
 
 
 def labels_at_clients(known: fl.Setup | fl.World) -> bool:
-    """Whether clients have a few labels of their own, and hide others. "everywhere" hides none and is another case."""
+    """Return whether a client has labels for some, but not all of its images.
+
+    The result is False for the label setting "everywhere", which hides no labels.
+    """
     return any(0 < known.labelled[client] < known.sizes[client] for client in range(known.K))

@@ -1,4 +1,4 @@
-"""Static batch normalisation (SemiFL section 3.4): statistics asked from holders of images, between local training."""
+"""Static batch normalisation (SemiFL section 3.4): participants measure the statistics outside of local training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from benchmark.models.norms import mean_statistics
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticsUpdate(ReadOnlyUpdate):
-    """The statistics of each static batch norm over a holder's images, and their weight."""
+    """Local work that sends the statistics of each static batch norm over a data subset, and their weight."""
 
     part: fl.PartName
     pooled: bool
-    batch_size: int = 250  # released: data.py:242-254
+    batch_size: int = 250  # from the released data.py:242-254
 
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         statistics, count = reader.statistics(received["student"], self.part, self.batch_size, self.pooled)
@@ -24,13 +24,13 @@ class StatisticsUpdate(ReadOnlyUpdate):
 def with_static_statistics(
     weights: fl.Weights, world: fl.World, clients: Sequence[int], *, pooled: bool = True
 ) -> fl.Weights:
-    """The weights with static batch norms' statistics of the holders' images.
+    """Measure the statistics of static batch norms, and return the weights with these statistics.
 
-    They are asked from the server, for its labelled images, and from `clients`, for all theirs. pooled: E[x] and
-    Var[x], "where x represents the whole dataset" (section 3.4). Else a mean over batches: with batch norms of
-    PyTorch's `momentum=None` the same as one pass over everyone's images in turn, except that no batch has images of
-    two holders; between clients of different classes the means' own spread is then lost. Other networks are returned as
-    they are, without a pass.
+    The server measures them on its labelled images, and `clients` on all their images. If `pooled`, they are E[x] and
+    Var[x], "where x represents the whole dataset" (section 3.4). If not, they are means over batches. This equals one
+    pass over all participants' images in turn with PyTorch's batch norms of `momentum=None`, except that no batch has
+    images of two participants. The variance then does not include the spread of the means between clients of different
+    classes. The weights of networks without static batch norms are returned unchanged, without a pass.
     """
     if world.model.norm != "sbn":
         return weights

@@ -1,20 +1,22 @@
-"""Supervised FL: FedAvg or FedProx on the clients' labels alone.
+"""Supervised FL: FedAvg or FedProx on the clients' labels only.
 
-The bounds of a semi-supervised method. McMahan et al. Communication-Efficient Learning of Deep Networks from
-Decentralized Data. AISTATS 2017, Algorithm 1 (mu = 0). Li et al. Federated Optimization in Heterogeneous Networks
-(FedProx). MLSys 2020, Algorithm 2, Eq. 2 (mu > 0).
+This method gives the lower and upper bounds of semi-supervised methods. McMahan et al. Communication-Efficient Learning
+of Deep Networks from Decentralized Data. AISTATS 2017, Algorithm 1 (mu = 0). Li et al. Federated Optimization in
+Heterogeneous Networks (FedProx). MLSys 2020, Algorithm 2, Eq. 2 (mu > 0).
 
-Where clients have the labels of all their images ("everywhere") it is the upper bound; where few labels are at clients,
-only those that have some train, on these: the lower bound "labelled clients only" of RSCFed's Table 1.
+If clients have the labels of all their images ("everywhere"), it is the upper bound. If clients have few labels, only
+clients with labels train, on their labelled images; this is the supervised baseline "labelled clients only" of RSCFed's
+Table 1.
 
-Departures:
-1. A cohort is the usual one without the clients that have no labels; if none is left, it is drawn from the clients with
-   labels. In settings where everybody has some, all methods see equal cohorts.
-2. Labelled images at the server are not used: it only averages. Its bound is the method server_only.
-3. Training uses weak views, as everywhere in the suite; an incomplete last batch is trained on.
-4. The rate is the clients' (`optimizer.lr`), also where the compared method learns from labels with `server_lr`.
-5. `view` and `server_momentum` are ours: with SemiFL's network, static batch norms and its values of both it is the
-   control of SemiFL's Table 3, supervised FedAvg with the techniques that section 4 there gives as a reason.
+Deviations:
+1. A cohort is the usual cohort without the clients that have no labels; if none is left, it is drawn from the clients
+   with labels. In settings in which all clients have labels, all methods have equal cohorts.
+2. Labelled images at the server are not used, since the server only averages. For their baseline use server_only.
+3. Training uses weak views, as everywhere in the suite, and incomplete last batches.
+4. The learning rate is the clients' (`optimizer.lr`), even if the compared method learns from labels with `server_lr`.
+5. `view` and `server_momentum` are additions of this suite. With SemiFL's network, its static batch norms and its
+   values of both fields, the method is the control of SemiFL's Table 3: supervised FedAvg with the techniques to which
+   section 4 of that paper attributes the result.
 """
 
 from dataclasses import dataclass
@@ -29,15 +31,16 @@ from benchmark.methods.static_norm import with_static_statistics
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedFL(fl.Method):
-    """FedAvg with mu = 0, FedProx with mu > 0."""
+    """Supervised federated learning: FedAvg with mu = 0, FedProx with mu > 0."""
 
     mu: NotNegative = 0.0  # mu  0: FedAvg
     proximal: Literal["half", "full"] = "half"  # FedProx Eq. 2 has mu/2; "full" is mu, as in FedSwitch's Algorithm 1
     batch_size: Count = 64  # B
-    # "size": n_k / n with n_k the images trained on (FedAvg's Algorithm 1); "uniform": 1/m (FedSwitch, FedProx).
+    # "size": n_k / n, where n_k counts the client's labelled images (FedAvg's Algorithm 1); "uniform": 1/m (FedSwitch,
+    # FedProx).
     weighting: Literal["size", "uniform"] = "size"
-    view: Literal["weak", "strong"] = added("weak")  # that is trained on
-    server_momentum: ShareBelow1 = added(0.0)  # beta_g of SemiFL: of the server's step towards the mean
+    view: Literal["weak", "strong"] = added("weak")  # the view of the training images
+    server_momentum: ShareBelow1 = added(0.0)  # beta_g of SemiFL, the momentum of the server's step towards the mean
 
     needs = frozenset({"drawn_apart", "everywhere", "every_client", "some_clients", "share", "one_more_client"})
     asks_for_statistics = True
@@ -56,8 +59,10 @@ class SupervisedFL(fl.Method):
 
 @dataclass(frozen=True, kw_only=True)
 class FedProxUpdate(fl.LocalUpdate):
-    """Cross-entropy on one view, and FedProx's term where mu > 0. It pulls towards the weights received (FedProx Eq.
-    2)."""
+    """Local work of a client: the cross-entropy on one view and, if mu > 0, the proximal term of FedProx (Eq. 2).
+
+    The proximal term pulls the weights towards the received weights.
+    """
 
     method: SupervisedFL
 

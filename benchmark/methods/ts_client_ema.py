@@ -1,13 +1,13 @@
 """TS-Client EMA: each client's teacher follows its student step by step.
 
-The server averages both. Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, sections 3.2 and 3.3, Eq. 1. No released code.
+Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, sections 3.2 and 3.3, Eq. 1. No released code.
 
-Clients receive student and teacher, label with their teacher, move it by Eq. 1 after every local step, and send both
-back. The server takes the mean of the students and the mean of the teachers.
+Clients receive student and teacher, label images with their teacher, update it by Eq. 1 after every local step, and
+send both back. The server computes the mean of the students and the mean of the teachers.
 
-Departures: reports/fedswitch/departures.md, entry 8, and those of `fedprox_fixmatch`; the teacher labels in evaluation
-mode, T_0 = S_0, and T = S until a warm start is over. Where `server_teacher` is the mean alone, the teacher sees
-ServerUpdate through the clients only.
+Deviations: reports/fedswitch/departures.md, entry 8, and the deviations of `fedprox_fixmatch`. The teacher labels in
+evaluation mode, T_0 = S_0, and T = S until the end of a warm start. If `server_teacher` is "mean", ServerUpdate only
+affects the teacher through the clients.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from benchmark.methods.shared import RunningMean, ema, sent
 
 @dataclass(frozen=True, kw_only=True)
 class TSClientUpdate(ProximalFixMatchUpdate):
-    """ClientUpdate with a local teacher that is sent back."""
+    """Local work of a client (ClientUpdate) with a local teacher that is sent back."""
 
     def finish(self, local: fl.Local) -> fl.Tree:
         return {**super().finish(local), "teacher": local.frozen["teacher"]}
@@ -28,9 +28,9 @@ class TSClientUpdate(ProximalFixMatchUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class TSClientEMA(TeacherStudent):
-    """Teacher labels throughout; two models down, two up."""
+    """TS-Client EMA, in which the teacher is always the labeller; two models are sent down and two up."""
 
-    # Default: both sentences of the paper; its Algorithms 1 and 2 end with Eq. 1, too.
+    # The paper describes both the mean and Eq. 1, and its Algorithms 1 and 2 also end with Eq. 1. Default: both.
     server_teacher: Literal["mean_then_ema", "mean"] = "mean_then_ema"
 
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:

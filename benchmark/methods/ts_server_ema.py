@@ -1,11 +1,10 @@
-"""TS-Server EMA: a global teacher labels the clients' images.
+"""TS-Server EMA: a global teacher, an average of the global student over rounds, labels the clients' images.
 
-It averages the global student over rounds. Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, section 3.3 ("Communication
-savings"), Eq. 1. No released code.
+Zhao, Ghosh, Bharadwaj, Ma. arXiv:2301.10114, section 3.3 ("Communication savings"), Eq. 1. No released code.
 
-Clients receive student and teacher and send the student alone. The teacher does not move while they train; it follows
-the new global student, after ServerUpdate where there is one (the last lines of Algorithm 2). Departures: those of
-`fedprox_fixmatch`; the teacher labels in evaluation mode; T_0 = S_0, and T = S until a warm start is over.
+Clients receive student and teacher and only send the student. The teacher does not change while they train. It follows
+the new global student, after ServerUpdate if there is one (the last lines of Algorithm 2). Deviations: the deviations
+of `fedprox_fixmatch`. The teacher labels in evaluation mode; T_0 = S_0, and T = S until the end of a warm start.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from benchmark.methods.shared import ema, mean_of
 
 @dataclass(frozen=True, kw_only=True)
 class TSServerEMA(TeacherStudent):
-    """Teacher labels throughout; two models down, one up."""
+    """TS-Server EMA, in which the teacher is always the labeller; two models are sent down and one up."""
 
     def federated_round(self, state: fl.State, world: fl.World) -> fl.Round:
         student, teacher = state.server["student"], state.server["teacher"]

@@ -1,6 +1,6 @@
-"""Golden traces: two rounds of each method on the 8x8 digits, as numbers that a change must not move unseen.
+"""Golden traces: the numbers of two rounds of each method on the 8x8 digits, which a change must not move unnoticed.
 
-python -m tests.methods.golden      writes them anew; the difference is reviewed before it is committed
+`python -m tests.methods.golden` writes them again. Review the difference before you commit it.
 """
 
 import json
@@ -37,8 +37,10 @@ def of(
     K: int = 4,
     **fields: Any,
 ) -> Experiment:
-    """The tiny experiment with that method. "drawn_apart": labelled images dealt out apart from the others, as in
-    SAGE."""
+    """Build the tiny experiment with this method.
+
+    With the label setting "drawn_apart", labelled images are distributed independently of the others, as in SAGE.
+    """
     apart = setting == "drawn_apart"
     known = getattr(METHODS[kind], "__dataclass_fields__", {})
     sizes = {name: size for name, size in SIZES.items() if name in known}
@@ -55,18 +57,18 @@ def of(
     )
 
 
-# RSCFed by the letter of the paper but for its round: what the defaults were when these traces were made.
+# RSCFed exactly as in the paper, except for its round: the defaults at the time when these traces were made.
 PAPER: dict[str, Any] = {"unlabelled_weight": 1.0, "ema_warm_up": "paper", "teacher_start": "paper"}
 PER_SUBSET: dict[str, Any] = {"M": 2, "subset": 3, "labelled_weight": "per_subset", **PAPER}
 RELEASED_RSCFED: dict[str, Any] = dict.fromkeys(
     ("labelled_weight", "beta_rule", "distance", "ema_warm_up", "teacher_start", "momentum"), "released_code"
 )
-HALF: dict[str, Any] = {"threshold": 0.14, "ratio": 0.5, "optimizer": SLOW}  # in round 2, too, some labels are kept
+HALF: dict[str, Any] = {"threshold": 0.14, "ratio": 0.5, "optimizer": SLOW}  # some labels are also selected in round 2
 ONE: dict[str, Any] = {"threshold": 0.14, "optimizer": SLOW}
-# tau is within the spread of confidences in both rounds, so that some labels are kept and others are not.
+# In both rounds some confidences are above tau and others below it, so that only a part of the labels is selected.
 TWO: dict[str, Any] = {"threshold": 0.14, "optimizer": SLOWER}
 DB: dict[str, Any] = {"threshold": 0.115, "optimizer": SLOWER}
-# FedMatch has helpers from round 2 on. lambda_s and lambda_l2 of 10 need a small rate, and no momentum.
+# FedMatch has helpers from round 2. With lambda_s and lambda_l2 of 10 it needs a small learning rate and no momentum.
 MATCH: dict[str, Any] = {"helper_interval": 2, "optimizer": replace(SLOWER, momentum=0.0, nesterov=False)}
 
 TRACES = {
@@ -100,17 +102,17 @@ TRACES = {
     "rscfed-partly-labelled": of("rscfed", "share", drawn_twice="reused", **PER_SUBSET),
     "fed-consist": of("fed_consist", "some_clients", norm="bn", **PAPER),
     "fed-consist-every-client": of("fed_consist", "every_client", **PAPER),
-    # Entropies begin at ln 10 = 2.3: the cut takes some images.
+    # Entropies begin at ln 10 = 2.3, so that this threshold selects some of the images.
     "fedirm-released": of("fedirm", "some_clients", uncertainty=2.29, least_confidence=0.12),
     "fedirm-adjusted": of(
         "fedirm",
         "one_more_client",
-        K=3,  # of 4 clients, the one with labels is in both cohorts
+        K=3,  # of 4 clients; the client with labels is in both cohorts
         labelled_share=0.5,
         uncertainty=2.3,
         least_confidence=0.13,
         momentum="released_code",
-        **values_before(FedIRM),  # as in records from before 2026-11-25
+        **values_before(FedIRM),  # as in run records from before 2026-11-25
     ),
     "fedprox-fixmatch": of("fedprox_fixmatch", **ONE),
     "fedprox-fixmatch-every-client": of("fedprox_fixmatch", "every_client", **ONE),
@@ -125,7 +127,7 @@ TRACES = {
     "fedswitch": of("fedswitch", **HALF),
     "fedswitch-some-clients": of("fedswitch", "some_clients", **HALF),
     "fedswitch-share": of("fedswitch", "share", **HALF),
-    # Round 2 goes without a teacher: it was nearer to beta, and the algorithms then drop it.
+    # Round 2 has no teacher: it was nearer to beta, and the algorithms then do not send it.
     "fedswitch-algorithm": of(
         "fedswitch",
         **{**HALF, "threshold": 0.135},

@@ -1,4 +1,4 @@
-"""Rounds without the suite's local step, losses or averages: batches are the suite's, all else is plain torch."""
+"""Rounds without the suite's local step, losses or averages: batches come from the suite, the rest is plain torch."""
 
 import functools
 from collections import Counter
@@ -24,12 +24,15 @@ LR = 0.02
 
 
 def experiment_of(method: Any, setting: Any = "some_clients", **changes: Any) -> Experiment:
-    """4 clients on the 8x8 digits, of whom one is labelled, or each partly."""
+    """Build an experiment of 4 clients on the 8x8 digits, of which one is labelled or all are partly labelled."""
     return replace(tiny_with(method, setting), optimizer=SGD_OF_TWO_RATES, **changes)
 
 
 def partly_labelled(method: Any, norm: Any = "gn", *, T: int = 8, images: int = 120, **factors: Any) -> Experiment:
-    """4 clients of 2 or 4 labelled and 22 or 32 other images. Batch norm tells a joint forward from several."""
+    """Build an experiment of 4 clients with 2 or 4 labelled and 22 or 32 other images.
+
+    Its batch norms distinguish a joint forward pass from separate ones.
+    """
     e = tiny_with(method, "share", T=T, **factors)
     sgd = Optimizer(lr=LR, schedule=Constant(), weight_decay=0.0, nesterov=False)
     return replace(e, data=replace(e.data, images=images), model=replace(e.model, norm=norm), optimizer=sgd)
@@ -43,7 +46,7 @@ def batches(
     streams: Mapping[str, Stream],
     selected: Mapping[str, Selected] | None = None,
 ) -> Iterator[Mapping[str, Any]]:
-    """The T batches of a holder's job in that round."""
+    """Return the T batches of a participant's job in this round."""
     key = holder if isinstance(holder, Key) else Key(client=holder)
     job = Job(key=key, update=LocalUpdate(), receives={}, data=streams, limit=Limit(steps=T))
     for batch in JobBatches(environment, job, number, selected=selected):
@@ -51,7 +54,7 @@ def batches(
 
 
 def plain_images(environment: Environment, client: int, part: Any = "unlabelled") -> Tensor:
-    """images_NCHW of the client, normalised, as they are."""
+    """Return images_NCHW of the client, normalised and without augmentation."""
     data, held = environment.data, environment.held
     at_N = torch.as_tensor((held.labelled if part == "labelled" else held.unlabelled)[client])
     return (data.train_images_NCHW[at_N].float() / 255 - data.mean[0]) / data.std[0]
@@ -76,7 +79,7 @@ def mean(students: Sequence[Weights], shares: Sequence[float] | None = None) -> 
 class PlainRounds:
     """Rounds of the cohort's clients, each with T steps of SGD from the mean, which is `now`.
 
-    `job` is a client's local work. `ends` makes the next mean of what jobs returned.
+    `job` is the local work of a client. `ends` computes the next mean from the results of the jobs.
     """
 
     def __init__(self, experiment: Experiment, rounds: int = 2) -> None:
@@ -93,7 +96,7 @@ class PlainRounds:
         self.ends([self.job(client) for client in cohort])
 
     def begin(self) -> None:
-        """Before the first round."""
+        """Prepare the rounds."""
 
     def job(self, client: int) -> Any:
         raise NotImplementedError
@@ -107,7 +110,7 @@ class PlainRounds:
         return network
 
     def optimizer(self, client: int, *networks: nn.Module, name: str = "", lr: float = LR) -> torch.optim.SGD:
-        """With the momentum that `keep` left, where the method keeps it."""
+        """Build the optimizer, with the momentum buffers that `keep` stored if the method keeps them."""
         sgd = torch.optim.SGD([p for network in networks for p in network.parameters()], lr=lr, momentum=0.9)
         if (former := self.momentum.get(self._keeper(client, name))) is not None:
             sgd.load_state_dict(former)
@@ -121,7 +124,7 @@ class PlainRounds:
         return {"reset": None, "kept": (client, name), "released_code": name}[self.method.momentum]
 
     def batches(self, client: int, views: tuple[str, ...] = ("weak", "strong"), **selected: Any) -> Any:
-        """A batch of 8 unlabelled and one of labelled images a step."""
+        """Return the batches of a job, with 8 unlabelled images and a batch of labelled images per step."""
         size = self.method.labelled_batch_size
         streams = {"labelled": Stream(part="labelled", batch_size=size, views=("weak",))}
         if views:
@@ -129,14 +132,17 @@ class PlainRounds:
         return batches(self.environment, self.number, client, self.T, streams, selected)
 
     def passed(self, network: Any, views: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Logits of each of the views, which pass together or apart."""
+        """Compute the logits of each view, in one joint or several separate forward passes."""
         if self.method.forward == "apart":
             return [network(view) for view in views]
         return network(torch.cat(list(views))).split([len(view) for view in views])
 
 
 class AlternatingRounds(PlainRounds):
-    """The server and the clients in turn, with momentum of the server's step. Buffers stay with their holder."""
+    """Rounds in which server and clients train alternately, with momentum in the server's step.
+
+    Each participant keeps its momentum buffers.
+    """
 
     def begin(self) -> None:
         self.velocity: dict[str, Any] = {}
@@ -155,7 +161,7 @@ class AlternatingRounds(PlainRounds):
         self.now = weights_of(server)
 
     def follow(self, target: Weights) -> None:
-        """Statistics of norms are the target's."""
+        """Set the statistics of norms to the target's."""
         trained = dict(self.environment.network().named_parameters())
         for name, w in self.now.items():
             if name in trained:
@@ -165,7 +171,10 @@ class AlternatingRounds(PlainRounds):
 
 
 class MeanTeachers(PlainRounds):
-    """RSCFed, Fed-Consist, FedIRM: all clients once a round, those with labels first, and alone in a warm start."""
+    """Rounds of RSCFed, Fed-Consist and FedIRM with all clients, labelled ones first.
+
+    Only labelled clients train in a warm start.
+    """
 
     def begin(self) -> None:
         self.teachers: dict[int, nn.Module] = {}
@@ -179,7 +188,7 @@ class MeanTeachers(PlainRounds):
         self.now = mean(list(states.values()), [weights[k] for k in states])
 
     def weights(self, states: Mapping[int, Weights]) -> Mapping[int, float]:
-        """Of the clients' trained students in the mean."""
+        """Return the weights of the clients' trained students in the mean."""
         total = sum(self.environment.sizes[k] for k in states)
         return {k: self.environment.sizes[k] / total for k in states}
 
@@ -221,8 +230,10 @@ def compared(
     *,
     least: float = 1e-5,
 ) -> tuple[FederatedModule, Any]:
-    """The module after so many rounds, whose model is that of plain torch, and the rounds in plain torch. There, too,
-    it differs from that of another setting, unless it is the same."""
+    """Compare the module after this number of rounds with plain torch, and return the module and the plain rounds.
+
+    In plain torch the model must also differ from the model of a different setting, if one is given.
+    """
     plain, (module, _) = played(kind, experiment, rounds), watched(experiment, rounds)
     model = next(iter(module.models().values()))
     trained = {name: value for name, value in model.items() if value.is_floating_point()}

@@ -30,7 +30,10 @@ WAYS = {
 
 
 def on_digits(method: CBAFed) -> Experiment:
-    """Four clients, one of them labelled; labels come from images as they are, and rates are .05 on labels, .02."""
+    """Build an experiment of four clients, one of them labelled.
+
+    Labels come from images without augmentation, and learning rates are .05 on labels and .02 on pseudo-labels.
+    """
     e = experiment_of(method)
     plain = replace(e.data.augmentation, weak=Weak(flip=0.0, crop_padding=0.0))
     return replace(e, data=replace(e.data, augmentation=plain))
@@ -41,7 +44,7 @@ def mixed(old: Weights, new: Weights, share: float) -> Weights:
 
 
 class Plain(AlternatingRounds):
-    """`recorded`: the server's last average; `counts_D`: images of each class in the last round."""
+    """CBAFed in plain torch: `recorded` is the server's last average, `counts_D` the last round's images by class."""
 
     def begin(self) -> None:
         self.recorded, self.counts_D = self.now, torch.zeros(10)
@@ -64,7 +67,7 @@ class Plain(AlternatingRounds):
             self.counts_D = torch.bincount(torch.cat([sent[k][0] for k in counted]), minlength=10).float()
 
     def on_labels(self, client: int) -> tuple[Tensor, Weights]:
-        """Three passes of T = 2 steps, with averages between them."""
+        """Take three passes of T = 2 steps, with averages between them."""
         network = self.network().train()
         sgd = self.optimizer(client, network, lr=0.05)
         drawn = batches(self.environment, self.number, client, 6, {"labelled": Stream.whole("labelled", 8)})
@@ -105,14 +108,14 @@ class Plain(AlternatingRounds):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_rounds_by_plain_torch(way):
-    """Two rounds with all clients (three with other averages), and one of labels alone before them."""
+    """Compare two rounds with all clients (three with other averages), and an initial round on labels only."""
     rounds = 2 + WAYS[way].warm_start_rounds + ("averages" in way)
     module, _ = compared(Plain, on_digits(WAYS[way]), on_digits(METHOD), rounds, least=1e-4)
     assert module.metrics["pseudo/kept"] > 0 and 0 < module.metrics["aggregation/labelled_share"] < 1
 
 
 def test_a_pass_is_one_over_the_client_s_own_images():
-    """Epochs: 3 passes of a labelled client over n images in batches of 8."""
+    """With epochs, a labelled client takes 3 passes over n images in batches of 8."""
     e = on_digits(METHOD)
     _, watch = watched(replace(e, federation=replace(e.federation, epochs=1)))
     ((job, outcome),) = watch.clients()

@@ -1,4 +1,4 @@
-"""Central methods: each loss in NumPy, the average of weights, and the ramp."""
+"""Centralised methods: each loss in NumPy, the average of the weights, and the ramp."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ RAMP = 0.25
 RNG = np.random.default_rng(3)
 X, U, V = (RNG.normal(size=(n, 1, 2, 2)) for n in (3, 5, 5))  # labelled images, and two views of unlabelled ones
 LABELS = np.array([0, 2, 1])
-W, AVERAGE = RNG.normal(size=(2, 3, 4))  # of the network and of its average, without bias
+W, AVERAGE = RNG.normal(size=(2, 3, 4))  # weights of the network and of its average, without bias
 SHARES = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
 
 
@@ -53,7 +53,7 @@ def one_hot(labels):
     return np.eye(3)[labels]
 
 
-PROBS, STRONG = softmax(logits(U), axis=1), softmax(logits(V), axis=1)  # of the two views
+PROBS, STRONG = softmax(logits(U), axis=1), softmax(logits(V), axis=1)  # predictions on the two views
 KEPT = PROBS.max(axis=1) >= 0.7
 SURE = one_hot(PROBS.argmax(axis=1))
 
@@ -64,7 +64,10 @@ def sharpened(probs, temperature):
 
 
 def mixed(guess, alpha):
-    """x' = l x + (1 - l) other, l = max(lambda, 1 - lambda), of images and labels: of all 13 each with one of all."""
+    """Mix images and labels: x' = l x + (1 - l) other with l = max(lambda, 1 - lambda).
+
+    Each of the 13 images is mixed with one of all 13.
+    """
     images, targets = np.concatenate([X, U, V]), np.concatenate([one_hot(LABELS), guess, guess])
     seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(7)))
     rng = np.random.default_rng(seed)
@@ -112,7 +115,7 @@ def both(unlabelled):
     ids=lambda value: type(value).__name__,
 )
 def test_loss_in_numpy(method, expected):
-    """Labelled part + ramp x unlabelled part."""
+    """Compare with the labelled part plus ramp x unlabelled part."""
     assert 0 < KEPT.sum() < 5
     supervised, unlabelled = expected
     loss, aux = method.loss(step(method))
@@ -122,7 +125,7 @@ def test_loss_in_numpy(method, expected):
 
 @pytest.mark.parametrize("method", [central.FixMatch, central.MeanTeacher])
 def test_the_average_of_weights_is_tested(method):
-    """a <- .9 a + .1 w after each step, two rounds of one step; the first model of `models` is a."""
+    """Compute a <- .9 a + .1 w after each step, in two rounds of one step; the first entry of `models` is a."""
     e = tiny_with(method(batch_size=8, unlabelled_ratio=1, ema=0.9), T=1)
     average = weights_of(prepare(e).network())
     for rounds in (1, 2):
@@ -133,7 +136,7 @@ def test_the_average_of_weights_is_tested(method):
 
 
 def test_the_ramp_rises_over_its_share_of_the_run():
-    """.4 of 10 rounds: 0, 1/4, 1/2, 3/4, 1, 1; methods without one begin at 1."""
+    """Expect 0, 1/4, 1/2, 3/4, 1, 1 for .4 of 10 rounds; methods without a ramp begin at 1."""
     ramps = {}
     for method in (central.PiModel(batch_size=8), central.UDA(batch_size=8)):
         _, watch = watched(tiny_with(method, rounds=10, T=1), 6)
@@ -143,7 +146,10 @@ def test_the_ramp_rises_over_its_share_of_the_run():
 
 
 def test_remixmatch_s_shares_are_of_all_images():
-    """Two of each of the ten classes among the labels; the mean softmax of the first weights over unlabelled images."""
+    """Compare the class shares of the labels and the mean softmax over unlabelled images.
+
+    There are two labels of each of the ten classes, and the softmax is computed with the first weights.
+    """
     method = central.ReMixMatch(batch_size=8)
     module, watch = watched(tiny_with(method))
     (job,) = watch.jobs()

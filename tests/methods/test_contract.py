@@ -1,4 +1,4 @@
-"""What a user's method must not do: report under the suite's names, change what it was given, draw unseeded numbers."""
+"""The rules for a method: it must not report reserved names, change its input in place, or draw unseeded numbers."""
 
 import random
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ UNLABELLED = {"unlabelled": Stream.whole("unlabelled", 8)}
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(LocalUpdate):
-    """Cross-entropy at the server."""
+    """Local work at the server that minimises the cross-entropy."""
 
     def loss(self, step):
         return supervised_loss(step.student(step.batch["labelled"].views["weak"]), step.batch["labelled"].known_N), {}
@@ -36,7 +36,7 @@ class Labels(LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class AtServer(Method):
-    """The server trains on its labels; subclasses add a fault."""
+    """A method that trains on the server's labels; subclasses add a fault."""
 
     needs = frozenset({"server"})
 
@@ -52,7 +52,7 @@ class AtServer(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Reports(AtServer):
-    """Reports one number, from `round` or from the loss."""
+    """A method that reports one number, from `round` or from the loss."""
 
     name: str = "own"
     value: float = 0.999
@@ -162,7 +162,7 @@ def add_entry(weights):
 
 @dataclass(frozen=True, kw_only=True)
 class InPlace(AtServer):
-    """Changes its state at the begin of a round, in one of several ways."""
+    """A method that changes its state at the beginning of a round, in one of several ways."""
 
     way: str = "shrink"
 
@@ -178,7 +178,7 @@ class InPlace(AtServer):
 
 @pytest.mark.parametrize("way", ["shrink", "shrink_data", "shrink_array", "add_entry"])
 def test_a_round_that_is_abandoned_leaves_the_state_as_it_was(way, monkeypatch):
-    """The same numbers as without the stop."""
+    """Expect the same numbers as without the interruption."""
     experiment = tiny_experiment(method=InPlace(way=way))
     whole, _ = watched(experiment, rounds=2)
     stopped, _ = watched(experiment)
@@ -197,14 +197,17 @@ def test_models_and_voters_that_change_the_state_are_refused(monkeypatch):
         return {"student": state.server["student"]}
 
     for function in ("models", "voters"):
-        with monkeypatch.context() as patched, pytest.raises(ConfigError, match=f"{function}: changes student"):
+        with monkeypatch.context() as patched, pytest.raises(ConfigError, match=f"^{function} of .* changes student"):
             patched.setattr(AtServer, function, models)
             watched(tiny_experiment(method=AtServer()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keeps(LocalUpdate):
-    """Sends what it received, and keeps a tensor that it sends, too. `received_too`: it changes what it received."""
+    """Local work that sends the received weights, and keeps a tensor that it also sends.
+
+    With `received_too` it changes the received weights in place.
+    """
 
     received_too: bool = False
 
@@ -224,7 +227,7 @@ class Keeps(LocalUpdate):
 
 @dataclass(frozen=True, kw_only=True)
 class Combines(AtServer):
-    """Changes one of the things that its jobs have to do with."""
+    """A method that changes one of the trees of its jobs in place."""
 
     what: str = "nothing"
 
@@ -243,7 +246,7 @@ class Combines(AtServer):
             for tree in state.clients.values():
                 tree["kept"].add_(1)
         average = mean_of(world.fit(jobs), student)
-        shrink(average)  # its own
+        shrink(average)  # the method made this tensor itself
         return State(server={"student": average}), {}
 
 
@@ -262,7 +265,7 @@ def test_a_change_in_place_of_what_others_see_is_refused(what):
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn(LocalUpdate):
-    """A loss and a result with numbers of all global generators."""
+    """Local work with a loss and a result that contain numbers of all global generators."""
 
     def start(self, received, private, reader):
         local = Local(trainable={"student": received["student"]})
@@ -301,7 +304,7 @@ class Draws(AtServer):
 
 
 def played(experiment, engine: Any = None) -> list[dict[str, float]]:
-    """The metrics of two rounds."""
+    """Return the metrics of two rounds."""
     environment = prepare(experiment)
     chosen = build_engine(engine or EngineOptions(), environment)
     module, lines = FederatedModule(environment, chosen), []
@@ -309,7 +312,7 @@ def played(experiment, engine: Any = None) -> list[dict[str, float]]:
         for round_number in (1, 2):
             module.training_step(round_number, 0)
             lines.append(dict(module.metrics))
-            drawn(), module.models()  # whatever is asked for between rounds
+            drawn(), module.models()  # draws and evaluations between rounds must not matter
     finally:
         chosen.close()
     return lines

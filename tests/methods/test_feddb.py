@@ -1,4 +1,4 @@
-"""FedDB: whole rounds by plain torch, and the condition of the clients' shares."""
+"""FedDB: whole rounds against plain torch, and the optimality condition of the clients' shares."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ def of(way: str) -> Any:
 
 
 class Plain(AlternatingRounds):
-    """`kept`: how many images each job kept."""
+    """FedDB in plain torch: `kept` is the number of selected images of each job."""
 
     def begin(self) -> None:
         super().begin()
@@ -79,7 +79,7 @@ class Plain(AlternatingRounds):
 
 
 def by_torch_optim(q_KD: Tensor) -> Tensor:
-    """As released: 100 steps, each with an optimizer of its own."""
+    """Compute the released shares by 100 steps, each with a new optimizer."""
     weight = torch.full((len(q_KD), 1), 1 / len(q_KD), dtype=torch.float64)
     for _ in range(100):
         weight.requires_grad_(True)
@@ -92,17 +92,17 @@ def by_torch_optim(q_KD: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_rounds_by_plain_torch(way):
-    """Clients that are sure of nothing learn labels alone; their q is that of the model received."""
+    """Include clients without selected images, which only learn labels and send the q of the received model."""
     _, plain = compared(Plain, of(way), of("batch norm" if "batch norm" in way else "paper"))
     if way == "sure of nothing":
         assert set(plain.kept) == {0}
     else:
-        assert min(plain.kept) > 0 and sum(plain.kept) < 0.8 * 2 * 216  # images without labels
+        assert min(plain.kept) > 0 and sum(plain.kept) < 0.8 * 2 * 216  # 216 images without labels per round
 
 
 @given(st.integers(1, 8), st.integers(2, 10), st.sampled_from([0.1, 1.0, 10.0]), st.integers(0, 10**6))
 def test_no_shares_are_less_biased(K, D, alpha, seed):
-    """The conditions of the least: where a share is above 0 its slope is the least of all."""
+    """Check the optimality conditions: for each share above 0, the slope is the smallest one."""
     q_KD = torch.from_numpy(np.random.default_rng(seed).dirichlet([alpha] * D, size=K))
     shares_K = least_biased(q_KD)
     assert float(shares_K.min()) >= 0 and float(shares_K.sum()) == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""FedDure: whole rounds by plain torch, and the fine regulator's slope by hand."""
+"""FedDure: whole rounds against plain torch, and the fine regulator's gradient by hand."""
 
 import math
 from copy import deepcopy
@@ -36,12 +36,12 @@ WAYS: dict[str, FedDure] = {
 
 
 def of(way: str) -> Any:
-    """All four clients in each round, so that each has a regulator to go on with."""
+    """Build an experiment with all four clients in each round, so that each client has a regulator to continue from."""
     return partly_labelled(WAYS[way], "bn" if "batch norm" in way else "gn", C=4, T=2)
 
 
 class Plain(PlainRounds):
-    """The step of the copy's copy is taken by hand, layer by layer."""
+    """FedDure in plain torch: the step of the virtual copy is computed by hand, layer by layer."""
 
     def begin(self) -> None:
         self.fines: dict[int, nn.Module] = {}
@@ -89,8 +89,11 @@ class Plain(PlainRounds):
 
 
 def fine_loss(copy, f, p, weak, x, y, unlabelled, rate) -> Tensor:
-    """Without a second derivative: the gradient of f's weight w_i is -rate grad l_i . grad L(after) / N, since the step
-    is linear in the weights."""
+    """Compute the gradient of f without a second derivative.
+
+    The gradient with respect to f's weight w_i is -rate grad l_i . grad L(after) / N, since the step is linear in the
+    weights.
+    """
     weights = f(p)[:, 0]
     net = deepcopy(copy).train()
     of_images = []

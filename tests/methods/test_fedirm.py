@@ -1,4 +1,4 @@
-"""FedIRM: whole rounds against plain torch, passes with dropout."""
+"""FedIRM: whole rounds against plain torch, and passes with dropout."""
 
 import math
 from dataclasses import replace
@@ -16,8 +16,11 @@ from tests.methods.plain_torch import MeanTeachers, compared, experiment_of, pla
 
 @pytest.mark.parametrize("asked", ["student", "teacher"])
 def test_who_is_asked_with_dropout(asked):
-    """The draws of dropout repeated by hand. Student: a pass that trains and gives label and confidence, then three
-    whose logits are averaged; teacher: two whose probabilities are."""
+    """Repeat the draws of dropout by hand.
+
+    The student has a pass that trains and gives label and confidence, and then three passes, of which the logits are
+    averaged. The teacher has two passes, of which the probabilities are averaged.
+    """
     weak = torch.randn(40, 4, generator=torch.Generator().manual_seed(1)) * 2
     views = {"weak": weak, "weak2": weak + 0.1}
     with torch.random.fork_rng():
@@ -41,7 +44,7 @@ def test_who_is_asked_with_dropout(asked):
     kept_N = (-(mean_ND * mean_ND.log()).sum(1) < 0.9) & (label_ND.max(1).values >= 0.6)
     assert aux["labels_N"].tolist() == label_ND.argmax(1).tolist()
     assert aux["kept_N"].tolist() == kept_N.tolist() and 5 < kept_N.sum() < 35
-    if asked == "student":  # two cuts on two predictions: neither alone gives the same
+    if asked == "student":  # the entropy is computed from the mean, and the confidence from one pass
         assert kept_N.tolist() != (mean_ND.max(1).values >= 0.6).tolist()
 
 
@@ -63,7 +66,7 @@ def softened(logits_ND, labels_N, c):
 
 
 class Plain(MeanTeachers):
-    """`relations`: the labelled client's, of each class."""
+    """FedIRM in plain torch: `relations` are the labelled client's, by class."""
 
     def job(self, client):
         student = super().job(client)
@@ -102,7 +105,7 @@ class Plain(MeanTeachers):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_rounds_after_one_on_labels_by_plain_torch(way):
-    """Each switch at each value, and as records from before have them."""
+    """Include each implementation choice at each value, and the values of older run records."""
     module, _ = compared(Plain, experiment_of(WAYS[way]), experiment_of(WARM), 3, least=3e-5)
     assert module.metrics["client/relation_loss"] > 1e-4 and 0 < module.metrics["pseudo/kept"] <= 1
-    assert (module.metrics["pseudo/kept"] < 1) == (way != "not smoothed")  # which is surer of its images
+    assert (module.metrics["pseudo/kept"] < 1) == (way != "not smoothed")  # this model is more confident

@@ -1,4 +1,4 @@
-"""FedMatch: both losses in NumPy, helpers, and weights sent as changes."""
+"""FedMatch: both losses in NumPy, helpers, and weights that are sent as changes."""
 
 from dataclasses import replace
 
@@ -33,8 +33,11 @@ def experiment(setting, **factors):
 
 @pytest.mark.parametrize("setting", ["server", "every_client"])
 def test_helpers_are_the_nearest_seen_clients_every_third_round(setting):
-    """C = 3 of K = 6: each client seen before has the psi of the two whose last model's softmax on one and the same
-    image of noise is nearest to its own, computed here once more; new ones and other rounds have none."""
+    """Compare the helpers with distances that are computed again here, with C = 3 of K = 6.
+
+    A client seen before has the psi of the two clients whose last models are nearest to its own, by their softmax on
+    the same image of noise. New clients, and other rounds, have no helpers.
+    """
     e = experiment(setting, K=6, C=3, rounds=6)
     module, data = module_of(e), prepare(e).data
     watch, states, network = Watch(module), [module.state.server], module.environment.network().eval()
@@ -64,11 +67,11 @@ def test_helpers_are_the_nearest_seen_clients_every_third_round(setting):
 
 
 def by_distance(client, outputs):
-    """The other clients, nearest first."""
+    """List the other clients, nearest first."""
     return sorted(outputs.keys() - {client}, key=lambda other: np.linalg.norm(outputs[other] - outputs[client]))
 
 
-# FedMatch's losses, on linear networks that NumPy can follow.
+# The losses of FedMatch, on linear networks that NumPy can reproduce.
 #
 # Legend: N images, D classes.
 
@@ -95,7 +98,11 @@ def unlabelled():
 @pytest.mark.parametrize("threshold", [0.0, 0.6, 0.999999])
 @pytest.mark.parametrize("helpers", [[], ["helper 0", "helper 1"]])
 def test_psi_s_loss_by_numpy(threshold, helpers):
-    """1/H sum KL(p_h || p) and the cross-entropy of the vote, means over images at least tau sure; two norms of psi."""
+    """Compare with 1/H sum KL(p_h
+
+    p) and the cross-entropy of the vote, plus two norms of psi.||The first two are means over images with a confidence
+    of at least tau.
+    """
     lambdas = Lambdas(i=0.3, a=0.7, l2=0.02, l1=0.05)
     update = ClientUpdate(method=FedMatch(lambdas=lambdas, threshold=threshold))
     trainable, frozen = networks("psi"), networks("sigma", *helpers)
@@ -119,7 +126,10 @@ def test_psi_s_loss_by_numpy(threshold, helpers):
 
 
 def test_each_loss_has_a_gradient_for_its_own_weights_alone():
-    """Also ||sigma - psi||^2 pulls psi and not sigma; labels reach sigma and not psi."""
+    """Check that
+
+    sigma - psi||^2 only has a gradient for psi, and the loss on labels only for sigma.
+    """
     update, both = ClientUpdate(method=FedMatch()), networks("sigma", "psi")
     update.without_labels(Step(trainable=both, frozen=networks("helper 0"), batch=unlabelled()))[0].backward()
     assert both["sigma"].weight.grad is None and both["psi"].weight.grad is not None
@@ -136,7 +146,7 @@ def test_each_loss_has_a_gradient_for_its_own_weights_alone():
     np.testing.assert_allclose(both["sigma"].weight.grad.numpy(), by_hand, atol=1e-12)
 
 
-# Weights sent as changes: bytes by hand, and what arrives.
+# Weights that are sent as changes: bytes by hand, and the received weights.
 
 
 NUMBERS = st.floats(-4, 4, width=32)
@@ -147,14 +157,17 @@ NUMBERS = st.floats(-4, 4, width=32)
     [
         (0, 0),
         (1, 8),
-        (2, 16),  # of equals the positions
-        (3, 20),  # 8 bytes of 64 bits and 3 x 4; as positions 24
+        (2, 16),  # of two equal sizes the positions are used
+        (3, 20),  # 8 bytes for 64 bits and 3 x 4 bytes; positions need 24
         (61, 252),
-        (62, 256),  # 8 + 62 x 4 = 256: of equals the tensor itself
+        (62, 256),  # 8 + 62 x 4 = 256: of two equal sizes the whole tensor is used
     ],
 )
 def test_bytes_by_hand(changed, size):
-    """A tensor of 8 x 8 entries of four bytes: 256 whole; positions 8 each; bits 8 and 4 each."""
+    """Count the bytes of a tensor of 8 x 8 four-byte entries.
+
+    The whole tensor has 256 bytes. An entry has 8 bytes with its position, and 4 with a bit map, which has 8 bytes.
+    """
     before = {"w": torch.zeros(8, 8)}
     after = {"w": torch.cat([torch.ones(changed), torch.zeros(64 - changed)]).reshape(8, 8)}
     assert tree_bytes(changed_entries(before, after, 0.5)) == size

@@ -1,4 +1,4 @@
-"""FedSwitch and its baselines: whole rounds by plain torch, Eq. 3 by hand, warm starts."""
+"""FedSwitch and its baselines: whole rounds against plain torch, Eq. 3 by hand, and warm starts."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,7 @@ WAYS: dict[str, Any] = {
 }
 
 
-MEASURED = ("sum", "histogram", "sure images")  # other numbers, which may lead to the same choices
+MEASURED = ("sum", "histogram", "sure images")  # different numbers, which may lead to the same decisions
 
 
 def of(way: str) -> Experiment:
@@ -49,7 +49,10 @@ def of(way: str) -> Experiment:
 
 
 class Plain(PlainRounds):
-    """`known`: the divergences of teacher and student; `sent`: whether each round's clients were sent the teacher."""
+    """The methods in plain torch: `known` are the divergences of teacher and student.
+
+    `sent` lists whether the clients of each round received the teacher.
+    """
 
     def begin(self) -> None:
         known: Any = (None, None)  # divergences of teachers and students
@@ -114,7 +117,7 @@ class Plain(PlainRounds):
         return weights_of(student), weights_of(teacher), reported
 
     def divergence(self, p_ND: torch.Tensor) -> float | None:
-        """From uniform; none of a batch without an image that counts."""
+        """Compute the divergence from uniform; a batch without an image that counts has none."""
         counted_ND = p_ND.double()
         if getattr(self.method, "prediction", "") == "histogram":
             counted_ND = F.one_hot(p_ND.argmax(1), 10).double()
@@ -125,7 +128,10 @@ class Plain(PlainRounds):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_three_rounds_by_plain_torch(way):
-    """L_s + lambda_u L_u + mu/2 ||S - S^s||^2, and what the server makes of it."""
+    """Compare L_s + lambda_u L_u + mu/2
+
+    S - S^s||^2, and the server's aggregation.
+    """
     module, plain = compared(Plain, of(way), of(way if way in MEASURED else "FedSwitch"), 3)
     server = module.state.server
     if "teacher" in server:
@@ -138,7 +144,10 @@ def test_three_rounds_by_plain_torch(way):
 @pytest.mark.parametrize("setting", ["server", "some_clients"])
 @pytest.mark.parametrize("method", [FedProxFixMatch(**SHARED), METHOD])
 def test_warm_start_trains_holders_of_labels_alone(method, setting):
-    """Round 1: ServerUpdate, or the one labelled client; teacher and student are one afterwards. Round 2: all."""
+    """Expect that only the server or the labelled client trains in round 1, and all train in round 2.
+
+    After round 1 teacher and student are equal.
+    """
     module, watch = watched(tiny_with(replace(method, warm_start_rounds=1), setting), 1)
     ((job, _),) = watch.seen[1]
     assert set(job.data) == {"labelled"} and module.environment.labelled[job.key.client] > 0
@@ -159,7 +168,7 @@ def test_warm_start_trains_holders_of_labels_alone(method, setting):
     ],
 )
 def test_eq_3_by_hand(beta, known, sent):
-    """The algorithms do the opposite. The first round has nothing to go by."""
+    """Expect the opposite decision with the algorithms' rule. The first round has no divergences yet."""
     equation, algorithm = FedSwitch(beta=beta), FedSwitch(beta=beta, rule="algorithm")
     assert equation.sends_teacher(*known) is sent and algorithm.sends_teacher(*known) is not sent
     for method in (equation, algorithm):

@@ -17,13 +17,14 @@ from tests.methods.plain_torch import AlternatingRounds, batches, compared, expe
 
 
 def test_a_client_of_equal_images_keeps_all():
-    """Each is at the mean exactly, whatever is rounded."""
+    """Expect that all images are selected, since each is exactly at the mean, whatever is rounded."""
     for count in (1, 3, 7, 1000):
         logits_ND = torch.tensor([[0.1, 0.7, 0.2]]).repeat(count, 1)
         assert adaptively_labelled(logits_ND, threshold=0.95).kept_N.all()
 
 
-# Labels come from images as they are; strong views are drawn. Weights move far within two rounds: rho is large.
+# Labels come from images without augmentation; strong views are drawn. rho is large, so that two rounds change weights
+# by a large amount.
 METHOD = FL2(threshold=0.13, rho=1.0, batch_size=8, server_batch_size=8)
 WAYS = {
     "paper": METHOD,
@@ -58,7 +59,7 @@ class Plain(AlternatingRounds):
             self.serve(1, keeps=True)
 
     def job(self, client: int) -> Any:
-        """The mean certainty, and the weights."""
+        """Return the mean confidence and the weights."""
         network = self.network()
         with torch.no_grad():
             p_ND = network.eval()(plain_images(self.environment, client)).softmax(1)
@@ -76,7 +77,7 @@ class Plain(AlternatingRounds):
         return float(p_N.mean()), weights_of(network)
 
     def client_step(self, network: nn.Module, sgd: Any, views: Any, labels_N: Tensor, sure_N: Tensor) -> None:
-        """By moving the weights themselves, as ASAM's code does, and adding two gradients."""
+        """Take the step by moving the weights themselves, as in ASAM's code, and adding two gradients."""
         method, images = self.method, views["strong"]
         parameters = dict(network.named_parameters())
         with torch.no_grad():
@@ -108,6 +109,9 @@ class Plain(AlternatingRounds):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_rounds_by_plain_torch(way):
-    """Two rounds with clients, and one before them where there is a warm start. The less sure count for more."""
+    """Compare two rounds with clients, after one round of the warm start if there is one.
+
+    Less confident clients have a higher weight.
+    """
     module, _ = compared(Plain, of(way), of("paper"), 2 + WAYS[way].warm_start_rounds)
     assert module.metrics["client/consistency"] > 1e-4 and 0.3 < module.metrics["pseudo/kept"] < 1

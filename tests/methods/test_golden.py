@@ -1,4 +1,4 @@
-"""Golden traces."""
+"""The numbers of the golden traces, and pickling and serialisation of the methods in them."""
 
 import json
 import pickle
@@ -14,8 +14,11 @@ from tests.methods.watch import Watch
 
 @pytest.mark.parametrize("name", TRACES)
 def test_the_trace_has_not_moved(name):
-    """Equal up to what another processor's order of additions may change; and all local work equals its pickled self,
-    since it is sent to other processes, and so do the settings, written and read."""
+    """Compare with the trace, with a tolerance for another order of additions on a different processor.
+
+    All local work must equal its pickled copy, since it is sent to other processes, and all settings must be unchanged
+    after writing and reading.
+    """
     assert from_json(json.loads(json.dumps(to_json(TRACES[name])))) == TRACES[name]
     assert to_json(TRACES[name])["method"]["kind"] == method_name(TRACES[name].method)
     golden = json.loads((FOLDER / f"{name}.json").read_text())

@@ -18,8 +18,11 @@ WEIGHTS = {
 
 
 def test_means_where_slices_overlap_by_hand():
-    """A whole network of 10 from a client of class 0, and half a one of 20 from a client of class 0: the shared unit is
-    15, the other 10; class 1 stays. With class 1 held by the second: its row's shared entry is 20."""
+    """Average a full network of 10 and a half network of 20, both from clients of class 0.
+
+    The shared unit is 15, the other one 10, and class 1 does not change. If the second client has class 1, the shared
+    entry of its row is 20.
+    """
     ten = {name: torch.full_like(value, 10.0) for name, value in WEIGHTS.items()}
     twenty = {name: torch.full_like(value, 20.0) for name, value in leading_slices(WEIGHTS, 0.5).items()}
     zero, one = torch.tensor([0]), torch.tensor([1])
@@ -32,14 +35,17 @@ def test_means_where_slices_overlap_by_hand():
 
 
 def test_classes_that_a_client_lacks_have_logits_of_zero():
-    """exp(2) / (exp(2) + exp(0) + exp(-1)), whatever the network says of class 1."""
+    """Expect exp(2) / (exp(2) + exp(0) + exp(-1)), whatever the logit of class 1 is."""
     logits_ND = masked(torch.tensor([[2.0, 9.0, -1.0]]), torch.tensor([0, 2]))
     assert logits_ND.tolist() == [[2.0, 0.0, -1.0]]
     assert float(F.cross_entropy(logits_ND, torch.tensor([0]))) == pytest.approx(0.1698, abs=1e-4)
 
 
 def test_the_scaler_divides_behind_every_layer_but_the_last():
-    """Two linear layers without bias: at width 1/4 the output is four times as large, and afterwards what it was."""
+    """Compare two linear layers without bias: at width 1/4 the output is four times as large.
+
+    After the `with` block the output is the same as before.
+    """
     network = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 2, bias=False))
     images = torch.ones(1, 3)
     with torch.no_grad():

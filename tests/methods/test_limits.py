@@ -1,4 +1,4 @@
-"""Limit cases that no round in plain torch holds: at one value of a hyperparameter, a method is another one."""
+"""Limit cases that rounds in plain torch do not cover: at a limit of a hyperparameter, two methods are equal."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -12,8 +12,8 @@ from tests.methods.golden import of
 
 
 class Limit(NamedTuple):
-    method: Experiment  # at the limit
-    other: Experiment  # what it then is
+    method: Experiment  # the method at the limit
+    other: Experiment  # the method that it equals there
     beyond: Experiment  # the method away from the limit
     tolerance: float = 0.0
 

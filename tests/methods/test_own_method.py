@@ -1,4 +1,4 @@
-"""A user's own method: the README's one runs; wrong return values are named."""
+"""Custom methods: the method in the README runs, and messages name wrong return values."""
 
 import math
 import re
@@ -24,7 +24,7 @@ README = (ROOT / "benchmark" / "methods" / "README.md").read_text()
 
 @pytest.mark.parametrize("own_loss", [False, True])
 def test_the_method_in_the_readme_runs(tmp_path, monkeypatch, own_loss):
-    """It is the one of the suite's first page; with its own loss, too."""
+    """Run the method of the suite's first page, and the same method with a custom loss."""
     method, loss = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert method in (ROOT / "README.md").read_text()
     with_loss = method.replace("CRL(threshold=self.threshold).update(keeps_momentum=False)", OWN)
@@ -42,29 +42,30 @@ OF_ROUND = "return a State and the numbers to record, such as `state, {}`"
 OF_MODELS = "return the weights to evaluate by name, such as {'student': weights}"
 OF_LOSS = "return the loss, a scalar tensor, and scalar tensors to report, such as `loss, {}`"
 OF_START = "return None or Local(trainable={'student': weights})"
+UPDATE = "benchmark.methods.ssfl:ConsistencyUpdate"
 STATE, LOSS, KEPT = State(server={}), torch.ones(()), {"kept_N": torch.ones(2)}
 
 
 @pytest.mark.parametrize(
     ("owner", "function", "returns", "message"),
     [
-        (SSFL, "init", {"student": 1}, "ssfl, init: returned {'student': int}; return State(server={...})"),
-        (SSFL, "round", STATE, f"ssfl, round 1: returned State; {OF_ROUND}"),
-        (SSFL, "round", (STATE, None), f"ssfl, round 1: returned State and NoneType; {OF_ROUND}"),
-        (SSFL, "round", (STATE, {"loss": "low"}), f"ssfl, round 1: returned str as 'loss'; {OF_ROUND}"),
-        (SSFL, "round", (STATE, {3: 1.0}), f"ssfl, round 1: returned float as 3; {OF_ROUND}"),
-        (SSFL, "models", {}, f"ssfl, models: returned {{}}; {OF_MODELS}"),
-        (SSFL, "models", {"best": LOSS}, f"ssfl, models: returned {{'best': Tensor}}; {OF_MODELS}"),
+        (SSFL, "init", {"student": 1}, "init of ssfl returned {'student': int}; return State(server={...})"),
+        (SSFL, "round", STATE, f"round 1 of ssfl returned State; {OF_ROUND}"),
+        (SSFL, "round", (STATE, None), f"round 1 of ssfl returned State and NoneType; {OF_ROUND}"),
+        (SSFL, "round", (STATE, {"loss": "low"}), f"round 1 of ssfl returned str as 'loss'; {OF_ROUND}"),
+        (SSFL, "round", (STATE, {3: 1.0}), f"round 1 of ssfl returned float as 3; {OF_ROUND}"),
+        (SSFL, "models", {}, f"models of ssfl returned {{}}; {OF_MODELS}"),
+        (SSFL, "models", {"best": LOSS}, f"models of ssfl returned {{'best': Tensor}}; {OF_MODELS}"),
         (SSFL, "models", {"best": {"w": LOSS}}, "(missing or unknown: conv1.bias, conv1.weight, conv2.bias); what"),
-        (SSFL, "_client_jobs", [1], "world.fit was given list; give it a list of Job(...)"),
-        (ConsistencyUpdate, "start", {"student": {}}, f"start: returned {{'student': dict}}; {OF_START}"),
-        (ConsistencyUpdate, "start", Local(trainable={"w": 1}), f"start: returned Local; {OF_START}"),  # type: ignore[dict-item]
-        (ConsistencyUpdate, "loss", LOSS, f":ConsistencyUpdate, loss: returned Tensor[]; {OF_LOSS}"),
-        (ConsistencyUpdate, "loss", (torch.ones(2), {}), f"loss: returned Tensor[2] and {{}}; {OF_LOSS}"),
-        (ConsistencyUpdate, "loss", (LOSS, {"l": 1.0}), f"loss: returned float as 'l'; {OF_LOSS}"),
-        (ConsistencyUpdate, "loss", (LOSS, {"v": torch.ones(2)}), f"loss: returned Tensor[2] as 'v'; {OF_LOSS}"),
+        (SSFL, "_client_jobs", [1], "world.fit was called with list; call it with a list of Job(...)"),
+        (ConsistencyUpdate, "start", {"student": {}}, f"start of {UPDATE} returned {{'student': dict}}; {OF_START}"),
+        (ConsistencyUpdate, "start", Local(trainable={"w": 1}), f"start of {UPDATE} returned Local; {OF_START}"),  # type: ignore[dict-item]
+        (ConsistencyUpdate, "loss", LOSS, f"loss of {UPDATE} returned Tensor[]; {OF_LOSS}"),
+        (ConsistencyUpdate, "loss", (torch.ones(2), {}), f"loss of {UPDATE} returned Tensor[2] and {{}}; {OF_LOSS}"),
+        (ConsistencyUpdate, "loss", (LOSS, {"l": 1.0}), f"loss of {UPDATE} returned float as 'l'; {OF_LOSS}"),
+        (ConsistencyUpdate, "loss", (LOSS, {"v": torch.ones(2)}), f"{UPDATE} returned Tensor[2] as 'v'; {OF_LOSS}"),
         (ConsistencyUpdate, "loss", (LOSS, KEPT), " as NoneType of None and Tensor[2] of torch.float32; return"),
-        (ConsistencyUpdate, "finish", None, "finish: returned NoneType; return what is sent by name, such as {'"),
+        (ConsistencyUpdate, "finish", None, f"finish of {UPDATE} returned NoneType; return the tree to send, such as"),
     ],
 )
 def test_a_wrong_return_value_names_the_function_and_what_was_wanted(monkeypatch, owner, function, returns, message):
@@ -75,7 +76,7 @@ def test_a_wrong_return_value_names_the_function_and_what_was_wanted(monkeypatch
 
 
 def test_a_loss_with_the_arguments_of_earlier_versions_is_refused_with_the_new_ones(monkeypatch):
-    """Nothing is trained before: the message names what to write and where the arguments are now."""
+    """Expect a message with the new signature and fields, before anything is trained."""
     trained = []
     monkeypatch.setattr(ConsistencyUpdate, "loss", lambda self, trainable, frozen, batch, draw: trained.append(1))
     with pytest.raises(ConfigError) as caught:
@@ -86,7 +87,7 @@ def test_a_loss_with_the_arguments_of_earlier_versions_is_refused_with_the_new_o
 
 
 def test_a_step_names_what_it_has():
-    """`training.step` was the counter: now it is `step.number`."""
+    """Expect that the message for `step.step`, a field of earlier versions, names `number`."""
     with pytest.raises(AttributeError, match="number"):
         _ = Step(trainable=torch.nn.ModuleDict(), frozen=torch.nn.ModuleDict()).step
 
@@ -97,7 +98,7 @@ class Plain(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """It inherits from nothing."""
+    """A method that does not inherit from Method."""
 
     needs = frozenset({"server"})
     check, init, models = Method.check, Method.init, Method.models

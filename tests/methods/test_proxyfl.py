@@ -1,4 +1,4 @@
-"""ProxyFL: whole rounds by plain torch, its contrast image by image, the server's tuning by autograd."""
+"""ProxyFL: whole rounds against plain torch, its contrastive loss image by image, and the tuning by autograd."""
 
 from dataclasses import replace
 from typing import Any, cast
@@ -49,7 +49,7 @@ def of(way: str) -> Any:
 
 
 class Plain(PlainRounds):
-    """`share_D`: the classes' shares; `layers`: the projections."""
+    """ProxyFL in plain torch: `share_D` are the classes' shares, `layers` the projections."""
 
     def begin(self) -> None:
         self.share_D, self.counts_D = torch.full((10,), 0.1), torch.zeros(10)
@@ -119,7 +119,7 @@ def by_autograd(mean_DF: Tensor, clients: list[Tensor], method: ProxyFL, order: 
 
 
 def test_a_round_that_counts_no_label_leaves_the_shares():
-    """One client a round of which none has labels, and no image is as sure as tau = 1: 0 of 0 images are of a class."""
+    """Run one client without labels per round, with tau = 1, so that no image has a label to count."""
     e = tiny_with(replace(METHOD, threshold=1.0), "some_clients", C=1, T=1)
     module, _ = watched(replace(e, seed=1))
     assert module.state.server["shares"].tolist() == pytest.approx([0.1] * 10)

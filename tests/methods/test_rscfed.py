@@ -1,4 +1,4 @@
-"""RSCFed and Fed-Consist: whole rounds against plain torch, subsets, aggregation."""
+"""RSCFed and Fed-Consist: whole rounds against plain torch, subsets, and aggregation."""
 
 import math
 from functools import partial
@@ -13,7 +13,7 @@ from tests.federated.helpers import difference
 from tests.methods.plain_torch import MeanTeachers, compared, experiment_of
 from tests.methods.watch import watched
 
-# By the letter of the paper but for its round, as the plain torch below has it; the defaults have lambda_u = .02, the
+# The settings of the paper, except for its round, as in the plain torch below. The defaults are lambda_u = .02, the
 # released teacher and labelled_weight per_round.
 BY_LETTER: dict[str, Any] = {"unlabelled_weight": 1.0, "ema_warm_up": "paper", "teacher_start": "paper"}
 rscfed = partial(RSCFed, labelled_weight="per_subset", **BY_LETTER)
@@ -21,14 +21,14 @@ rscfed = partial(RSCFed, labelled_weight="per_subset", **BY_LETTER)
 
 class Plain(MeanTeachers):
     def loss_of(self, student, teacher, views):
-        """Sharpening with tau = .5 is p^2 / sum p^2."""
+        """Compute the loss; sharpening with tau = .5 is p^2 / sum p^2."""
         with torch.no_grad():
             target_ND = teacher(views["weak"]).softmax(1) ** 2
         errors_ND = target_ND / target_ND.sum(1, keepdim=True) - student(views["weak2"]).softmax(1)
         return self.method.unlabelled_weight * (errors_ND**2).sum(1).mean()
 
     def weights(self, states):
-        """Weigh one subset: with frequencies in Eq. 5, and in Eq. 6, which also has beta and the distances."""
+        """Weigh one subset with the frequencies in Eq. 5, and in Eq. 6, which also has beta and the distances."""
         sizes, labelled, method = self.environment.sizes, self.environment.labelled, self.method
         times, rule = getattr(method, "labelled_times", 1.0), getattr(method, "labelled_weight", "per_subset")
         others = sum(sizes[k] for k in states if not labelled[k])
@@ -77,7 +77,10 @@ fed_consist = partial(FedConsist, **{**BY_LETTER, **SAME})
     ],
 )
 def test_four_rounds_by_plain_torch(method):
-    """Subsets of all clients, students and teachers alike: four rounds of weighted FedAvg, or of Eqs. 5 to 7."""
+    """Compare students and teachers after four rounds of weighted FedAvg, or of Eqs. 5 to 7.
+
+    All subsets contain all clients.
+    """
     module, plain = compared(Plain, experiment_of(method), experiment_of(method), 4)
     kept = {int(client): tree["teacher"] for client, tree in module.state.clients.items() if "teacher" in tree}
     assert sorted(kept) == [k for k in range(4) if not module.environment.labelled[k]]
@@ -87,8 +90,11 @@ def test_four_rounds_by_plain_torch(method):
 
 @pytest.mark.parametrize("beta", [0.0, 30.0])
 def test_labelled_clients_have_their_share_of_the_round(beta):
-    """per_round, from the outcomes: Eq. 6 by size in each subset of three; then labelled draws scaled to .3 in sum, the
-    others to .7."""
+    """Compute `per_round` from the outcomes.
+
+    The weights are Eq. 6 by size in each subset of three; then those of labelled draws are scaled to sum to .3, and the
+    others to .7.
+    """
     method = rscfed(M=3, subset=3, batch_size=8, beta=beta, labelled_weight="per_round", labelled_share=0.3)
     module, watch = watched(experiment_of(method))
     environment, total = module.environment, {True: 0.0, False: 0.0}
@@ -115,8 +121,11 @@ def test_labelled_clients_have_their_share_of_the_round(beta):
 
 
 def test_a_labelled_client_of_few_images_keeps_its_share():
-    """The server's 20 labels as one more client's, where others hold five to twenty times as many: Eq. 6 divides by
-    N_i, so that its weight is 0 in float64 with beta = 1e6, and its share of the round is half all the same."""
+    """Expect half of the round for a client with the server's 20 labels.
+
+    Other clients have five to twenty times as many images. Eq. 6 divides by N_i, so that with beta = 1e6 the client's
+    weight is 0 in float64.
+    """
     few, subset = (
         watched(experiment_of(rscfed(M=1, subset=5, batch_size=8, beta=1e6, labelled_weight=rule), "one_more_client"))
         for rule in ("per_round", "per_subset")
@@ -127,7 +136,7 @@ def test_a_labelled_client_of_few_images_keeps_its_share():
 
 
 def test_the_released_beta_of_a_subset_depends_on_its_clients():
-    """That of labelled ones for a subset that holds one, the other for a subset that holds none."""
+    """Expect `beta_labelled` for a subset with a labelled client, and `beta` for a subset without one."""
     models = [{"w": torch.tensor([t])} for t in (0.0, 10.0, 30.0)]
     members = [Member(size=100, labelled=True), Member(size=50, labelled=False), Member(size=80, labelled=False)]
     released = rscfed(beta=5.0, beta_rule="released_code", beta_labelled=7.0)

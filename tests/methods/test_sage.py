@@ -1,4 +1,4 @@
-"""SAGE and its baselines: whole rounds by plain torch, image by image, and what jobs hand on to each other."""
+"""SAGE and its baselines: whole rounds against plain torch, image by image, and state that passes from job to job."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +15,8 @@ from tests.methods.plain_torch import PlainRounds, compared, partly_labelled, st
 from tests.methods.watch import tiny_with, watched
 
 SHARED: dict[str, Any] = {"unlabelled_weight": 2.0, "batch_size": 8, "labelled_batch_size": 12}
-# Where a start that is moved by 1e-7 moves the end by less than 1e-6: no image is so near tau that rounding decides.
+# With these values a change of 1e-7 in the initial weights changes the final weights by less than 1e-6: no image is so
+# near tau that rounding decides.
 TAU = {FixMatchLPL: 0.14, FixMatchGPL: 0.14, FlexMatchLPL: 0.7, FedLabel: 0.142, SAGE: 0.142}
 METHODS: dict[type, Any] = {kind: kind(**SHARED, threshold=tau) for kind, tau in TAU.items()}
 METHODS[FedLabel] = replace(METHODS[FedLabel], agreement_weight=0.5)
@@ -34,7 +35,7 @@ WAYS: dict[str, Any] = {
 
 
 class Plain(PlainRounds):
-    """`counts`: images by whether p_L and p_G are sure and name the same class."""
+    """The methods in plain torch: `counts` counts images by whether p_L and p_G are confident and agree."""
 
     def begin(self) -> None:
         self.last: dict[int, list[int | None]] = {}
@@ -64,7 +65,7 @@ class Plain(PlainRounds):
         return weights_of(student)
 
     def unlabelled_loss(self, weak_ND, strong_ND, p_G_ND, unlabelled: Batch, client: int) -> torch.Tensor:
-        """Image by image."""
+        """Compute L_u image by image."""
         method, terms, sure_classes = self.method, [], Counter(self.last[client])
         for i, position in enumerate(unlabelled.given_N.tolist()):
             p_L, p_G, log_p = weak_ND[i].detach().softmax(0), p_G_ND[i], strong_ND[i].log_softmax(0)
@@ -103,7 +104,7 @@ def of(way: str) -> Any:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_rounds_by_plain_torch(way):
-    """Each switch at each value."""
+    """Include each implementation choice at each value."""
     default = "SAGE, batch norm" if "batch norm" in way else type(WAYS[way]).__name__
     module, plain = compared(Plain, of(way), of(default))
     assert plain.labelled == (12 if "list" in way else len(module.environment.held.labelled[plain.last_client]))

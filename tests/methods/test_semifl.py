@@ -1,4 +1,4 @@
-"""SemiFL: whole rounds by plain torch, sitting out, and static statistics."""
+"""SemiFL: whole rounds against plain torch, skipped rounds, and static statistics."""
 
 from dataclasses import replace
 from typing import Any
@@ -83,12 +83,12 @@ class Plain(AlternatingRounds):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_three_rounds_by_plain_torch(way):
-    """Labels are given once, on receipt; the last round ends with the server."""
+    """Compare three rounds, in which clients label once per round and the server trains last."""
     compared(Plain, of(way), of("paper"), 3)
 
 
 def test_nobody_is_sure_and_the_server_goes_on_alone():
-    """tau = 1: every client sits out, sends nothing; W_s is the server's own, and no velocity comes up."""
+    """Expect with tau = 1 that all clients skip the round and send nothing, and that there is no velocity."""
     module, _ = watched(tiny_with(replace(METHOD, threshold=1.0)))
     assert module.metrics["comm/sat_out"] == 4 and module.metrics["comm/bytes_up"] == 0
     assert module.metrics["pseudo/kept"] == 0 and module.metrics["local_steps"] == module.experiment.federation.T
@@ -99,7 +99,7 @@ def test_nobody_is_sure_and_the_server_goes_on_alone():
 @pytest.mark.parametrize("moments", ["pooled", "released_code"])
 @pytest.mark.parametrize("who", ["server", "server_and_clients", "server_and_cohort"])
 def test_static_statistics_come_from_everyone_or_from_the_server(who, moments):
-    """Over all images together, or as released the means of batches' means and variances. Asking clients costs."""
+    """Compare pooled statistics, or the released means over batches. Only statistics of clients cost bytes."""
     e = tiny_with(replace(METHOD, statistics=who, moments=moments, warm_start_rounds=1), C=2)
     module, _ = watched(replace(e, model=Model(network="tiny_cnn", norm="sbn")))
     weights = module.models()["student"]
@@ -115,8 +115,10 @@ def test_static_statistics_come_from_everyone_or_from_the_server(who, moments):
 
 
 def first_layer(weights, environment, clients):
-    """What the first layer, whose input no weight changes, makes of plain images of the server and of these clients, in
-    batches of 250."""
+    """Compute the outputs of the first layer for plain images of the server and of these clients, in batches of 250.
+
+    The input of this layer does not depend on any weights.
+    """
     data, outs = environment.data, []
     for holder, name in [(SERVER, "labelled"), *((k, "unlabelled") for k in clients)]:
         part = environment.part(holder, name)

@@ -1,4 +1,4 @@
-"""Settings of methods that are impossible are refused."""
+"""Impossible settings of methods are refused."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ class OwnNet(nn.Module):
 
 
 class Buffered(OwnNet):
-    """With layers of the name that a Classifier's method has, and with buffers that are constant."""
+    """A network with a layer named `features`, which is a method of Classifier, and with constant buffers."""
 
     def __init__(self, image_shape, num_classes, norm):
         super().__init__(image_shape, num_classes, norm)
@@ -61,7 +61,7 @@ def test_a_batch_norm_that_gets_one_image_is_refused_with_the_holder():
 
 def test_weights_that_only_fit_by_broadcasting_are_refused():
     network = OwnNet((1, 8, 8), 10, None)
-    assert not skip_low_confidence_images(network)  # what a network of one's own calls in `forward` is not known
+    assert not skip_low_confidence_images(network)  # the calls in a custom network's `forward` are not known
     with pytest.raises(ConfigError, match=r"its fc.bias is \[1\] of torch.float32, the network's \[10\]"):
         load(network, {**network.state_dict(), "fc.bias": torch.zeros(1)})
 
@@ -76,27 +76,27 @@ OWN_NET = {"network": f"{__name__}:OwnNet"}
     ("kind", "fields", "setting", "model", "message"),
     [
         ("ssfl", {"objective": Supervised()}, "server", {}, "'server' does not suit"),
-        ("ssfl", {"averaging": Grouping(S=5)}, "server", {}, "5 groups of 4 clients; choose S from 1 to 4"),
-        ("ssfl", {"averaging": FedAvg(server_weight=0.5)}, "every_client", {}, "server_weight: 0.5 with labels at the"),
-        ("ssfl", VIEWS, "server", {}, "client_labels: 'released_code' does nothing"),
-        ("ssfl", {**VIEWS, "objective": SelfTraining()}, "every_client", {}, "client_labels: 'released_code' does"),
-        ("ssfl", {"bn_statistics": "slot"}, "server", {}, "'slot' has no effect but with self-training"),
+        ("ssfl", {"averaging": Grouping(S=5)}, "server", {}, "choose S from 1 to 4"),
+        ("ssfl", {"averaging": FedAvg(server_weight=0.5)}, "every_client", {}, "server_weight is 0.5"),
+        ("ssfl", VIEWS, "server", {}, "client_labels is 'released_code'"),
+        ("ssfl", {**VIEWS, "objective": SelfTraining()}, "every_client", {}, "client_labels is 'released_code'"),
+        ("ssfl", {"bn_statistics": "slot"}, "server", {}, "bn_statistics is 'slot'"),
         ("ssfl", {}, "server", {"norm": "sbn"}, "model.norm: 'sbn' with method 'ssfl', which asks for no statistics"),
-        ("fedirm", {"passes": 5}, "some_clients", {}, "passes: 5 does nothing with a network without dropout"),
-        ("lg_fedavg", {"private_layers": 9}, "everywhere", {}, "private_layers: 9 of"),
-        ("lg_fedavg", {"private_layers": 1}, "everywhere", {"norm": "bn"}, "model.norm: 'bn'"),
-        ("heterofl", {"widths": (0.0625,)}, "everywhere", {}, "leaves parts of channels or groups"),
+        ("fedirm", {"passes": 5}, "some_clients", {}, "method.passes is 5"),
+        ("lg_fedavg", {"private_layers": 9}, "everywhere", {}, "method.private_layers is 9"),
+        ("lg_fedavg", {"private_layers": 1}, "everywhere", {"norm": "bn"}, "model.norm is 'bn'"),
+        ("heterofl", {"widths": (0.0625,)}, "everywhere", {}, "method.widths contains 0.0625"),
         ("heterofl", {"widths": (0.0625,)}, "everywhere", {"norm": "bn"}, "choose sbn"),
         ("proxyfl", {}, "share", OWN_NET, "OwnNet has no features; make it a benchmark.models"),
         ("server_only", {"images": "everyones"}, "server", {}, "choose data.label_setting everywhere"),
         ("rscfed", {"subset": 5}, "some_clients", {}, "choose 1 to 4"),
         ("rscfed", {"subset": 3}, "server", {}, "one_more_client"),
         ("rscfed", BY_SIZE, "some_clients", {}, "choose labelled_weight 'per_round' or 'per_subset'"),
-        ("fedmatch", {}, "server", {"norm": "bn"}, "model.norm: 'bn'"),
-        ("fedmatch", {}, "server", BUFFERED, "Buffered has index, which is not trained"),
-        ("fedswitch", STUDENT_FIRST, "server", {}, "never measures a teacher"),
-        ("data_sharing", {"alpha": 0.01}, "server", {}, "alpha: 0.01 of 20 images gives a client none"),
-        ("data_sharing", {}, "every_client", {}, "N_s: 0 labelled images at the server"),
+        ("fedmatch", {}, "server", {"norm": "bn"}, "model.norm is 'bn'"),
+        ("fedmatch", {}, "server", BUFFERED, "Buffered has index"),
+        ("fedswitch", STUDENT_FIRST, "server", {}, "method.first_round is 'student'"),
+        ("data_sharing", {"alpha": 0.01}, "server", {}, "method.alpha is 0.01"),
+        ("data_sharing", {}, "every_client", {}, "data.N_s is 0"),
     ],
 )
 def test_impossible_settings_are_refused_before_training(kind, fields, setting, model, message):

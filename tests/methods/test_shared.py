@@ -1,16 +1,16 @@
-"""Means of weights: whole numbers exactly, and running statistics whatever their names."""
+"""Means of weights: exact integers, and running statistics with any name."""
 
 import pytest
 import torch
 
 from benchmark.methods.shared import RunningMean, mean, momentum_step
 
-LARGE = 2**53 + 1  # the first whole number that float64 does not have
+LARGE = 2**53 + 1  # the first integer that float64 cannot represent
 
 
 @pytest.mark.parametrize("values", [[LARGE, LARGE], [LARGE, LARGE + 2, LARGE + 4], [-LARGE] * 3, [2**62, 2**62 + 3]])
 def test_the_mean_of_whole_numbers_is_exact(values: list[int]) -> None:
-    """Rounded down, as Python's whole numbers have it."""
+    """Expect means that are rounded down, as in Python's integer division."""
     sets = [{"n": torch.tensor([value, 5], dtype=torch.int64)} for value in values]
     assert mean(sets)["n"].tolist() == [sum(values) // len(values), 5]
 
@@ -29,7 +29,7 @@ def test_weights_of_the_mean_count() -> None:
 
 
 def test_momentum_leaves_every_buffer_to_the_clients() -> None:
-    """Also those of a custom norm, whose names are its own."""
+    """Include buffers of a custom norm with custom names."""
     before = {"w": torch.tensor(1.0), "ema_mean": torch.tensor(1.0), "seen": torch.tensor(3)}
     target = {"w": torch.tensor(0.0), "ema_mean": torch.tensor(0.5), "seen": torch.tensor(5)}
     moved, velocity = momentum_step(before, target, None, 0.9, buffers=("ema_mean", "seen"))

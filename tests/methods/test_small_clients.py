@@ -1,4 +1,4 @@
-"""Clients with one image, or none: a finite round, or an error that names them."""
+"""Clients with one image or none: the round is finite, or an error names the client."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from tests.methods.watch import watched
 
 
 def two_rounds(name: str, clients: tuple[int, ...], unlabelled: int, labelled: int) -> FederatedModule:
-    """Play two rounds of the trace with the first so many images of each kind left to these clients."""
+    """Play two rounds of the trace, in which these clients only have the first few images of each kind."""
     environment = prepare(TRACES[name])
     left: dict[str, Any] = {}
     for kind, count in (("unlabelled", unlabelled), ("labelled", labelled)):
@@ -25,7 +25,7 @@ def two_rounds(name: str, clients: tuple[int, ...], unlabelled: int, labelled: i
     return watched(environment.experiment, 2, environment)[0]
 
 
-# One experiment of each local work; batch norm where a mean over one image would show.
+# One experiment per kind of local work, with batch norms if a mean over a single image would show.
 SERVER_S_LABELS = ("crl-grouping", "crl-batch-norm", "self-training", "semifl-static-batch-norm", "flfl-released")
 ONE_KIND = ("cbafed", "supervised-fl-every-client", "ts-client-ema-share", "sage-shared-momentum")
 BOTH_KINDS = (
@@ -41,8 +41,11 @@ BOTH_KINDS = (
 
 @pytest.mark.parametrize("name", [*SERVER_S_LABELS, *ONE_KIND, *BOTH_KINDS])
 def test_clients_with_one_image(name):
-    """Two clients with one image of each kind that they hold; then one that has lost its images of either kind, and
-    goes on with the others. Weights, kept state and metrics are finite."""
+    """Check that weights, client states and metrics are finite.
+
+    Two clients have one image of each of their kinds. In further runs one client has lost its images of one kind and
+    continues with the other kind.
+    """
     ways = [((0, 3), 1, 1), *([((0,), 0, 1), ((0,), 1, 0)] if name in BOTH_KINDS else [])]
     for way in ways:
         module = two_rounds(name, *way)
@@ -52,7 +55,7 @@ def test_clients_with_one_image(name):
 
 
 def test_a_client_without_images_is_named_where_it_is_asked():
-    """SSFL asks the whole cohort: C = K, so client 0 is among it."""
+    """Use SSFL, which trains the whole cohort: C = K, so that client 0 is part of it."""
     with pytest.raises(ConfigError, match="holder 0 has no images for the stream 'unlabelled' of its local training"):
         two_rounds("crl-grouping", (0,), 0, 0)
 

@@ -1,4 +1,4 @@
-"""SSFL: whole rounds by plain torch, means and moving averages by hand."""
+"""SSFL: whole rounds against plain torch, means and moving averages by hand."""
 
 from dataclasses import replace
 from typing import Any
@@ -59,7 +59,7 @@ def statistics_of(weights: Weights) -> Weights:
 
 
 class Plain(PlainRounds):
-    """`groups`: their means; `last`: the group of each client; `own`: a slot's statistics."""
+    """SSFL in plain torch: `groups` are the group means, `last` the clients' groups, `own` the statistics of a slot."""
 
     def begin(self) -> None:
         self.groups = [self.now] * getattr(self.method.averaging, "S", 1)
@@ -148,14 +148,17 @@ class Plain(PlainRounds):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_rounds_by_plain_torch(way):
-    """Eqs. 3 to 8, and each switch at each value."""
+    """Compare Eqs. 3 to 8 with each implementation choice at each value."""
     module, _ = compared(Plain, of(way), of(way.split(",")[0]), 2 + WAYS[way].warm_start_rounds)
     assert (module.metrics.get("pseudo/kept") == 0) == ("nothing" in way)
     assert ("pseudo/accuracy" in module.metrics) == ("nothing" not in way and "oracle" not in way)
 
 
 def test_sums_are_float64_and_counters_keep_their_type():
-    """2^24 + 1 is not a float32: a float32 sum of 2^24, 1 and 1 loses both ones; the mean of three is 5592406."""
+    """Average 2^24, 1 and 1, where a float32 sum would lose both ones.
+
+    2^24 + 1 is not a float32; the mean of the three is 5592406.
+    """
     average = mean([{"w": torch.tensor([w]), "n": torch.tensor(n)} for w, n in ((2.0**24, 3), (1.0, 6), (1.0, 4))])
     assert average["w"].item() == 5592406.0
     assert average["n"].dtype == torch.int64 and average["n"].item() == 4
@@ -168,8 +171,10 @@ def test_released_groups_that_leave_one_empty_are_refused():
 
 @pytest.mark.parametrize("lerp", [False, True])
 def test_ema_in_place_by_hand(lerp):
-    """T = 4 follows S = 2, then S = 0, with decay 3/4: 3.5, then 2.625; running statistics do so, counters are the
-    student's. decay 1 leaves T, decay 0 gives S bit by bit."""
+    """Let T = 4 follow S = 2, then S = 0, with decay 3/4: expect 3.5, then 2.625.
+
+    Running statistics do the same, and counters are the student's. Decay 1 leaves T, and decay 0 gives S bit by bit.
+    """
     teacher, student = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
     for network, value, count in ((teacher, 4.0, 3), (student, 2.0, 7)):
         for name, tensor in network.state_dict().items():

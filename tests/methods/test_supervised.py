@@ -1,4 +1,4 @@
-"""Supervised methods and bounds: whole rounds by plain torch, and whose images and labels they learn from."""
+"""Supervised methods and bounds: whole rounds against plain torch, and the images and labels that they learn from."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,10 +25,10 @@ B: Any = {"batch_size": 8}
 
 
 class FedAvg(PlainRounds):
-    """Also FedProx."""
+    """FedAvg and FedProx in plain torch."""
 
     def trained(self, client: int, start: Weights, extra: Any = lambda network: 0.0) -> Weights:
-        """After T steps on all of the client's labels."""
+        """Take T steps on all of the client's labels."""
         network = self.network().train()
         network.load_state_dict(start)
         sgd, view = self.optimizer(client, network), getattr(self.method, "view", "weak")
@@ -57,7 +57,7 @@ class FedAvg(PlainRounds):
 
 
 class Dyn(FedAvg):
-    """theta is `start`, and the clients' mean, which is evaluated, `now`."""
+    """FedDyn in plain torch: theta is `start`, and `now` is the clients' mean, which is evaluated."""
 
     def begin(self) -> None:
         self.h, self.g, self.start = dict[str, Any](), dict[int, Any](), self.now
@@ -84,7 +84,7 @@ class Dyn(FedAvg):
 
 
 class Elastic(FedAvg):
-    """Also Overlap-Local-SGD. `now` is the center or anchor z."""
+    """EASGD and Overlap-Local-SGD in plain torch: `now` is the center or anchor z."""
 
     def begin(self) -> None:
         self.own, self.v = dict[int, Weights](), dict[str, Any]()
@@ -156,16 +156,16 @@ def plain(experiment: Experiment, rounds: int) -> PlainRounds:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_three_rounds_by_plain_torch(way):
-    """C = 3 of K = 4. Whatever stays with a client stays while others train."""
+    """Compare with C = 3 of K = 4, so that client states remain unchanged while other clients train."""
     compared(plain, of(way), of("FedAvg"), 3)
 
 
-# --- whose labels ---
+# --- the labels that methods learn from ---
 
 
 @pytest.mark.parametrize("setting", ["everywhere", "every_client", "some_clients", "share", "one_more_client"])
 def test_holders_of_labels_train_on_all_of_them_and_nobody_else_trains(setting):
-    """One epoch of B = 8: ceil(n_k / 8) steps at each of the cohort's clients with n_k > 0 labels."""
+    """Expect ceil(n_k / 8) steps for one epoch of B = 8 at each of the cohort's clients with n_k > 0 labels."""
     e = tiny_with(SupervisedFL(**B), setting, epochs=1)
     module, watch = watched(replace(e, data=replace(e.data, images=300)))
     labelled = module.environment.labelled
@@ -192,11 +192,14 @@ def test_everyones_images_are_those_whose_labels_are_visible(setting):
     assert all(len(environment.part(holder, "everyones")) == 0 for holder in (SERVER, *range(environment.K)))
 
 
-# --- what else they do ---
+# --- other behaviour ---
 
 
 def test_the_ensemble_is_tested_and_private_layers_stay():
-    """Mean softmax of the clients' models over the test images, by hand; one voter is tested as any model."""
+    """Compute the mean softmax of the clients' models over the test images by hand.
+
+    A single voter is tested like any model.
+    """
     module, watch = watched(tiny_with(LGFedAvg(**B, private_layers=1), "everywhere", rounds=2), 2)
     voters = module.experiment.method.voters(module.state)
     environment, network = module.environment, module.environment.network().eval()
@@ -218,8 +221,11 @@ def test_the_ensemble_is_tested_and_private_layers_stay():
 
 
 def test_a_client_trains_on_its_own_and_its_share_of_g():
-    """DataSharing with N_s = 20, alpha = 1/4: 5 images each, drawn once, other ones for other clients. One epoch of B =
-    8 over n_k + 5 images is ceil((n_k + 5) / 8) steps; the images are the client's own, then those of the server."""
+    """Run DataSharing with N_s = 20 and alpha = 1/4: 5 images per client, drawn once and differently for each client.
+
+    One epoch of B = 8 over n_k + 5 images is ceil((n_k + 5) / 8) steps. The images are the client's own, followed by
+    those of the server.
+    """
     method = DataSharing(**B, server_batch_size=8, warm_start_rounds=0, alpha=0.25)
     e = tiny_with(method, "everywhere", C=2, epochs=1, rounds=8)
     module, watch = watched(replace(e, data=replace(e.data, images=300)), 5)
@@ -238,4 +244,4 @@ def test_a_client_trains_on_its_own_and_its_share_of_g():
             assert images[:own] == environment.split.clients[client].tolist()
             assert set(images[own:]) < set(environment.split.server_N.tolist()) and len(set(images[own:])) == 5
     assert len(given) == 4 and len(set(given.values())) > 1
-    assert module.metrics["comm/shared_images"] == 0  # by round 5 all have theirs
+    assert module.metrics["comm/shared_images"] == 0  # by round 5 all clients have their images

@@ -1,4 +1,4 @@
-"""For the tests of methods: rounds that are watched."""
+"""Rounds whose jobs and outcomes the tests of methods can inspect."""
 
 from dataclasses import replace
 from typing import Any, Literal
@@ -14,7 +14,7 @@ Setting = Literal["server", "every_client", "some_clients", "share", "one_more_c
 
 
 def tiny_with(method: Any, setting: Setting = "server", *, N_s: int | None = None, **factors: Any) -> Experiment:
-    """The tiny experiment with that method; the server has labels only where the setting cannot be without them."""
+    """Build the tiny experiment with this method; the server only has labels if the label setting requires it."""
     base = tiny_experiment()
     if N_s is None:
         N_s = 20 if setting in ("server", "one_more_client", "everywhere") else 0
@@ -23,7 +23,7 @@ def tiny_with(method: Any, setting: Setting = "server", *, N_s: int | None = Non
 
 
 class Watch(Observer):
-    """Jobs and outcomes by round, as they pass by."""
+    """A record of jobs and outcomes by round."""
 
     def __init__(self, module: FederatedModule) -> None:
         self.seen: dict[int, list[tuple[Job, Outcome]]] = {}
@@ -39,7 +39,7 @@ class Watch(Observer):
         return [job for job, _ in self.seen[round_number]]
 
     def clients(self, round_number: int | None = None) -> list[tuple[Job, Outcome]]:
-        """Without the server's; default: of the last round."""
+        """List the outcomes of clients, without the server's; by default of the last round."""
         seen = self.seen[max(self.seen) if round_number is None else round_number]
         return [(job, outcome) for job, outcome in seen if job.key.client >= 0]
 
@@ -47,7 +47,7 @@ class Watch(Observer):
 def watched(
     experiment: Experiment, rounds: int = 1, environment: Environment | None = None
 ) -> tuple[FederatedModule, Watch]:
-    """The module after so many rounds, and what passed by."""
+    """Run this number of rounds, and return the module and its record of jobs and outcomes."""
     module = module_of(experiment, environment)
     watch = Watch(module)
     for round_number in range(1, rounds + 1):
