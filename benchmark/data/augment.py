@@ -85,7 +85,7 @@ class Gentle(Checked):
                     f"{name} is {lowest} to {highest}, but it must be two factors from 0 to 10, the lower one first"
                 )
 
-    # D: 4 + 2 draws that decide what is applied; angle, shear, shift x and y, scale, brightness, contrast; centre (x, y)
+    # D: 4 + 2 gates; angle, shear, shift in x and y, scale, brightness, contrast; centre of the box
     num_draws = 15
 
     def apply(self, images_NCHW: Tensor, draws_ND: Tensor, here_ND: Tensor) -> Tensor:

@@ -50,9 +50,7 @@ class Split:
     num_classes: int
     partition: Partition
     seed: int
-    labelled: tuple[
-        IntArray, ...
-    ] = ()  # per client, in addition to `clients`; empty if no labels are drawn for clients
+    labelled: tuple[IntArray, ...] = ()  # per client, in addition to `clients`; empty if clients have no labels
 
     def hash(self) -> str:
         """Return the sha256 (hex) of the assignment of images to participants.
