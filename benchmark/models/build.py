@@ -20,7 +20,7 @@ from benchmark.models.classifier import Classifier, ImageShape
 from benchmark.models.norms import NORMS, require_groups_divide
 from benchmark.streams import DrawingFrom, apart, stream_seed
 
-# README.md of this folder describes the constructor. The suite's networks may also have a width, the share of the hidden
+# README.md of this folder describes the constructor. The suite's networks may also have a width, a share of the hidden
 # units.
 NETWORKS: Mapping[str, type[Classifier]] = {
     name: imported(f"benchmark.models.{place}", "network")
@@ -132,7 +132,7 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
             return make()
     # A custom constructor may seed the global generators, so they are restored, and only one thread builds at a time.
     with _OWN_NETWORKS, torch.random.fork_rng(devices=[]), torch.device("cpu"), apart(seed, "initial weights"):
-        # torch.manual_seed would also seed the accelerators' generators, and fork_rng(devices=[]) does not restore them.
+        # torch.manual_seed would also seed the accelerators' generators, which fork_rng(devices=[]) does not restore.
         torch.default_generator.manual_seed(own_seed)
         return _built_own(model, image_shape, num_classes, make)
 

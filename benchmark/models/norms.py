@@ -136,7 +136,7 @@ def channels_last_group_norm(images_NCHW: Tensor, groups: int, weight_C: Tensor,
 
 
 class ChannelsLastGroupNorm(nn.GroupNorm):
-    """A group norm for images in channels-last format. For bfloat16 it is PyTorch's group norm, which sums in float32."""
+    """A group norm for images in channels-last format; for bfloat16 it is PyTorch's, which sums in float32."""
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         if images_NCHW.dim() != 4 or images_NCHW.dtype == torch.bfloat16:
