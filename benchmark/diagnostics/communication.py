@@ -63,9 +63,9 @@ class CommunicationSummary(Observer):
     def summary(self) -> dict[str, Any]:
         """Summarise the communication as JSON values.
 
-        "training" is "parallel" if server and clients trained in one call of `fit`, "alternate" if only in calls of
-        their own, and "none" if the two never both trained. "state" is what the method carries from round to round at
-        the server. "views" are "stream/view".
+        "training" is "parallel" if server and clients trained in the same call of `fit`, "alternate" if they only
+        trained in separate calls, and "none" if one of the two never trained. "state" is the method's server state
+        between rounds. "views" have the form "stream/view".
         """
         both = all(self._seen["holders"].get(name, {}).get("trains") for name in ("server", "client"))
         if not both:

@@ -107,8 +107,8 @@ def packed(members: Mapping[str, bytes]) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, content in sorted(members.items()):
-            member = zipfile.ZipInfo(name)  # of 1980, not compressed
-            member.create_system = 3  # also where it is not Unix
+            member = zipfile.ZipInfo(name)  # has the date 1980-01-01, and is not compressed
+            member.create_system = 3  # Unix, on every system
             archive.writestr(member, content)
     return file.getvalue()
 

@@ -61,7 +61,7 @@ def record_faults(record: RunRecord, *, trusted: bool = True) -> list[str]:
 
 
 def _experiment_faults(record: RunRecord, *, readable: bool) -> Iterator[str]:
-    """Yield faults of the experiment. If not `readable`, its code may not be used, and its key and settings are trusted."""
+    """Yield faults of the experiment. If not `readable`, its code may not be used, and its settings are not checked."""
     seed, set_name = record.experiment["seed"], record.experiment["data"]["name"]
     if seed != record.seed:
         yield f"experiment.json: seed is {seed}, but the record has seed {record.seed}"
@@ -205,7 +205,7 @@ def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
 
 
 def equal_rounds(records: Iterable[RunRecord]) -> list[str]:
-    """Return faults for runs of one cell with two seeds and equal metrics in every round: one is a copy of the other."""
+    """Return faults for runs of one cell with different seeds and equal metrics in every round, which are copies."""
     first: dict[str, tuple[int, Path]] = {}
     faults = []
     for record in records:
