@@ -74,7 +74,7 @@ class CohortDiversity:
         self._complete = True
 
     def add(self, holder: int, vector: Mapping[str, Tensor], group: int = 0) -> None:
-        """Add a member's vector. If it is empty or its entries differ from the first vector's, there is no diversity."""
+        """Add a member's vector. If it is empty or its entries differ from the first one's, there is no diversity."""
         entries = {name: value.shape for name, value in vector.items()}
         if self._entries is None:
             self._entries = entries
@@ -125,10 +125,10 @@ def _named(who: str, whole: VectorSet, groups: Sequence[VectorSet], members: Seq
 class GradientDiversity(Observer):
     """An observer that measures the diversity of weight changes in every round, and of gradients every `every` rounds.
 
-    Gradients are never measured if `every` is 0. A round has no diversity if the vector of a participant that trained has different entries from the others
-    (`begins_with`). Gradients are computed for the training loss, with the client state from before the round. If a
-    participant trains more than once in a round (a server replica per group, a client that is drawn twice), its first
-    job counts.
+    Gradients are never measured if `every` is 0. A round has no diversity if the vector of a participant that trained
+    has different entries from the others (`begins_with`). Gradients are computed for the training loss, with the
+    client state from before the round. If a participant trains more than once in a round (a server replica per group,
+    a client that is drawn twice), its first job counts.
     """
 
     def __init__(self, every: int = 0) -> None:

@@ -129,11 +129,11 @@ def memory_format(device: torch.device, precision: Precision, model: Model | Non
 
 
 def prepare_torch(device: torch.device, precision: Precision, model: Model | None = None) -> None:
-    """Ask torch for deterministic kernels on CUDA, and for TF32 with the precision tf32 alone.
+    """Configure torch to use deterministic kernels on CUDA, and TF32 only with the precision tf32.
 
-    cuDNN times its algorithms where `choice_for` says so; it takes deterministic ones even then. It has to be called
-    before the device's context exists. Where torch has no deterministic kernel (the backward pass of max-pooling) it
-    takes the other one, so a record cannot promise equal bits. Nothing is set for a CPU.
+    cuDNN times its algorithms if `choice_for` decides so, and even then only uses deterministic ones. This must be
+    called before the device's context exists. If torch has no deterministic kernel (backward pass of max-pooling), it
+    uses a different one, so that a record cannot guarantee equal bits. For a CPU, nothing is configured.
     """
     if device.type != "cuda":
         return

@@ -18,7 +18,7 @@ class RoundMetrics:
     """Sums over the jobs of one round. Bytes are counted from the trees that were actually passed on."""
 
     def __init__(self, num_classes: int, tied: Collection[str] = ()) -> None:
-        """Create empty sums. `tied` has the names of weights that are sent under a different name (`Environment.tied`)."""
+        """Create empty sums. `tied` names weights that are sent under a different name (`Environment.tied`)."""
         self._num_classes, self._tied = num_classes, tied
         self._counts = dict.fromkeys(("comm/bytes_up", "comm/bytes_down", "comm/sat_out", "local_steps"), 0)
         self._bytes_kept: dict[object, int] = {}  # by state key; the last job of a client that is drawn twice counts
@@ -129,6 +129,6 @@ def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, 
 
 
 def _entropy_gap(counts_D: Tensor) -> float:
-    """Return -H of the distribution of these counts in nats, which is its KL to the uniform distribution minus log D."""
+    """Return -H of the distribution of these counts in nats, its KL to the uniform distribution minus log D."""
     share_D = counts_D.double() / counts_D.sum()
     return float(torch.special.xlogy(share_D, share_D).sum())

@@ -59,7 +59,7 @@ def moved(tree: Any, device: torch.device) -> Any:
 
 
 def tree_bytes(tree: Mapping[str, Any], tied: Collection[str] = ()) -> int:
-    """Count the bytes of all tensors in a tree, and 8 per plain number. `tied` has names of duplicates, which are free."""
+    """Count the bytes of all tensors in a tree, and 8 per plain number; weights named in `tied` are not counted."""
     total = 0
     for name, value in tree.items():
         if isinstance(value, Mapping):
