@@ -53,7 +53,7 @@ class Data(Checked):
     # "share": labelled share of each client's images. "drawn_apart": labelled share of the rarest class; every other
     # class has the same number of labelled images.
     labelled_share: ShareBetween = added(0.1)
-    streaming_steps: Count = added(1)  # unlabelled images arrive in so many steps, one step per round; 1: all at once
+    streaming_steps: Count = added(1)  # number of steps in which unlabelled images arrive, one per round; 1: all at once
     # The unlabelled images of clients: the rest of the training set, or the set's own unlabelled images (STL-10's
     # 100,000; the rest of its training set is then not used).
     unlabelled: Literal["train", "extra"] = added("train")
@@ -104,7 +104,7 @@ class Federation(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Checked):
-    """The measurements, their intervals, and the round that counts. No measurement changes another number."""
+    """The measurements, their intervals, and the round that counts. No measurement changes the training."""
 
     every: Count = 10  # rounds between evaluations on the test set; the last round is always evaluated
     validation: bool = False  # evaluate on the held-out labelled images, not the test set (to choose settings)

@@ -88,7 +88,7 @@ def set_global_states(states: tuple[Any, ...]) -> None:
 class DrawingFrom(TorchDispatchMode):
     """A context in which this thread's torch draws come from `generator` instead of the global generator.
 
-    The numbers equal those that the global generator would draw from the same state. Draws with an explicit generator
+    The numbers are the same as from the global generator with the same state. Draws with an explicit generator
     keep it. The global generator is neither read nor changed, so that other threads may use it at the same time.
     """
 

@@ -60,7 +60,7 @@ def passes(size: int, batch_size: int, steps: int, drop_last: bool, draw: np.ran
 def sources_of(
     job: Job, environment: Environment, round_number: int, selected: Mapping[str, Selected]
 ) -> dict[str, Part]:
-    """Return the images from which each stream of a job draws: a data subset, or those that `start` selected from it."""
+    """Return the images from which each stream of a job draws: a data subset, or the part that `start` selected."""
     parts = {name: environment.part(job.key.client, stream.part, round_number) for name, stream in job.data.items()}
     for name, some in selected.items():
         if name in parts:
@@ -70,7 +70,7 @@ def sources_of(
 
 
 def steps_of(job: Job, sources: Mapping[str, Part]) -> int:
-    """Return a job's number of local steps: given, or for passes over its longest stream, times the number of phases."""
+    """Return a job's number of local steps: given, or for passes over its longest stream, times its phases."""
     phases = len(job.update.phases)
     if job.limit.steps is not None:
         return job.limit.steps * phases
@@ -118,7 +118,10 @@ class JobBatches:
         return BatchIterator({name: self._stream(name) for name in self._job.data}, self.steps, self.phases)
 
     def _stream(self, name: str) -> "StreamBatches":
-        """Return one stream's batches from the first one. Their order is drawn now, their views when they are computed."""
+        """Return one stream's batches from the first one.
+
+        Their order is drawn in this call; their views are drawn when they are computed.
+        """
         source, stream = self._sources[name], self._job.data[name]
         seed = self._environment.experiment.seed
         order = passes(

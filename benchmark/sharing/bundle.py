@@ -78,7 +78,7 @@ class Bundle:
         return sorted({name for record in self.records for name in own_names(record.experiment)})
 
     def split_seeds(self, key: str, again: Collection[str]) -> tuple[list[int], list[int]]:
-        """Split a cell's seeds into those that were trained again and the others; `again` has the names of records."""
+        """Split a cell's seeds into retrained seeds and the others; `again` has the names of retrained records."""
         chosen = [seed for seed in self.contents["seeds"][key] if f"records/{key}/seed={seed}.json.gz" in again]
         return chosen, [seed for seed in self.contents["seeds"][key] if seed not in chosen]
 
