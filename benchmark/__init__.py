@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# A home that cannot be written is no news to a run, which draws nothing: Lightning's packages import Matplotlib.
+# Lightning's packages import Matplotlib, which warns if the home folder is read-only. Runs draw no figures.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
-logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # runs need no triton
+logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # it warns without triton, which runs do not need
 
 
 def load(results: "str | Path") -> "pd.DataFrame":
-    """All records in a folder of results as one table: `benchmark.records.collect.load`."""
-    from benchmark.records import collect  # imports torch, which most commands wait for in vain
+    """Return all run records in a results folder as one table (`benchmark.records.collect.load`)."""
+    from benchmark.records import collect  # imports torch, which is slow to import and which most commands do not need
 
     return collect.load(results)

@@ -1,9 +1,9 @@
-"""Reads frozen dataclasses from plain JSON values, and writes them.
+"""Read frozen dataclasses from plain JSON values, and write them as such.
 
-Errors name the key, the value and what to type in its place.
+Errors name the key, its value and what to type instead.
 
-Why not a library: methods are an open set (a researcher's own class has to be read as strictly as ours), and every
-message must name the nearest right key, which the typed command-line libraries do not do for tagged unions.
+No library does this job. Methods are an open set, and a custom method must be read as strictly as the suite's methods.
+Every message must also name the nearest valid key, which typed command-line libraries do not do for tagged unions.
 
 A field whose type is a union of dataclasses is written with a "kind" key: {"kind": "class_skew", "R": 0.4}.
 """
@@ -31,18 +31,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _cached(function: F) -> F:
-    """`functools.cache` of a function of classes, which mypy takes for unhashable."""
+    """Apply `functools.cache` to a function whose argument is a class. mypy considers classes unhashable."""
     return typing.cast(F, functools.cache(function))
 
 
 @_cached
 def kind_of(cls: type) -> str:
-    """The name of a dataclass in configurations: ClassSkew is class_skew."""
+    """Return the name of a dataclass in configurations, for example class_skew for ClassSkew."""
     declared = getattr(cls, "kind", None)
     return declared if isinstance(declared, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
 
-# What people type in place of a symbol of the papers.
+# Names that users may type instead of a symbol of the papers.
 SYMBOLS = {
     "clients": "K",
     "num_clients": "K",
@@ -57,19 +57,22 @@ SYMBOLS = {
 }
 
 FORMS = "write a finite number, bool, str, Literal, tuple[int, ...] or a frozen dataclass"
-LONGEST = 200  # characters of a value in a message
+LONGEST = 200  # largest number of characters of a value in a message
 _brief = reprlib.Repr()
 _brief.maxlevel, _brief.maxstring, _brief.maxlong, _brief.maxother = 3, LONGEST, LONGEST, LONGEST
 
 
 def quoted(value: object) -> str:
-    """A value in a message, cut at `LONGEST` characters. In full, YAML aliases within aliases would take gigabytes."""
+    """Return a value for a message, cut at `LONGEST` characters.
+
+    Without the limit, nested YAML aliases could expand to gigabytes.
+    """
     text = _brief.repr(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """A hint for an unknown word: the nearest name. Or all names, where they are few."""
+    """Return a hint for an unknown word: the nearest known name, or all names if they are few or none is near."""
     names, word = list(known), word if isinstance(word, str) else quoted(word)
     if SYMBOLS.get(word) in names:
         return f"did you mean {SYMBOLS[word]!r}?"
@@ -80,7 +83,10 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def full_name(word: str, cls: Any, start: str = "") -> str:
-    """A hint for an unknown name: the other fields of `cls` whose dotted names end as it does. Empty without any."""
+    """Return a hint for an unknown name: the other fields of `cls` whose dotted names have the same ending.
+
+    Return an empty string if there is no such field.
+    """
     last = word.rpartition(".")[2]
     end = f".{SYMBOLS.get(last, last)}"
     names = dict.fromkeys(name for name in field_names(cls) if name.endswith(end) and name != word)
@@ -89,7 +95,7 @@ def full_name(word: str, cls: Any, start: str = "") -> str:
 
 
 def field_names(cls: Any, path: str = "") -> Iterator[str]:
-    """Dotted names of a dataclass's fields and of those within them, of every kind that a field may be."""
+    """Yield the dotted names of a dataclass's fields and of all nested fields, for every kind that a field may have."""
     for f in dataclasses.fields(cls):
         hint, name = _hints(cls)[f.name], _join(path, f.name)
         kinds = [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
@@ -99,18 +105,20 @@ def field_names(cls: Any, path: str = "") -> Iterator[str]:
 
 
 def imported(name: str, field: str) -> Any:
-    """What `module:Name` names. Raises ConfigError that begins with the field's name."""
+    """Import and return the object `module:Name`. Raise ConfigError, which begins with the field's name, on failure."""
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # whatever a user's file does
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
         hint = _hidden(module)
         raise ConfigError(f"{field}: {quoted(name)} cannot be imported ({one_line(error)}{hint})") from error
 
 
 def _hidden(module: str) -> str:
-    """What to say of a user's file in whose place another module was found, such as Python's own `test`. Else
-    nothing."""
+    """Return a hint if a different module, such as Python's own `test`, was imported instead of the user's file.
+
+    Return an empty string if this is not the case.
+    """
     first = module.partition(".")[0]
     own, found = Path(f"{first}.py"), sys.modules.get(first)
     if found is None or not own.is_file():
@@ -123,19 +131,19 @@ def _hidden(module: str) -> str:
 
 
 def choose(names: Iterable[str]) -> str:
-    """ "choose a, b or c"."""
+    """Return the sentence "choose a, b or c"."""
     *others, last = names
     return f"choose {', '.join(others)} or {last}" if others else f"choose {last}"
 
 
 def added(default: Any, *, before: Any = dataclasses.MISSING, former: Mapping[str, str] | None = None) -> Any:
-    """A field that was added after records were made.
+    """Return a dataclass field that was added after the first records were written.
 
-    `before` is the value that does what was done without the field; default: the field's default. At that value it is
-    left out of an experiment's hash, so that older records keep their cell.
+    `before` is the value that reproduces the behaviour without the field; it defaults to the field's default. If the
+    field has this value, it is left out of an experiment's hash, so that older records keep their cell.
 
-    `former`, which is in the metadata of a field that was only renamed, too: a value's name -> its former name. Both
-    are read; the hash uses the former one. Hashes of claims depend on these keys, too.
+    `former` maps the name of a value to its former name; a field that was only renamed also has it in its metadata.
+    Both names can be read, and the hash uses the former one. Claim hashes also depend on these keys.
     """
     names = {} if former is None else {"former": former}
     without = default if before is dataclasses.MISSING else before
@@ -143,13 +151,13 @@ def added(default: Any, *, before: Any = dataclasses.MISSING, former: Mapping[st
 
 
 def values_before(cls: type) -> dict[str, Any]:
-    """What the fields declared with `added` are in older records."""
+    """Return the values that the fields declared with `added` have in older records."""
     return {f.name: f.metadata["before"] for f in dataclasses.fields(typing.cast(Any, cls)) if "before" in f.metadata}
 
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """The numbers that a field may have, such as "[0, 1)"."""
+    """An interval of the numbers that a field may have, such as "[0, 1)"."""
 
     text: str
 
@@ -164,8 +172,8 @@ class Interval:
         return f"{self.text[1:].split(',')[0]} or more" if self.text[0] == "[" else "a positive number"
 
 
-LARGEST = 1e30  # of a field that meets tensors: float32 holds what a step makes of it
-# Types of fields, checked by `Checked`. None is accepted where a field may be None.
+LARGEST = 1e30  # largest value of a field that is used with tensors: the results of a step fit into float32
+# Types of fields, which `Checked` checks. None is accepted if a field may be None.
 Count = Annotated[int, Interval("[1, inf)")]
 Whole = Annotated[int, Interval("[0, inf)")]
 NotNegative = Annotated[float, Interval(f"[0, {LARGEST:g}]")]
@@ -178,7 +186,7 @@ ShareBetween = Annotated[float, Interval("(0, 1)")]
 
 
 class UnknownKey(ConfigError):
-    """A key that is not a field of its table. `name`: with dots. `hint`: what the table has in its place."""
+    """A key that is not a field of its table. `name` is its dotted name; `hint` suggests a field of the table."""
 
     def __init__(self, name: str, value: Any, hint: str) -> None:
         self.name, self.hint, self.what = name, hint, f"unknown key {name} = {quoted(value)}"
@@ -186,28 +194,29 @@ class UnknownKey(ConfigError):
 
 
 class Checked:
-    """A dataclass that checks its values when it is made.
+    """A dataclass that checks its values when it is created, and raises ConfigError for a wrong one.
 
-    It checks ranges, which are part of the fields' types, and refuses a value for a field that is not used. Numbers
-    then have one form: a float where the field is one, and 0.0 for -0.0. Raises ConfigError. What depends on several
-    fields is checked in a `__post_init__` that calls this one first.
+    It checks ranges, which are part of the fields' types, and refuses a value for a field that is not used. Each number
+    then has one canonical form: a float if the field is a float, and 0.0 instead of -0.0. Conditions on several fields
+    are checked in a `__post_init__` that calls this one first.
     """
 
-    # Field -> the switch that decides whether the field is used, and the switch's values that use it. At other values
-    # the field must be at its default: a setting without effect must not make another cell.
+    # Field -> the field that decides whether it is used, and the values of that field that use it. At all other values
+    # the field must have its default, because a setting without effect must not create a different cell.
     read_with: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
 
     def __post_init__(self) -> None:
         for name, interval in _intervals(type(self)).items():
             value = getattr(self, name)
             if value is not None and not interval.holds(value):
-                raise ConfigError(f"{name}: {value}; choose {interval}")
+                raise ConfigError(f"{name} is {value}, but it must be {interval}")
         for name, (switch, values) in self.read_with.items():
             value, position = getattr(self, name), getattr(self, switch)
             if position not in values and value != getattr(type(self), name):
                 remedy = " or ".join(map(repr, values))
                 raise ConfigError(
-                    f"{name}: {quoted(value)} does nothing with {switch} {position!r}; choose {switch} {remedy}"
+                    f"{name} is {quoted(value)}, but it has no effect if {switch} is {position!r}; "
+                    f"choose {switch} {remedy}"
                 )
         for name, hint in _fields_of_floats(type(self)).items():
             object.__setattr__(self, name, _canonical(hint, getattr(self, name)))
@@ -215,14 +224,14 @@ class Checked:
 
 @_cached
 def _hints(cls: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields, without their intervals."""
+    """Return the types of a dataclass's fields, without their intervals."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(typing.cast(Any, cls))}
 
 
 @_cached
 def _fields_of_floats(cls: type) -> dict[str, Any]:
-    """The types of those fields that hold a float, or floats in a tuple."""
+    """Return the types of all fields that contain a float or a tuple of floats."""
 
     def has_float(hint: Any) -> bool:
         return hint is float or any(map(has_float, typing.get_args(hint)))
@@ -231,8 +240,10 @@ def _fields_of_floats(cls: type) -> dict[str, Any]:
 
 
 def _canonical(hint: Any, value: Any) -> Any:
-    """The number in its one form: a float in a field of floats, and 0.0 for -0.0. Equal settings must have equal
-    keys."""
+    """Return the number in canonical form: a float if the field has floats, and 0.0 instead of -0.0.
+
+    Equal settings must have equal cell keys.
+    """
     args = typing.get_args(hint)
     if isinstance(value, tuple) and args:
         kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
@@ -252,10 +263,10 @@ def _intervals(cls: Any) -> dict[str, Interval]:
 
 
 def to_plain(value: Any, path: str = "", *, hashed: bool = False) -> Any:
-    """The dataclass or value as JSON values.
+    """Convert the dataclass or value to JSON values.
 
-    `hashed`: without the fields declared with `added` that are at their value from before, and values by their former
-    names. Raises ConfigError for a value that has no exact JSON form.
+    If `hashed`, leave out the fields declared with `added` that have their value from before, and write values by their
+    former names. Raise ConfigError for a value that has no exact JSON form.
     """
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
@@ -278,7 +289,10 @@ def to_plain(value: Any, path: str = "", *, hashed: bool = False) -> Any:
 
 
 def from_plain(cls: type[T], data: Any, path: str = "") -> T:
-    """Build the dataclass `cls` from JSON values. Raises ConfigError that names the key, the value and a remedy."""
+    """Build the dataclass `cls` from JSON values.
+
+    Raise ConfigError, which names the key, the value and a remedy, for values that do not fit.
+    """
     hints = _hints(cls)
     if not isinstance(data, Mapping):
         raise ConfigError(
@@ -291,7 +305,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
             if raw != kind_of(cls):
                 field = _join(path, next(iter(fields)))
                 raise ConfigError(
-                    f"{path or 'kind'}: {quoted(raw)} names nothing here; set single fields, such as {field}"
+                    f"{path or 'kind'}: {quoted(raw)} is not a known kind; set single fields, such as {field}"
                 )
             continue
         if key not in fields:
@@ -301,7 +315,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         raw = names.get(raw, raw) if isinstance(raw, str) else raw
         if isinstance(raw, Mapping) and "kind" not in raw and dataclasses.is_dataclass(fields[key].default):
             raw = {**to_plain(fields[key].default), **raw}
-        reader = fields[key].metadata.get("read")  # open sets, such as methods, have a reader of their own
+        reader = fields[key].metadata.get("read")  # open sets, such as methods, have their own reader
         try:
             values[key] = reader(raw, _join(path, key)) if reader else read_as(hints[key], raw, _join(path, key))
         except UnknownKey as error:
@@ -316,13 +330,13 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         raise ConfigError(f"{_join(path, missing[0])} is missing; {cls.__name__} needs {', '.join(missing)}")
     try:
         return cls(**values)
-    except ConfigError as error:  # the dataclass checks its ranges, without knowing the path
+    except ConfigError as error:  # the dataclass checks its ranges, but does not know its path
         message = str(error)
         raise ConfigError(message if not path or message.startswith(path) else f"{path}.{message}") from None
 
 
 def read_as(hint: Any, raw: Any, path: str) -> Any:
-    """The JSON value as that type. Raises ConfigError, which begins with the path of what is wrong."""
+    """Convert the JSON value to the type `hint`. Raise ConfigError, which begins with the path, for a wrong value."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return raw
@@ -342,7 +356,7 @@ def read_as(hint: Any, raw: Any, path: str) -> Any:
         return raw if isinstance(raw, typing.cast(type, hint)) else from_plain(typing.cast(type, hint), raw, path)
     reader = {bool: _bool, int: _int, float: _float, str: _str, datetime: _time}.get(hint)
     if reader is None:
-        raise ConfigError(f"{path}: configurations cannot hold {hint!r}; {FORMS}")
+        raise ConfigError(f"{path}: configurations cannot contain {hint!r}; {FORMS}")
     return reader(raw, path)
 
 
@@ -371,7 +385,7 @@ def _read_tuple(args: tuple[Any, ...], raw: Any, path: str) -> tuple[Any, ...]:
     if args[-1] is Ellipsis:
         return tuple(read_as(args[0], part, f"{path}[{i}]") for i, part in enumerate(raw))
     if len(raw) != len(args):
-        raise ConfigError(f"{path}: {quoted(raw)} has {len(raw)} entries; it needs {len(args)}")
+        raise ConfigError(f"{path}: {quoted(raw)} has {len(raw)} entries, but it must have {len(args)}")
     return tuple(read_as(arg, part, f"{path}[{i}]") for i, (arg, part) in enumerate(zip(args, raw, strict=True)))
 
 
@@ -387,7 +401,7 @@ def _int(raw: Any, path: str) -> int:
     if isinstance(raw, str):
         raw = scalar(raw)
     if isinstance(raw, int) and not isinstance(raw, bool):
-        return raw  # as a float, 2**53 + 1 would be another number
+        return raw  # a float cannot represent 2**53 + 1
     number = _float(raw, path)
     if number != int(number):
         raise ConfigError(f"{path}: {quoted(raw)} is not a whole number")
@@ -419,9 +433,12 @@ def _time(raw: Any, path: str) -> datetime:
 
 
 def merge(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Set nested fields; dotted keys are taken apart; another kind drops the old kind's fields. Raises ConfigError."""
+    """Set nested fields of `data` in place; dotted keys name nested fields.
+
+    A different kind drops the fields of the old kind. Raise ConfigError for a key that is not a string.
+    """
     for key, value in changes.items():
-        if not isinstance(key, str):  # YAML's may be numbers
+        if not isinstance(key, str):  # YAML keys may be numbers
             raise ConfigError(f"key {key!r} is not the name of a field")
         if "." in key:
             key, _, tail = key.partition(".")
@@ -438,9 +455,9 @@ def merge(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def scalar(text: str) -> Any:
-    """The value of a command-line word: JSON, or Python's None, True and False, else text.
+    """Return the value of a command-line word: a JSON value, Python's None, True or False, or the text itself.
 
-    Raises ConfigError for a key that stands twice.
+    Raise ConfigError for a key that appears twice.
     """
     if text in ("None", "True", "False"):
         return {"None": None, "True": True, "False": False}[text]
@@ -448,7 +465,7 @@ def scalar(text: str) -> Any:
         return from_json_text(text)
     except GivenTwice as error:
         raise ConfigError(f"{text}: {error}") from None
-    except (ValueError, RecursionError):  # for a number of thousands of digits it is not a JSONDecodeError
+    except (ValueError, RecursionError):  # a number of thousands of digits raises a plain ValueError
         return text
 
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, checked reads."""
+"""Write files atomically, so that each is complete or absent, and read them with checks."""
 
 import contextlib
 import errno
@@ -12,14 +12,14 @@ from typing import Any, BinaryIO
 from benchmark.errors import CannotWrite, DataError, DiskFull
 from benchmark.plain import from_json_text
 
-ANEW = "without this run's folder it is trained anew"
-TEMPORARY = ".tmp"  # the end of the name of a file that is being written
+ANEW = "delete this run's folder to train it again"
+TEMPORARY = ".tmp"  # suffix of a file that is being written
 
 
 def write_atomically(path: Path, content: bytes | memoryview, *, flushed: bool = True) -> None:
-    """Write `content` in place of the file; one that has it already is left alone. Raises CannotWrite.
+    """Replace the file's content atomically; do not touch a file that already has this content. Raise CannotWrite.
 
-    Where it is not `flushed`, thousands of files take seconds; a machine that loses its power may lose them.
+    If not `flushed`, thousands of files take only seconds, but a power failure may lose them.
     """
     with contextlib.suppress(OSError):
         if path.read_bytes() == content:
@@ -30,10 +30,11 @@ def write_atomically(path: Path, content: bytes | memoryview, *, flushed: bool =
 
 @contextlib.contextmanager
 def replacing(path: Path, check: Callable[[], object] = lambda: None, *, flushed: bool = True) -> Iterator[BinaryIO]:
-    """A file to write into, which takes the place of the one at `path` in the end.
+    """Yield a temporary file to write into, which finally replaces the file at `path`.
 
-    It is flushed to the disk, renamed, and the folder flushed: a reader sees the old file or the new one, also after
-    the machine has lost its power. `check` is called just before the rename. Raises CannotWrite, and what `check` does.
+    The file is flushed to the disk and renamed, and then the folder is flushed. A reader therefore sees either the old
+    file or the new one, even after a power failure. `check` is called just before the rename. Raise CannotWrite, and
+    any error that `check` raises.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +52,10 @@ def replacing(path: Path, check: Callable[[], object] = lambda: None, *, flushed
 
 
 def put_once(path: Path, content: bytes) -> bytes:
-    """Link the content into place where no file is there yet. The content that is there then. Raises CannotWrite."""
+    """Create the file with this content if it does not exist yet, and return its content afterwards.
+
+    Raise CannotWrite if this fails.
+    """
     try:
         with _temporary(path) as (temporary, file):
             file.write(content)
@@ -60,7 +64,7 @@ def put_once(path: Path, content: bytes) -> bytes:
             try:
                 os.link(temporary, path)
             except OSError:
-                if not path.exists():  # a file system without links: only as good as this look
+                if not path.exists():  # without links, a file may appear after this check
                     os.replace(temporary, path)
             flush_folder(path.parent)
             return path.read_bytes()
@@ -70,7 +74,7 @@ def put_once(path: Path, content: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A file in the same folder, gone in the end unless it was renamed."""
+    """Yield a temporary file in the same folder, which is deleted at the end unless it was renamed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=TEMPORARY)
     try:
         with contextlib.suppress(OSError):  # file systems without modes: CIFS, gcsfuse, mounts of S3
@@ -84,11 +88,11 @@ def _temporary(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 def cannot_write(path: Path, error: OSError) -> CannotWrite:
     kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else CannotWrite
-    return kind(f"{path}: cannot be written ({error.strerror}); make room, or name another folder")
+    return kind(f"{path} cannot be written ({error.strerror}); free some space, or name a different folder")
 
 
 def flush_folder(path: Path) -> None:
-    """Wait until the folder's names are on the disk. Raises OSError."""
+    """Wait until the folder's file names are on the disk. Raise OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -100,23 +104,23 @@ def flush_folder(path: Path) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Drop what processes that were killed had begun to write. Only for a folder that this process has claimed."""
+    """Remove the temporary files of killed processes from a folder that this process has locked."""
     for path in folder.rglob(f".*{TEMPORARY}"):
         path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `json_bytes` atomically. Raises CannotWrite."""
+    """Write the value atomically as `json_bytes`. Raise CannotWrite."""
     write_atomically(path, json_bytes(value))
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON with sorted keys; NaN is refused (ValueError), since readers differ about it."""
+    """Return the value as JSON with sorted keys. Raise ValueError for NaN, which JSON readers treat differently."""
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def bytes_of(path: Path) -> bytes | None:
-    """The file's content, or None where there is no file."""
+    """Return the file's content, or None if there is no file."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -124,17 +128,17 @@ def bytes_of(path: Path) -> bytes | None:
 
 
 def read_json(path: Path) -> Any:
-    """The file's JSON object, or None where there is no file. Raises DataError for anything else."""
+    """Return the file's JSON object, or None if there is no file. Raise DataError for any other content."""
     content = bytes_of(path)
     return None if content is None else json_object(content, path)
 
 
 def json_object(content: bytes, path: Path) -> dict[str, Any]:
-    """The JSON object in the content of the file at `path`. Raises DataError."""
+    """Return the JSON object in the content of the file at `path`. Raise DataError if it is not a JSON object."""
     try:
         value = from_json_text(content)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is damaged ({error}); {ANEW}") from None
+        raise DataError(f"{path} is damaged ({error}); {ANEW}") from None
     if not isinstance(value, dict):
-        raise DataError(f"{path}: is a {type(value).__name__}, not a JSON object; {ANEW}")
+        raise DataError(f"{path} contains a {type(value).__name__}, not a JSON object; {ANEW}")
     return value

@@ -1,11 +1,11 @@
-"""The numerics version of each part of the code, and that of any record.
+"""Define the numerics version of each part of the code, and determine the versions of any run record.
 
-`NUMERICS` of `benchmark.experiment` is part of every cell key, so it cannot be raised without a new key for every cell.
-A change that moves the bits of existing runs raises the version of a part here instead. A manifest contains the
-versions that its run began with; those of older records follow from their commits (`numerics.toml`).
+`NUMERICS` of `benchmark.experiment` is part of every cell key, so raising it would change the key of every cell. A
+change that alters the bits of existing runs instead raises the version of a part in this module. A manifest contains
+the versions with which its run began; the versions of older records follow from their commits (`numerics.toml`).
 
-A version concerns only what a change could move: the record of a run that no later change could move has the current
-versions, whatever its commit.
+A version applies only to runs whose numbers the change could alter. If no later change could alter a run, its record
+has the current versions, whatever its commit.
 """
 
 import tomllib
@@ -14,27 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The engines: order of sums, threads, fast local steps.
+# Engines: order of sums, threads and fast local steps.
 #   1  813c5ab4, 2026-11-21: the first committed record
 ENGINE = 1
 # Normalisation.
 #   1  813c5ab4, 2026-11-21: the first committed record
-#   2  ba816e81, 2026-11-25: group norms of 4 to 7 channels per group by the pool engine are PyTorch's. (6ae96916,
+#   2  ba816e81, 2026-11-25: the pool engine uses PyTorch's group norm for 4 to 7 channels per group. (6ae96916,
 #      2026-11-26, did the same for fewer channels, which no committed record has.)
 NORM = 2
 # Gradient diversity.
 #   1  813c5ab4, 2026-11-21: the first committed record
-#   2  73269d13, 2026-11-25: rounds with skipped clients, and warm-start rounds in which clients only give statistics,
-#      have no diversity; gradients are taken with the state that clients keep
+#   2  73269d13, 2026-11-25: rounds with skipped clients, and warm-start rounds in which clients only send statistics,
+#      have no diversity; gradients are computed with the client state
 DIVERSITY = 2
 # (FL)^2.
 #   1  813c5ab4, 2026-11-21: the first committed record
-#   2  e26936ca, 2026-11-27: the gradient of the perturbation by torch.func.vjp
+#   2  e26936ca, 2026-11-27: torch.func.vjp computes the gradient of the perturbation
 FLFL = 2
 
 CURRENT: Mapping[str, int] = {"engine": ENGINE, "norm": NORM, "diversity": DIVERSITY, "flfl": FLFL}
 
-# Methods whose clients may skip a round, keep a state or train a network of their own (`diversity` 2).
+# Methods whose clients may skip a round, keep a state or train their own network (`diversity` 2).
 _MAY_SKIP = ("semifl", "heterofl", "easgd", "lg_fedavg")
 _KEEP_STATE = ("feddyn", "lg_fedavg", "fedswitch", "rscfed", "ts_client_ema", "fedmatch")
 
@@ -44,35 +44,35 @@ class Move:
     """A change after which some existing runs have different numbers."""
 
     part: str
-    version: int  # of the part since then
+    version: int  # version of the part since the change
     commit: str
-    date: str  # of the commit, UTC
-    moved: str  # in words
+    date: str  # time of the commit, UTC
+    moved: str  # description of the numbers that changed
 
     @property
     def name(self) -> str:
-        """The part and its version, such as "norm 2"."""
+        """Return the part and its version, such as "norm 2"."""
         return f"{self.part} {self.version}"
 
     @property
     def where(self) -> str:
-        """The commit and the day, in words."""
+        """Return the commit and its date, such as "ba816e81, 2026-11-25"."""
         return f"{self.commit[:8]}, {self.date[:10]}"
 
 
 _FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 MOVES: tuple[Move, ...] = tuple(Move(**entry) for entry in _FILE["moves"])
-# Commit of a committed record -> names of the moves that it is older than.
+# Commit of a committed record -> names of the changes that came after it.
 OLDER_THAN: Mapping[str, frozenset[str]] = {
     commit: frozenset(group["older_than"]) for group in _FILE["commits"] for commit in group["names"]
 }
 
 
 def numerics_of(experiment: Mapping[str, Any], manifest: Mapping[str, Any], metrics: Collection[str]) -> dict[str, int]:
-    """Return the version of each part that a run was computed with, from its JSON and the names of its metrics.
+    """Return the version of each part with which a run was computed, from its JSON and the names of its metrics.
 
-    If the manifest names no version, the commits of the run's attempts decide, or, for a commit that `numerics.toml`
-    does not list, the time at which the run began.
+    If the manifest contains no versions, the commits of the run's attempts decide. For a commit that `numerics.toml`
+    does not list, the time at which the attempt began decides.
     """
     stored: Mapping[str, int] = manifest.get("numerics") or {}
     versions = {part: max(version, stored.get(part, version)) for part, version in CURRENT.items()}
@@ -83,14 +83,14 @@ def numerics_of(experiment: Mapping[str, Any], manifest: Mapping[str, Any], metr
 
 
 def is_current(numerics: Mapping[str, int]) -> bool:
-    """Return whether this code computes such a run bit by bit."""
+    """Return whether this code reproduces a run with these versions bit by bit."""
     return dict(numerics) == dict(CURRENT)
 
 
 def numerics_in_words(numerics: Mapping[str, int]) -> str:
-    """Return the versions that differ from this code's, in words; empty if none does.
+    """Describe the versions that differ from this code's; return an empty string if none does.
 
-    Such as "norm 1 (before ba816e81, 2026-11-25); this code has norm 2".
+    An example is "norm 1 (before ba816e81, 2026-11-25); this code has norm 2".
     """
     old = [part for part, version in CURRENT.items() if numerics.get(part, version) != version]
     if not old:
@@ -106,7 +106,7 @@ def _version_in_words(part: str, version: int) -> str:
 
 
 def _is_older(move: Move, manifest: Mapping[str, Any]) -> bool:
-    """Return whether some attempt of the run was made by code from before the move."""
+    """Return whether code from before the change computed an attempt of the run."""
     stored = manifest.get("numerics") or {}
     if stored.get(move.part, move.version) < move.version:
         return True
@@ -120,7 +120,7 @@ def _attempt_is_older(move: Move, commit: str, started: str, has_versions: bool)
 
 
 def _attempts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the commit and the start of each attempt; older manifests name one commit for all."""
+    """Yield the commit and the start time of each attempt; older manifests name one commit for all attempts."""
     commit = str(manifest.get("code", {}).get("commit", ""))
     for attempt in manifest.get("attempts") or [{}]:
         yield str(attempt.get("code", {}).get("commit", commit)), str(attempt.get("started", ""))
@@ -129,7 +129,7 @@ def _attempts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _could_differ(
     move: Move, experiment: Mapping[str, Any], manifest: Mapping[str, Any], metrics: Collection[str]
 ) -> bool:
-    """Return whether the move could change a number of such a run."""
+    """Return whether the change could alter a number of such a run."""
     return _CONCERNS[move.name](experiment, manifest, metrics)
 
 
@@ -137,7 +137,7 @@ def _group_norm_of_the_pool(
     experiment: Mapping[str, Any], manifest: Mapping[str, Any], metrics: Collection[str]
 ) -> bool:
     engine = manifest.get("engine", {})
-    fast = engine.get("name") == "pool" and "device" not in engine  # the plain local step always had PyTorch's norm
+    fast = engine.get("name") == "pool" and "device" not in engine  # the plain local step always used PyTorch's norm
     return fast and experiment.get("model", {}).get("norm") == "gn"
 
 

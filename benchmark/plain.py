@@ -1,7 +1,7 @@
-"""What people write: JSON, YAML and TOML, each key once, and paths with a `~`.
+"""Read the JSON, YAML and TOML files that users write, and expand `~` in paths.
 
-A key that stands twice is refused in all of them: most readers keep the last one and drop the first. A byte-order mark
-is passed over. YAML is read safely: no tag builds an object.
+A key that appears twice is refused in all three formats, because most readers would silently keep only the last one. A
+byte-order mark is ignored. YAML is read safely: no tag builds a Python object.
 """
 
 import json
@@ -18,15 +18,17 @@ MERGE = "tag:yaml.org,2002:merge"
 
 
 def expanded(path: str | Path) -> Path:
-    """The path with the home folder in place of `~`. Raises ConfigError for a user who has none."""
+    """Return the path with the home folder instead of `~`. Raise ConfigError if the user has no home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise ConfigError(f"{path}: this user has no home folder; name the folder without ~") from None
+        raise ConfigError(
+            f"{path} cannot be expanded, because this user has no home folder; type it without ~"
+        ) from None
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """The fields of a .json or .toml file, or else of a YAML file. Raises ConfigError that names the file."""
+    """Read the fields of a .json, .toml or YAML file. Raise ConfigError, which names the file, if this fails."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
         if path.suffix == ".toml":
@@ -35,16 +37,16 @@ def read_table(path: Path) -> dict[str, Any]:
             fields = from_json_text(text) if path.suffix == ".json" else yaml.load(text, _SafeLoader)
         check_once(list(dotted_names(fields)))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{path}: is not whole ({one_line(error)})") from None
+        raise ConfigError(f"{path} is not valid ({one_line(error)})") from None
     if not isinstance(fields, dict):
-        raise ConfigError(f"{path}: holds {type(fields).__name__} in place of a table of fields")
+        raise ConfigError(f"{path} contains {type(fields).__name__}, but it must contain a table of fields")
     return fields
 
 
 def from_json_text(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError (GivenTwice for a key that stands twice) and RecursionError."""
+    """Parse a JSON text. Raise GivenTwice for a repeated key, and ValueError or RecursionError for malformed text."""
     return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
 
 
@@ -60,21 +62,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class GivenTwice(ValueError):
-    """A key stands twice."""
+    """A key appears twice."""
 
 
 def check_once(names: Sequence[str]) -> None:
-    """Raises GivenTwice for the first name that stands twice."""
+    """Raise GivenTwice for the first name that appears twice."""
     for index, name in enumerate(names):
         if name in names[:index]:
             raise GivenTwice(f"{name} is given twice; give it once")
 
 
-DEEPEST = 4  # dots in the name of a field; YAML can build tables that hold themselves
+DEEPEST = 4  # largest number of dots in a field's name; a YAML table can contain itself
 
 
 def dotted_names(fields: Any, path: str = "") -> Iterator[str]:
-    """The names of all values: `federation: {K: 5}` and `federation.K: 5` are one."""
+    """Yield the dotted names of all values; `federation: {K: 5}` and `federation.K: 5` have the same name."""
     if not isinstance(fields, dict) or path.count(".") > DEEPEST:
         yield path
         return
@@ -83,7 +85,7 @@ def dotted_names(fields: Any, path: str = "") -> Iterator[str]:
 
 
 class _SafeLoader(yaml.SafeLoader):
-    """Keys once, and numbers as people read them: YAML 1.1 takes 010 for 8 and 1:30 for 90."""
+    """A safe YAML loader that refuses repeated keys and ambiguous numbers: YAML 1.1 reads 010 as 8 and 1:30 as 90."""
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
@@ -95,7 +97,7 @@ class _SafeLoader(yaml.SafeLoader):
         digits = text.lstrip("+-").replace("_", "")
         if ":" in text or (len(digits) > 1 and digits[0] == "0" and digits.isdecimal()):
             raise ValueError(
-                f"line {node.start_mark.line + 1}: {text} is not a plain number; write it without : and 0s"
+                f"line {node.start_mark.line + 1}: {text} is not a plain number; write it without : and leading zeros"
             )
         is_int = node.tag == "tag:yaml.org,2002:int"
         return self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)

@@ -1,8 +1,8 @@
-"""Named random streams: adding a draw never moves another one.
+"""Provide named random streams, so that an additional draw never changes the other draws.
 
-`numpy_stream(seed, "partition")` and `torch_stream(seed, "client", 7, "round", 3)` depend only on their arguments. No
-code of ours reads a global generator but torch's, for dropout; those of Python, NumPy and torch are seeded from named
-streams for a user's own code (`seed_globals`). Resuming a run restores no generator state.
+`numpy_stream(seed, "partition")` and `torch_stream(seed, "client", 7, "round", 3)` depend only on their arguments. The
+suite reads only one global generator, torch's, for dropout. The global generators of Python, NumPy and torch are seeded
+from named streams for custom code (`seed_globals`). Resuming a run does not restore any generator state.
 """
 
 import contextlib
@@ -18,42 +18,47 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def stream_seed(seed: int, *names: str | int) -> int:
-    """A 63-bit seed from `seed` and the stream's name. It is the same on every machine and Python version."""
+    """Return a 63-bit seed from `seed` and the stream's name, equal on every machine and Python version."""
     name = "\x1f".join([str(int(seed)), *(f"{type(part).__name__}:{part}" for part in names)])
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
 
 
 def numpy_stream(seed: int, *names: str | int) -> np.random.Generator:
-    """A NumPy generator for draws on the host (partitions, cohorts, batch order)."""
+    """Return a NumPy generator for draws on the host (partitions, cohorts, batch order)."""
     return np.random.default_rng(stream_seed(seed, *names))
 
 
 def torch_stream(seed: int, *names: str | int, device: str | torch.device = "cpu") -> torch.Generator:
-    """A torch generator for draws on tensors (augmentation, mixing, initial weights)."""
+    """Return a torch generator for draws on tensors (augmentation, mixing, initial weights)."""
     return torch.Generator(device=device).manual_seed(stream_seed(seed, *names))
 
 
 def shuffled(indices_N: npt.NDArray[np.int64], stream: np.random.Generator) -> npt.NDArray[np.int64]:
-    """A shuffled copy of the indices. It is made from raw generator bits: NumPy promises that these never change, but
-    not what `permutation` makes of them."""
+    """Return a shuffled copy of the indices.
+
+    The order comes from raw generator bits, because NumPy guarantees that these never change, but does not guarantee
+    the results of `permutation`.
+    """
     raw_N = stream.bit_generator.random_raw(len(indices_N))
     return indices_N[np.argsort(raw_N, kind="stable")].astype(np.int64)
 
 
 def seed_global(seed: int) -> None:
-    """Seed torch's global generators as torch.manual_seed does. Only those of the CPU and of the CUDA devices in use:
-    torch.manual_seed also records the call with a stack trace for devices that are not, a tenth of the time of a small
-    round."""
+    """Seed torch's global generators of the CPU and of initialised CUDA devices like torch.manual_seed.
+
+    torch.manual_seed also records a stack trace for devices that are not initialised, which takes a tenth of the time
+    of a small round.
+    """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
 
 
 def seed_globals(seed: int, *names: str | int) -> None:
-    """Seed the global generators of Python, NumPy and torch from the stream of that name: 0.03 ms.
+    """Seed the global generators of Python, NumPy and torch from the stream with this name, in 0.03 ms.
 
-    So a user's method, loss or network that draws from them gives the same numbers for the same seed, whatever the
-    process, the engine and the round that a run resumes at.
+    A custom method, loss or network that draws from these generators then computes the same numbers for the same seed,
+    whatever the process, the engine and the round at which a run resumes.
     """
     named = stream_seed(seed, *names, "global")
     random.seed(named)
@@ -62,13 +67,16 @@ def seed_globals(seed: int, *names: str | int) -> None:
 
 
 def global_states() -> tuple[Any, ...]:
-    """The states of the generators that `seed_globals` seeds, for `set_global_states`. No device is waited for."""
+    """Return the states of the generators that `seed_globals` seeds, for `set_global_states`.
+
+    This does not synchronise with any device.
+    """
     of_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return random.getstate(), np.random.get_state(), torch.default_generator.get_state(), of_cuda
 
 
 def set_global_states(states: tuple[Any, ...]) -> None:
-    """Go on with the global generators from these states."""
+    """Set the global generators to these states."""
     of_python, of_numpy, of_torch, of_cuda = states
     random.setstate(of_python)
     np.random.set_state(of_numpy)
@@ -78,10 +86,10 @@ def set_global_states(states: tuple[Any, ...]) -> None:
 
 
 class DrawingFrom(TorchDispatchMode):
-    """Take this thread's draws of torch from `generator` while it is entered, instead of the global one.
+    """A context in which this thread's torch draws come from `generator` instead of the global generator.
 
-    The numbers are those of the global generator if it had the same state. Draws with a generator of their own keep
-    it. The global generator is neither read nor changed, so that other threads may draw from it at the same time.
+    The numbers are the same as from the global generator with the same state. Draws with an explicit generator
+    keep it. The global generator is neither read nor changed, so that other threads may use it at the same time.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -98,7 +106,7 @@ class DrawingFrom(TorchDispatchMode):
 
 
 def _with_generator(func: Any) -> Any:
-    """Find the overload of an operation that takes a generator, such as `rand.generator` of `rand.default`."""
+    """Find the overload of an operation that accepts a generator, such as `rand.generator` for `rand.default`."""
     packet, name = func.overloadpacket, func._overloadname
     names = {"default": "generator", "low": "low_generator"}
     return getattr(packet, names[name]) if names.get(name) in packet.overloads() else func
@@ -106,7 +114,7 @@ def _with_generator(func: Any) -> Any:
 
 @contextlib.contextmanager
 def apart(seed: int, *names: str | int) -> Iterator[None]:
-    """Seed Python's and NumPy's global generators from that stream, and give them their state back in the end."""
+    """Seed Python's and NumPy's global generators from the named stream, and restore their states at the end."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     named = stream_seed(seed, *names, "global")
     random.seed(named)

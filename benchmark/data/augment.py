@@ -1,9 +1,9 @@
-"""Views of a batch of uint8 images, normalised.
+"""Compute normalised views of a batch of uint8 images: plain, weak and strong.
 
-Plain; weak: flip and crop; strong: weak geometry, then a policy. Source: SSFL's released dataset/cifar.py:425-445; the
-gentle policy is this project's own laptop setting.
-Departure: all draws of a call come first, from one torch.Generator, the same number whatever views are asked for; so a
-view's numbers depend neither on which other views are made, nor on how the batch is cut into chunks.
+The weak view is a flip and a crop. The strong view is a flip and a crop followed by a policy. Source: SSFL's released
+dataset/cifar.py:425-445; the gentle policy is this project's setting for laptops.
+Deviation: all draws of a call are made first, from one torch.Generator, and their number does not depend on the
+requested views. A view therefore depends neither on the other views nor on how the batch is divided into chunks.
 
 Shapes: N images, C channels, H height, W width, D uniform draws per image.
 """
@@ -36,21 +36,21 @@ from benchmark.data.randaugment import Gray, RandAugment
 from benchmark.errors import ConfigError, DataError
 
 VIEWS = ("plain", "weak", "weak2", "strong")
-# Of uint8 images, on the CPU. Smaller chunks cost dispatch; larger ones grow the heap, and glibc is then likelier to
-# hand memory back between calls, which every call faults in anew.
+# Size of a chunk of uint8 images on the CPU. Smaller chunks cost more dispatch. Larger ones grow the heap, and glibc is
+# then likelier to return memory to the system between calls, which causes page faults in every call.
 _CHUNK_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weak(Checked):
-    """Horizontal flip and crop, FixMatch's weak view. The crop is of the padded image, or of the enlarged one
-    (RSCFed)."""
+    """Horizontal flip and crop, FixMatch's weak view; the crop comes from the padded or the enlarged image (RSCFed)."""
 
     flip: Share = 0.5  # probability
-    # Share of the width, cut to whole pixels as released: 4 at 32, 3 at 28, 1 at 8.
+    # Share of the width, truncated to whole pixels as in the released code: 4 for 32 pixels, 3 for 28, 1 for 8.
     crop_padding: Annotated[float, Interval("[0, 0.5]")] = 0.125
     padding_mode: Literal["reflect", "zero"] = "reflect"
-    # Above 1: the image is enlarged by it (bilinear) and cropped to its size, not padded: 1.25 makes 40 of 32 pixels.
+    # Above 1: the image is enlarged by this factor (bilinear) and cropped to its former size, without padding; 1.25
+    # enlarges 32 pixels to 40.
     enlarge: Annotated[float, Interval("[1, 4]")] = added(1.0)
 
     read_with = {name: ("enlarge", (1.0,)) for name in ("crop_padding", "padding_mode")}
@@ -59,36 +59,43 @@ class Weak(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Gentle(Checked):
-    """The laptop setting's mild strong view. One affine map, brightness, contrast, then always a cutout box. Each of
-    rotation, shear and so on is drawn uniformly, and applied with its probability. The digits setting (8 x 8) is
-    Gentle(translate=0, contrast_probability=0); its box is 4 pixels."""
+    """The mild strong view for laptops: an affine map, brightness and contrast, each by chance, then a cutout box.
 
-    rotation: Annotated[float, Interval("[0, 180]")] = 15.0  # degrees, +-
-    shear: Share = 0.15  # horizontal shift per line, +-
-    translate: Share = 0.1  # share of the size, +-, horizontally and vertically
-    scale: Annotated[float, Interval("[0, 0.9]")] = 0.0  # relative change of size, +-
-    geometry_probability: Share = 0.35  # of each of the four, drawn apart
+    Each parameter is drawn uniformly, and applied with its probability. The setting for digits (8 x 8 pixels) is
+    Gentle(translate=0, contrast_probability=0); its box is 4 pixels wide.
+    """
+
+    rotation: Annotated[float, Interval("[0, 180]")] = 15.0  # largest angle in degrees, +-
+    shear: Share = 0.15  # largest horizontal shift per line, +-
+    translate: Share = 0.1  # largest shift as a share of the size, +-, horizontally and vertically
+    scale: Annotated[float, Interval("[0, 0.9]")] = 0.0  # largest relative change of size, +-
+    geometry_probability: Share = 0.35  # probability of each of the four above, drawn independently
     brightness: tuple[float, float] = (0.5, 1.0)  # factor, lowest and highest
     brightness_probability: Share = 0.3
     contrast: tuple[float, float] = (0.5, 1.0)  # factor, lowest and highest
     contrast_probability: Share = 0.3
-    cutout: Share = 0.5  # side as a share of the width, cut to pixels; 0 = none
-    fill: Gray = 127  # value of the box: half of the range
+    cutout: Share = 0.5  # side of the box as a share of the width, truncated to whole pixels; 0: no box
+    fill: Gray = 127  # grey value of the box: half of the range
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, (lowest, highest) in (("brightness", self.brightness), ("contrast", self.contrast)):
             if not 0 <= lowest <= highest <= 10:
-                raise ConfigError(f"{name}: {lowest} to {highest}; choose two factors from 0 to 10, the lower first")
+                raise ConfigError(
+                    f"{name} is {lowest} to {highest}, but it must be two factors from 0 to 10, the lower one first"
+                )
 
-    num_draws = 15  # D: 4 + 2 gates; angle, shear, shift x and y, scale, brightness, contrast; centre of the box
+    # D: 4 + 2 gates; angle, shear, shift in x and y, scale, brightness, contrast; centre of the box
+    num_draws = 15
 
     def apply(self, images_NCHW: Tensor, draws_ND: Tensor, here_ND: Tensor) -> Tensor:
-        """New uint8 images; `draws_ND` are uniform in [0, 1), on the CPU, `here_ND` the same on the images' device. The
-        images are not changed."""
+        """Return new uint8 images, and leave `images_NCHW` unchanged.
+
+        `draws_ND` are uniform in [0, 1) on the CPU, and `here_ND` are the same draws on the images' device.
+        """
         height, width = images_NCHW.shape[-2:]
         device = images_NCHW.device
-        # On the CPU: another device's sines have other last bits, and so would some pixels.
+        # Matrices are computed on the CPU: sines of other devices differ in their last bits, which would change pixels.
         gate_N4 = draws_ND[:, :4] < self.geometry_probability
         matrix_N6 = to_device(self.matrices(gate_N4, draws_ND[:, 6:11].double(), height, width), device)
 
@@ -110,14 +117,16 @@ class Gentle(Checked):
         return paint_boxes(out_NCHW, here_ND[:, 13:], side, extra=0, fill=self.fill) if side else out_NCHW
 
     def _changed(self, draws_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Whether an image's geometry, brightness and contrast are changed: 1 or 0, (N,) each."""
+        """Return three (N,) tensors with 1 for the images whose geometry, brightness or contrast changes, else 0."""
         moved_N = (draws_ND[:, :4] < self.geometry_probability).any(1)
         darker_N, flatter_N = draws_ND[:, 4] < self.brightness_probability, draws_ND[:, 5] < self.contrast_probability
         return moved_N.long(), darker_N.long(), flatter_N.long()
 
     def matrices(self, gate_N4: Tensor, draws_N5: Tensor, height: int, width: int) -> Tensor:
-        """Output-to-input maps (N, 6) of `affine_index`. R(angle) [[1, shear], [0, 1]] / scale about the centre, then
-        the shift."""
+        """Compute the (N, 6) output-to-input maps for `affine_index`.
+
+        Each is R(angle) [[1, shear], [0, 1]] / scale about the centre, followed by the shift.
+        """
         signed_N5 = 2 * draws_N5 - 1
         rotated, sheared, shifted, scaled = gate_N4.double().unbind(1)
         angle = math.radians(self.rotation) * signed_N5[:, 0] * rotated
@@ -132,13 +141,13 @@ class Gentle(Checked):
 
 
 def _factors(uniform_N: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """(N, 1) float32, uniform within the bounds."""
+    """Scale uniform draws to float32 factors within the bounds, (N, 1)."""
     return (bounds[0] + (bounds[1] - bounds[0]) * uniform_N)[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """The weak and the strong view of an experiment."""
+    """The policies of the weak and the strong view of an experiment."""
 
     weak: Weak = field(default_factory=Weak)
     strong: RandAugment | Gentle = field(default_factory=RandAugment)
@@ -152,18 +161,18 @@ def make_views(
     std: Sequence[float],
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
-    """Normalised float32 views (x / 255 - mean) / std of uint8 images, on their device, (N, C, H, W) each.
+    """Compute normalised float32 views (x / 255 - mean) / std of uint8 images, on their device, (N, C, H, W) each.
 
-    A CPU generator gives the same views on every device; every call takes the same number of draws from it for a given
-    batch size and augmentation. Raises as `views_of`.
+    With a CPU generator, the views are the same on every device. The number of draws depends only on the batch size and
+    the augmentation. Raise the same errors as `views_of`.
     """
     return views_of(images_NCHW, views, augmentation, mean, std, draws_of(len(images_NCHW), augmentation, generator))
 
 
 def draws_of(count: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """Draw the numbers of so many images' views, uniform in [0, 1), (N, D) on the CPU.
+    """Draw the uniform numbers in [0, 1) for the views of `count` images, (N, D) on the CPU.
 
-    They come row by row: one call for several batches gives the rows of a call for each of them.
+    Numbers are drawn row by row, so that one call for several batches returns the same rows as one call per batch.
     """
     draws = 2 * Weak.num_draws + augmentation.strong.num_draws
     return torch.rand(count, draws, generator=generator, device=generator.device).cpu()
@@ -177,18 +186,18 @@ def views_of(
     std: Sequence[float],
     draws_ND: Tensor,
 ) -> dict[str, Tensor]:
-    """Compute the views of `make_views` from the images' draws: an image's views depend on its own row only.
+    """Compute the views of `make_views` from the images' draws; an image's views depend only on its row of draws.
 
-    "strong" takes its own flip and crop, then the strong policy (cifar.py:425-445). "weak2" is a second draw of the
-    weak view, with the flip and crop of "strong". Raises ConfigError for an unknown view, DataError for images that are
-    too wide to be padded.
+    "strong" has its own flip and crop, followed by the strong policy (cifar.py:425-445). "weak2" is a second draw of
+    the weak view, with the flip and crop of "strong". Raise ConfigError for an unknown view, and DataError for images
+    that are too wide to be padded.
     """
     count, channels, height, width = images_NCHW.shape
     for view in views:
         if view not in VIEWS:
             raise ConfigError(f"view is {view!r}; it must be one of {', '.join(VIEWS)}")
     if height <= width // 2:
-        raise DataError(f"images are {height} lines high; reflected padding needs more than width / 2")
+        raise DataError(f"images are {height} pixels high, but reflected padding needs more than half of their width")
     device = images_NCHW.device
     here_ND = to_device(draws_ND, device)
     scale_C11, shift_C11 = _normalisation(tuple(mean), tuple(std), device)
@@ -214,7 +223,10 @@ def _normalisation(mean: tuple[float, ...], std: tuple[float, ...], device: torc
 def _views(
     images_NCHW: Tensor, views: Sequence[str], augmentation: Augmentation, draws_ND: Tensor, here_ND: Tensor
 ) -> Mapping[str, Tensor]:
-    """The uint8 views of one chunk. Columns of draws: weak geometry, the strong view's geometry, the policy."""
+    """Compute the uint8 views of one chunk.
+
+    The columns of the draws are: geometry of the weak view, geometry of the strong view, policy.
+    """
     pixels = {"plain": images_NCHW}
     moved = set(views) - {"plain"}
     if moved:
@@ -231,7 +243,10 @@ def _views(
 
 
 def _weak_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor]:
-    """A function from draws (N, 3) to flipped and cropped images. Its calls share the padded or enlarged ones."""
+    """Return a function from draws (N, 3) to flipped and cropped images.
+
+    All calls of the function share the padded or enlarged images.
+    """
     height, width = images_NCHW.shape[-2:]
     enlarges = weak.enlarge > 1.0
     if enlarges:
@@ -246,7 +261,7 @@ def _weak_geometry(images_NCHW: Tensor, weak: Weak) -> Callable[[Tensor], Tensor
     def draw(draws_N3: Tensor) -> Tensor:
         flip_N = draws_N3[:, 0] < weak.flip
         top_N, left_N = ((draws_N3[:, 1 + axis] * places[axis]).long() for axis in (0, 1))
-        if enlarges:  # the crop is flipped; else the image is, before it is cropped
+        if enlarges:  # flips the crop; without enlargement, the image is flipped before it is cropped
             left_N = torch.where(flip_N, places[1] - 1 - left_N, left_N)
         return cut(flip_N.long(), top_N, left_N)
 

@@ -1,7 +1,7 @@
-"""What data sets hold that are on this machine: the hash of their content, and whether the suite knows their files.
+"""Look up the content hash of data sets on this machine, and whether the suite lists their files.
 
-Both take a read of the whole set. They are kept in the cache, by the size and the times of all files that the set is
-read from. Without a cache folder, each process reads the set once.
+Both require reading the whole set. The results are cached under the sizes and times of all files of the set. Without a
+cache folder, each process reads the set once.
 """
 
 import functools
@@ -18,35 +18,41 @@ from benchmark.errors import FsslError
 
 @functools.cache
 def content_hash(name: str) -> str | None:
-    """`DataSet.content_hash`; None for a set that is not here or cannot be read. Downloads nothing.
+    """Return `DataSet.content_hash` without a download, or None if the set is not on this machine or not readable.
 
-    None for scikit-learn's digits, too: they are the same everywhere.
+    Also return None for scikit-learn's digits, which are equal everywhere.
     """
     return None if name == "digits" else _look_up(name, _hash)
 
 
 @functools.cache
 def has_known_files(name: str) -> bool | None:
-    """Whether the suite lists the files of a set of `DATASETS`; None as above. Packed ones need not be decoded."""
+    """Return whether the suite lists the files of a set of `DATASETS`; packed files need not be decoded for this.
+
+    Return None if the set is not on this machine or cannot be read.
+    """
     return True if name == "digits" else _look_up(name, _are_listed)
 
 
 def data_hash(experiment: Mapping[str, Any]) -> str | None:
-    """Return the hash of the data of an experiment's JSON, as its record has it; None if the data are not here."""
+    """Return the hash of an experiment's data as in its record, from its JSON.
+
+    Return None for digits, and for data that are not on this machine.
+    """
     data = experiment["data"]
     content, pooled_test = content_hash(data["name"]), data.get("pooled_test")
     return pooled_hash(content, pooled_test, experiment["seed"]) if content and pooled_test else content
 
 
 def are_listed(name: str, recorded: Mapping[str, Any]) -> bool:
-    """Return whether the suite lists the files of a set that are here and those of the record."""
+    """Return whether the suite lists both the files of a set on this machine and the files of the run record."""
     if name not in DATASETS or UNKNOWN_ORIGIN in recorded.get("note", ""):
         return False
     return has_known_files(name) is not False
 
 
 def look_again() -> None:
-    """Forget what this process knows: files may have changed."""
+    """Clear the results of this process, because files may have changed."""
     content_hash.cache_clear()
     has_known_files.cache_clear()
 
@@ -66,9 +72,9 @@ def _look_up(name: str, compute: Callable[[str, Source], str | bool]) -> Any:
         if source is None:
             return None
         entry = DATASETS.get(name)
-        # Another value where the suite lists other files.
+        # The stamp must change if the suite lists different files.
         listed = None if entry is None else (sorted(entry.packed_sha256.items()), entry.content_sha256)
         also = (canonical_name(name), str(source.folder.resolve()), listed)
         return computed_from(source, partial(compute, name, source), compute.__name__, *also)
-    except (FsslError, OSError, RuntimeError, ValueError):  # whoever trains on it says what is wrong
+    except (FsslError, OSError, RuntimeError, ValueError):  # training on the set reports the problem
         return None

@@ -1,13 +1,15 @@
-"""Image sets as uint8 tensors: searched on disk or downloaded, and checked.
+"""Find image data sets on disk or download them, check them, and load them as uint8 tensors.
 
-Search order for a named set: the `root` argument, else FSSL_DATA; then the cache folder (FSSL_CACHE, ~/.cache/fssl),
-which torchvision's download fills. In each, torchvision's own layout (the originals) and packed files are recognised,
-directly or in a subfolder of the set's name. `digits` comes with scikit-learn. `folder:PATH` is a user's own set, one
-folder a class. The root is only read. A set is named by a hash of its content. The order within a set is as stored
-(packed cifar10 is interleaved by class); `split` shuffles.
+A named set is searched for in the `root` argument or, without it, in FSSL_DATA, and then in the cache folder
+(FSSL_CACHE, ~/.cache/fssl), into which torchvision downloads. In each folder, torchvision's own layout (the original
+files) is recognised directly or in a subfolder with the name of the set, and packed files are recognised in such a
+subfolder. `digits` comes with scikit-learn. `folder:PATH` is a user's own set, with one folder per class. The root is
+never written to. A set is identified by a hash of its content. Images keep the order in which they are stored (packed
+cifar10 is interleaved by class); `split` shuffles them.
 
-Departures: SVHN has its own channel statistics, as in SemiFL (the released SSFL code normalises it with CIFAR-10's);
-torchvision's EMNIST is turned upright, as the packed sample is (the released code trains on the transposed images).
+Deviations: SVHN has its own channel statistics, as in SemiFL, while the released SSFL code normalises it with those of
+CIFAR-10. torchvision's EMNIST is turned upright, like the packed sample, while the released code trains on the
+transposed images.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -31,25 +33,25 @@ from benchmark.data.sources import Digits, Original, download
 from benchmark.errors import ConfigError, DataError
 from benchmark.plain import expanded
 
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel, 0..1 scale
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # means and standard deviations per channel, 0..1 scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedDataSet:
-    """What is known of a data set without loading it."""
+    """The properties of a data set that are known without loading it."""
 
     image_shape: tuple[int, int, int]  # channels, rows, columns
     num_classes: int
-    train: int  # images
-    test: int
-    extra: int = 0  # images without labels
+    train: int  # number of training images
+    test: int  # number of test images
+    extra: int = 0  # number of images without labels
     flip: bool  # whether a mirrored image still shows its class
     statistics: Statistics | None = None  # None: computed from the training images
-    original: tuple[str, ...] = ()  # how torchvision has it: a path that shows it, its reader, the reader's arguments
-    by_hand: str = ""  # the address of an original that torchvision does not download
-    packed_sha256: Mapping[str, str] = field(default_factory=dict)  # of the packed files that are known
-    content_sha256: str = ""  # `DataSet.content_hash` of torchvision's files, where these have no other checksum
-    packed_note: str = ""  # what a page that shows a number on the packed files has to say
+    original: tuple[str, ...] = ()  # torchvision's layout: a path that identifies it, its reader, reader arguments
+    by_hand: str = ""  # address of original files that torchvision does not download
+    packed_sha256: Mapping[str, str] = field(default_factory=dict)  # hashes of the known packed files
+    content_sha256: str = ""  # `DataSet.content_hash` of torchvision's files, if these have no other checksum
+    packed_note: str = ""  # note for pages with numbers on the packed files
 
     def original_in(self, folder: Path, name: str) -> Original | None:
         """Return torchvision's files of the set, or None if the folder does not have them."""
@@ -60,7 +62,7 @@ class ListedDataSet:
         return source if source.is_here else None
 
 
-# datasets.toml; README.md of this folder says how to add a set.
+# The entries of datasets.toml; README.md of this folder explains how to add one.
 DATASETS: Mapping[str, ListedDataSet] = {
     name: from_plain(ListedDataSet, entry)
     for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
@@ -69,7 +71,10 @@ DATASETS: Mapping[str, ListedDataSet] = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataSet:
-    """Images as stored, and what normalises them. Raises DataError where the parts contradict each other."""
+    """A data set with its images as stored and the statistics for their normalisation.
+
+    Raise DataError if the images, labels and classes contradict each other.
+    """
 
     name: str
     train_images_NCHW: Tensor  # uint8
@@ -78,11 +83,11 @@ class DataSet:
     test_labels_N: Tensor
     unlabelled_images_NCHW: Tensor | None = None  # STL-10's
     classes: tuple[str, ...]
-    mean: tuple[float, ...]  # of each channel, on the 0..1 scale
+    mean: tuple[float, ...]  # per channel, on the 0..1 scale
     std: tuple[float, ...]
     content_hash: str  # sha256 of pixels and labels
-    test_statistics: Statistics | None = None  # that normalise what is measured on, where it is not as the rest
-    note: str = ""  # what a page that shows a number on this set has to say
+    test_statistics: Statistics | None = None  # for the evaluation images, if they are normalised differently
+    note: str = ""  # note for pages with numbers on this set
 
     def __post_init__(self) -> None:
         training, test = (self.train_images_NCHW, self.train_labels_N), (self.test_images_NCHW, self.test_labels_N)
@@ -90,13 +95,15 @@ class DataSet:
             if images_NCHW.dtype != torch.uint8 or images_NCHW.shape[1:] != self.image_shape or not len(images_NCHW):
                 raise DataError(
                     f"{self.name}: {part} images are {images_NCHW.dtype} {tuple(images_NCHW.shape)}, "
-                    f"expected torch.uint8 of shape (N, *{self.image_shape}) with N > 0"
+                    f"but they must be torch.uint8 of shape (N, *{self.image_shape}) with N > 0"
                 )
             if len(labels_N) != len(images_NCHW):
-                raise DataError(f"{self.name}: {len(images_NCHW)} {part} images, but {len(labels_N)} labels")
+                raise DataError(f"{self.name} has {len(images_NCHW)} {part} images, but {len(labels_N)} labels")
             low, high = int(labels_N.min()), int(labels_N.max())
             if low < 0 or high >= self.num_classes:
-                raise DataError(f"{self.name}: {part} labels lie in {low}..{high}, {self.num_classes} classes named")
+                raise DataError(
+                    f"{self.name}: {part} labels range over {low}..{high}, but {self.num_classes} classes are named"
+                )
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -109,8 +116,10 @@ class DataSet:
 
 
 def load(name: str, root: Path | None = None) -> DataSet:
-    """The set of that name: of `DATASETS`, or `folder:PATH`, with `?size=32` if wanted. Raises ConfigError for an
-    unknown name, DataError for a set that is absent, damaged or not the expected one."""
+    """Load a data set by name: an entry of `DATASETS`, or `folder:PATH`, optionally with `?size=32`.
+
+    Raise ConfigError for an unknown name, and DataError for a set that is absent, damaged or not the expected one.
+    """
     source = Folder(name) if name.startswith("folder:") else locate(name, root) or _downloaded(name, root)
     data = _build(public_name(name), source.read())
     if name in DATASETS:
@@ -124,11 +133,11 @@ def _downloaded(name: str, root: Path | None) -> Source:
     """Download a set that `locate` did not find. Raise as `load` does."""
     entry, given = entry_of(name), root or os.environ.get("FSSL_DATA")
     if given and not expanded(given).is_dir():
-        raise DataError(f"data folder {given} does not exist: --data-root or FSSL_DATA must name a folder with {name}")
+        raise DataError(f"data folder {given} does not exist; set --data-root or FSSL_DATA to a folder with {name}")
     searched = ", ".join(map(str, _folders_searched(root)))
     if entry.by_hand or not entry.original:
         unpack = f"unpack {entry.by_hand} there, as {name}/train and so on"
-        remedy = unpack if entry.by_hand else f"set FSSL_DATA to the folder that holds {name}/*.npz"
+        remedy = unpack if entry.by_hand else f"set FSSL_DATA to the folder that contains {name}/*.npz"
         raise DataError(f"data set {name} is not in {searched}: {remedy}")
     source = entry.original_in(download(name, entry.original, searched), name)
     assert source is not None
@@ -136,27 +145,27 @@ def _downloaded(name: str, root: Path | None) -> Source:
 
 
 def check_counts(data: DataSet) -> None:
-    """Raises DataError for a set of another size than the one that has its name."""
+    """Raise DataError if the set differs in size, classes or image shape from the listed set of its name."""
     entry = entry_of(data.name)
     words = "{:,} training and {:,} test images of {} classes and shape {}".format
     here = words(len(data.train_labels_N), len(data.test_labels_N), data.num_classes, data.image_shape)
     listed = words(entry.train, entry.test, entry.num_classes, entry.image_shape)
     if here != listed:
         raise DataError(
-            f"{data.name}: {here}, but that set has {listed}: copy it again, or name a set of your own as folder:PATH"
+            f"{data.name} has {here}, but that set has {listed}; copy it again, or name your own set as folder:PATH"
         )
 
 
 def entry_of(name: str) -> ListedDataSet:
-    """The entry of `DATASETS`. Raises ConfigError for a name that it does not have."""
+    """Return the entry of `DATASETS` with this name. Raise ConfigError for an unknown name."""
     if name not in DATASETS:
         hint = nearest(name, DATASETS)
-        raise ConfigError(f"data.name: unknown data set {quoted(name)}; {hint} (your own images: folder:PATH)")
+        raise ConfigError(f"data.name: unknown data set {quoted(name)}; {hint} (for your own images, type folder:PATH)")
     return DATASETS[name]
 
 
 def locate(name: str, root: Path | None = None) -> Source | None:
-    """Find where `load` reads a set; None if it is not on this machine or would have to be downloaded."""
+    """Find the source from which `load` reads a set; return None if it is unknown or not on this machine."""
     if name == "digits":
         return Digits()
     if name.startswith("folder:"):
@@ -173,7 +182,7 @@ def locate(name: str, root: Path | None = None) -> Source | None:
 
 
 def is_available(name: str) -> bool:
-    """Whether `load` finds the data without a download."""
+    """Return whether `load` finds the data without a download."""
     return locate(name) is not None
 
 
@@ -183,22 +192,26 @@ def _folders_searched(root: Path | None) -> list[Path]:
 
 
 def image_shape_of(name: str) -> tuple[tuple[int, int, int], int]:
-    """(channels, rows, columns) and number of classes. Only a folder of images is read for it. Raises as `load`."""
+    """Return (channels, rows, columns) and the number of classes; only a folder of images is loaded for this.
+
+    Raise the same errors as `load`.
+    """
     data = load(name) if name.startswith("folder:") else entry_of(name)
     return data.image_shape, data.num_classes
 
 
 def statistics_of(name: str, train_images_NCHW: Tensor) -> Statistics:
-    """The published statistics of the set, else those of these images."""
+    """Return the published channel statistics of the set, or the statistics of these images if none are listed."""
     own = DATASETS[name].statistics if name in DATASETS else None
     return own or channel_statistics(train_images_NCHW)
 
 
 def as_released(data: DataSet) -> DataSet:
-    """The same images, normalised as in SAGE's released code (dataset.py:123, SAGE.py:238-275).
+    """Return the same images, normalised as in SAGE's released code (dataset.py:123, SAGE.py:238-275).
 
-    Training images as CIFAR-10's; test images as the set's own, CIFAR-10's by deviations a fifth smaller. A set
-    that is not RGB is trained on as ever, and tested by a deviation smaller by as much as CIFAR-10's in the mean.
+    Training images are normalised with the statistics of CIFAR-10, and test images with those of the set itself; the
+    standard deviations for CIFAR-10's test images are a fifth smaller. For a set that is not RGB, the training
+    statistics stay unchanged, and the standard deviation for test images is reduced by CIFAR-10's mean ratio.
     """
     rgb = DATASETS["cifar10"].statistics
     assert rgb is not None
@@ -229,8 +242,11 @@ def _build(name: str, raw: Raw) -> DataSet:
 
 
 def channel_statistics(images_NCHW: Tensor) -> Statistics:
-    """Mean and standard deviation of each channel on the 0..1 scale. Computed from whole numbers: the same on every
-    machine. A deviation is at least one grey level, so that a constant channel can be divided by it."""
+    """Compute the mean and standard deviation of each channel on the 0..1 scale.
+
+    The sums are integers, so the result is equal on every machine. A standard deviation is at least one grey level, so
+    that a constant channel can be divided by it.
+    """
     means, stds = [], []
     for channel_NHW in images_NCHW.unbind(1):
         counts_V = np.bincount(channel_NHW.reshape(-1).numpy(), minlength=256)

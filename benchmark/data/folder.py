@@ -1,8 +1,9 @@
-"""A user's own images, one folder a class, read as a person sees them.
+"""Read a user's own images, with one folder per class, as a person sees them.
 
-Orientation by EXIF, transparency over white, gray where every image is gray. Hidden files and those of systems are
-passed over, and so are links to a file that is there already and copies within a class. What else is in a class folder
-is refused by name, and whatever is left out stands in the note of the set.
+Images are rotated as their EXIF orientation requires, transparent pixels are shown on white, and a set is grey if all
+images are. Hidden files and files of operating systems are ignored. Links to a file that is already read and copies
+within a class are also left out. Any other file in a class folder is refused by name. The note of the set lists
+everything that is left out.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -26,30 +27,36 @@ from benchmark.data.reading import Raw, files_below, is_visible, own_split
 from benchmark.errors import ConfigError, DataError, one_line
 from benchmark.plain import expanded
 
-LARGEST = 1024  # pixels of a side that ?size= may ask for
-LARGE = 96  # pixels of a side; the suite's own sets have 8 to 64
-GRAY = ("1", "L", "LA", "La", "I")  # of Pillow's modes; and I;16 in all byte orders
-WITH_A_WHOLE_FIRST_FRAME = ("MPO", "PSD")  # formats in which further frames are no animation
+LARGEST = 1024  # largest side in pixels, also for ?size=
+LARGE = 96  # side in pixels above which training is slow; the suite's sets have 8 to 96
+GRAY = ("1", "L", "LA", "La", "I")  # Pillow's grey modes, in addition to I;16 in all byte orders
+WITH_A_WHOLE_FIRST_FRAME = ("MPO", "PSD")  # formats whose further frames are not an animation
 
 
 def path_and_option(name: str) -> tuple[str | None, str]:
-    """("PATH", "?size=32") of `folder:PATH?size=32`, the latter empty where nothing is asked for. The path is None for
-    the name of another set."""
+    """Return ("PATH", "?size=32") for `folder:PATH?size=32`; the option is empty if the name has none.
+
+    Return (None, "") for a data set that is not a folder.
+    """
     path, mark, option = name.removeprefix("folder:").partition("?")
     return (path, mark + option) if name.startswith("folder:") else (None, "")
 
 
 def public_name(name: str) -> str:
-    """The name that may be published: `folder:pets?size=32`, without the path to the folder. Bytes that are not UTF-8
-    are written out."""
+    """Return the name that may be published: `folder:pets?size=32`, without the path to the folder.
+
+    Bytes that are not UTF-8 are escaped.
+    """
     path, option = path_and_option(name)
     public = f"folder:{Path(path).name}{option}" if path else name
     return public.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def canonical_name(name: str) -> str:
-    """One spelling for each data set. Of a folder: its absolute path without links, and its size. A name that cannot
-    be one is returned as it is; `read_folder` refuses it."""
+    """Return the canonical name of a data set: for a folder, its absolute path without links, and its size.
+
+    Return an impossible name unchanged; `read_folder` refuses it.
+    """
     path, option = path_and_option(name)
     size = option.removeprefix("?size=")
     try:
@@ -62,7 +69,7 @@ def canonical_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Folder:
-    """Represent a user's folder of images (`Source`)."""
+    """A user's folder of images (`Source`)."""
 
     name: str
 
@@ -84,7 +91,7 @@ class Folder:
 class _Part:
     """The images of train/, of test/ or of the whole folder, without copies within a class."""
 
-    images_NCHW: np.ndarray  # in three channels, also where all are gray
+    images_NCHW: np.ndarray  # with three channels, even if all images are grey
     keys: Sequence[tuple[int, str]]  # label and hash of each file
     all_gray: bool
     copies: int
@@ -97,14 +104,16 @@ class _Part:
 def read_folder(name: str) -> Raw:
     """Read the set of `folder:PATH` or `folder:PATH?size=32`.
 
-    PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/*, which is split 80/20. Images are resized to the first
-    one's size, or to size x size pixels. Raise ConfigError for a bad option, DataError for a folder that cannot be
-    such a set.
+    The images are PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/*, which is split 80/20. They are resized to
+    the size of the first image, or to size x size pixels. Raise ConfigError for a wrong option, and DataError for a
+    folder that is not such a set.
     """
     path, option = path_and_option(name)
     key, _, value = option.removeprefix("?").partition("=")
     if option not in ("", "?") and (key != "size" or not value.isdecimal() or not 1 <= int(value[:9]) <= LARGEST):
-        raise ConfigError(f"data set {name!r}: option {option[1:]!r} must be size=PIXELS, from 1 to {LARGEST}: size=32")
+        raise ConfigError(
+            f"data set {name!r}: option {option[1:]!r} must be size=PIXELS, from 1 to {LARGEST}, for example size=32"
+        )
     folder = expanded(path or "")
     _check_text(folder)
     folders, others = _parts(folder)
@@ -116,7 +125,10 @@ def read_folder(name: str) -> Raw:
     size = (int(value), int(value)) if value else _size_of(next(iter(listings[0].values()))[0])
     _check_size(folder, size, sum(len(files) for listing in listings for files in listing.values()))
     if not value and max(size) > LARGE:
-        _tell(f"fssl: {folder}: {size[0]} x {size[1]} pixels are slow to learn; ?size=32 after the name shrinks images")
+        _tell(
+            f"fssl: {folder}: training on {size[0]} x {size[1]} pixels is slow; append ?size=32 to the name to shrink "
+            "the images"
+        )
     parts = [_read_part(listing, size) for listing in listings]
     channels = 1 if all(part.all_gray for part in parts) else 3
     arrays = [(part.images_NCHW[:, :channels], part.labels_N) for part in parts]
@@ -127,59 +139,61 @@ def read_folder(name: str) -> Raw:
         return Raw(train=arrays[0], test=arrays[1], classes=tuple(classes), note=note)
     counts_d = np.bincount(arrays[0][1], minlength=len(classes))
     if counts_d.min() < 2:
-        raise DataError(f"{folder}: class {classes[counts_d.argmin()]} has 1 image: add a second one for the test part")
+        raise DataError(f"{folder}: class {classes[counts_d.argmin()]} has 1 image; add a second one for the test part")
     whole = own_split(*arrays[0], [max(1, round(0.2 * int(count))) for count in counts_d], "folder", classes)
     return replace(whole, note=", ".join(filter(None, (whole.note, note))))
 
 
 def number_of_classes(name: str) -> int:
-    """The number of class folders of `folder:PATH`. 0 for other names, and where the folder cannot be read."""
+    """Return the number of class folders of `folder:PATH`; 0 for other names and for folders that cannot be read."""
     path, _ = path_and_option(name)
     if path is None:
         return 0
     try:
         parts, _ = _parts(expanded(path))
         return len(_visible_folders(parts[0]))
-    except (DataError, ConfigError):  # `read_folder` says what is wrong with it
+    except (DataError, ConfigError):  # `read_folder` reports the problem
         return 0
 
 
-@functools.cache  # once a process, however often the set is read
+@functools.cache  # prints each line once per process, even if the set is read several times
 def _tell(line: str) -> None:
     print(line, file=sys.stderr)
 
 
 def _parts(folder: Path) -> tuple[list[Path], list[str]]:
-    """List train/ and test/, or the folder itself; and the names of the folders beside them.
+    """Return train/ and test/, or the folder itself, and the names of the other folders next to train/ and test/.
 
-    Raise DataError if parts of the set have other names, such as train_images/ and test_images/: they would be its
-    classes.
+    Raise DataError if the parts of the set have other names, such as train_images/ and test_images/, because they would
+    be taken for classes.
     """
     names = [path.name for path in _visible_folders(folder)]
     if {"train", "test"} - {*names} and (pair := _named_as_parts(names)):
         raise DataError(
-            f"{folder}: {pair[0]}/ and {pair[1]}/ look like parts of the set, and would be taken for classes: rename "
+            f"{folder}: {pair[0]}/ and {pair[1]}/ look like parts of the set, but would be taken for classes; rename "
             "them to train/ and test/"
         )
     of_user = [name for name in ("train", "test") if name in names]
     if len(of_user) == 1:
-        raise DataError(f"{folder}: has {of_user[0]}/ only: add the other of train/ and test/")
+        raise DataError(f"{folder} contains only {of_user[0]}/; add the other one of train/ and test/")
     if not of_user:
         return [folder], []
     beside = [name for name in names if name not in of_user]
     return [folder / name for name in of_user], beside
 
 
-OF_PART = r"(set|data|images?|imgs?)?"  # may follow at once: "trainset" and "testset"
+OF_PART = r"(set|data|images?|imgs?)?"  # may follow directly, as in "trainset" and "testset"
 TRAINING = r"train(?:ing)?"
 MEASURING = r"(?:test(?:ing)?|val(?:id|idation)?|dev(?:elopment)?|eval(?:uation)?|hold[-_ ]?out)"
 
 
 def _named_as_parts(names: Sequence[str]) -> tuple[str, str] | None:
-    """Two names that differ in a word for training and one for testing: "train_images" and "test_images"."""
+    """Find two names that differ only in a word for training and a word for testing, like "train_images" and
+    "test_images"; return None if there are none.
+    """
 
     def rest(name: str, word: str) -> str | None:
-        """The name without the word, which stands apart from other letters; None where it is not there."""
+        """Return the name without the word; return None if it does not contain it separated from other letters."""
         spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # trainImages
         found = re.fullmatch(rf"((?:.*[^a-z])?){word}{OF_PART}((?:[^a-z].*)?)", spaced)
         return None if found is None else "/".join((part or "").strip("-_. 0123456789") for part in found.groups())
@@ -191,7 +205,7 @@ def _named_as_parts(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _tell_nested_parts(folder: Path, parts: Sequence[Path]) -> None:
-    """Name classes on standard error that have the same folders below them: they may be parts of the set."""
+    """Warn on standard error if all classes contain the same folders, which may be parts of the set."""
     below = []
     for part in parts:
         for path in _visible_folders(part):
@@ -199,27 +213,30 @@ def _tell_nested_parts(folder: Path, parts: Sequence[Path]) -> None:
     common = sorted(set.intersection(*below)) if below else []
     if len(common) > 1:
         names = ", ".join(path.name for path in _visible_folders(parts[0])[:5])
-        _tell(f"fssl: {folder}: the classes are {names}; {', '.join(common[:3])} below each are not taken apart")
+        _tell(
+            f"fssl: {folder}: the classes are {names}; the folders {', '.join(common[:3])} in each class are read as "
+            "one class"
+        )
 
 
 def _check_text(path: Path) -> None:
-    """Raise DataError for a name that is not text."""
+    """Raise DataError for a path that is not valid UTF-8."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
         shown = str(path).encode(errors="surrogateescape").decode(errors="backslashreplace")
-        raise DataError(f"{shown}: the name of this folder is not UTF-8: rename it") from None
+        raise DataError(f"{shown}: the name of this folder is not UTF-8; rename it") from None
 
 
 def _check_size(folder: Path, size: tuple[int, int], files: int) -> None:
-    """Raise DataError where images of that size are larger than any network here takes, or fill half the memory."""
+    """Raise DataError if images of this size have a side above `LARGEST` or would fill half of the memory."""
     width, height = size
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     needed = 3 * width * height * files
     if max(size) > LARGEST or needed > memory / 2:
         raise DataError(
             f"{folder}: {files} images of {width} x {height} pixels are too large to learn from "
-            f"({needed / 1e9:.2g} GB): type ?size=32 after the name, which shrinks them"
+            f"({needed / 1e9:.2g} GB); append ?size=32 to the name to shrink them"
         )
 
 
@@ -227,23 +244,28 @@ def _visible_folders(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir() and is_visible(path.name))
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise DataError(f"{folder}: no image set with one folder a class ({one_line(error)})") from None
+        raise DataError(f"{folder} is not an image set with one folder per class ({one_line(error)})") from None
 
 
 def _classes(part: Path) -> dict[str, list[Path]]:
-    """Class -> its files. The name of a class is in the composed form of Unicode, whatever a system made of it."""
+    """Map each class to its files; class names are in the composed form of Unicode on every file system.
+
+    Raise DataError if there is no class, if a class has no files, or if two class names differ only in Unicode form.
+    """
     listing: dict[str, list[Path]] = {}
     for path in _visible_folders(part):
         _check_text(path)
         name = unicodedata.normalize("NFC", path.name)
         if name in listing:
-            raise DataError(f"{path}: another folder has this name in another form of Unicode: put them into one")
+            raise DataError(
+                f"{path}: a second folder has this name in a different form of Unicode; merge the two folders"
+            )
         listing[name] = files_below(path)
     if not listing:
-        raise DataError(f"{part}: no image set with one folder a class")
+        raise DataError(f"{part} is not an image set with one folder per class")
     for name, files in listing.items():
         if not files:
-            raise DataError(f"{part / name}: has no image: add some, or remove the folder")
+            raise DataError(f"{part / name} has no images; add some, or remove the folder")
     return listing
 
 
@@ -251,9 +273,9 @@ def _check_classes(folder: Path, listings: Sequence[Mapping[str, object]]) -> No
     first, other = listings[0].keys(), listings[-1].keys()
     if alone := sorted(first ^ other):
         where = "train/" if alone[0] in first else "test/"
-        raise DataError(f"{folder}: class {alone[0]} is in {where} alone: train/ and test/ must have the same ones")
+        raise DataError(f"{folder}: class {alone[0]} is only in {where}; add it to both of train/ and test/")
     if len(first) < 2:
-        raise DataError(f"{folder}: has {len(first)} class folder, {next(iter(first))}: two or more are needed")
+        raise DataError(f"{folder} has {len(first)} class folder, {next(iter(first))}, but at least two are needed")
 
 
 def _in_order(listing: Mapping[str, list[Path]], classes: Iterable[str]) -> dict[str, list[Path]]:
@@ -266,7 +288,10 @@ def _size_of(path: Path) -> tuple[int, int]:
 
 
 def _read_part(listing: Mapping[str, Sequence[Path]], size: tuple[int, int]) -> _Part:
-    """Raises DataError for a file that is not an image, or that holds several."""
+    """Read the images of a part, resized to `size`, without copies within a class.
+
+    Raise DataError for a file that is not an image or that contains several images.
+    """
     files = [(label, path) for label, paths in enumerate(listing.values()) for path in paths]
     images_NCHW = np.empty((len(files), 3, size[1], size[0]), dtype=np.uint8)
     grays, keys = [], dict[tuple[int, str], int]()
@@ -281,22 +306,22 @@ def _read_part(listing: Mapping[str, Sequence[Path]], size: tuple[int, int]) -> 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[Image.Image, str]]:
-    """The image of a file, and the hash of its content."""
+    """Yield the image of a file and the sha256 (hex) of its content. Raise DataError if it is not a readable image."""
     if path.suffix.lower() not in Image.registered_extensions():
-        raise DataError(f"{path}: is not an image that can be read here: save it as PNG, or move it away")
-    if not path.is_file():  # a pipe would be waited for, and a device read, without an end
-        raise DataError(f"{path}: is not a regular file: move it away")
+        raise DataError(f"{path} is not an image in a readable format; save it as PNG, or move it away")
+    if not path.is_file():  # reading a pipe or a device might never end
+        raise DataError(f"{path} is not a regular file; move it away")
     try:
         content = path.read_bytes()
         with Image.open(io.BytesIO(content)) as image:
             frames = getattr(image, "n_frames", 1)
             if frames > 1 and image.format not in WITH_A_WHOLE_FIRST_FRAME:
-                raise ValueError(f"it has {frames} frames; save the one to learn")
+                raise ValueError(f"it has {frames} frames; save only one of them")
             yield image, hashlib.sha256(content).hexdigest()
     except DataError:
         raise
-    except Exception as error:  # whatever Pillow and its plugins make of a damaged file
-        raise DataError(f"{path}: not a readable image ({one_line(error)})") from error
+    except Exception as error:  # Pillow and its plugins raise various errors for damaged files
+        raise DataError(f"{path} is not a readable image ({one_line(error)})") from error
 
 
 def _is_gray(image: Image.Image) -> bool:
@@ -307,7 +332,7 @@ def _is_gray(image: Image.Image) -> bool:
 
 
 def _left_out(parts: Sequence[_Part], others: Sequence[str]) -> Iterator[str]:
-    """What is not learned once, in words."""
+    """Yield phrases about the folders and copies that are left out, and the images that appear several times."""
     if others:
         yield f"{', '.join(f'{name}/' for name in others)} left out"
     if copies := sum(part.copies for part in parts):
@@ -329,15 +354,21 @@ UPRIGHT = {
 
 
 def _upright(opened: Image.Image) -> Image.Image:
-    """The image by its EXIF orientation. Pillow's `exif_transpose` also writes all other tags anew, and fails at those
-    that viewers pass over, such as a rational number -1/0."""
+    """Turn the image as its EXIF orientation requires.
+
+    Pillow's `exif_transpose` also rewrites all other tags, and fails for tags that viewers ignore, such as a rational
+    number -1/0.
+    """
     opened.load()
     turn = UPRIGHT.get(opened.getexif().get(ExifTags.Base.Orientation))  # type: ignore[arg-type]
     return opened if turn is None else opened.transpose(turn)
 
 
 def _as_seen(opened: Image.Image) -> Image.Image:
-    """Upright, over white, with eight bits a channel."""
+    """Return the image upright, on white instead of transparent pixels, and with eight bits per channel.
+
+    Raise ValueError if its pixels are not integers from 0 to 65535.
+    """
     image = _upright(opened)
     if image.has_transparency_data:
         colours = image.convert("RGBA")
@@ -345,6 +376,6 @@ def _as_seen(opened: Image.Image) -> Image.Image:
     if image.mode == "F" or image.mode.startswith("I"):
         values = np.asarray(image)
         if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-            raise ValueError("its pixels are not whole numbers from 0 to 65535; save it with 8 or 16 bits")
+            raise ValueError("its pixels are not integers from 0 to 65535; save it with 8 or 16 bits")
         return Image.fromarray((values // 257).astype(np.uint8))  # Pillow would clip to white
     return image

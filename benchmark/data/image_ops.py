@@ -1,10 +1,10 @@
-"""Operations on whole uint8 batches, with parameters for each image.
+"""Apply deterministic operations to whole uint8 batches, with separate parameters for each image.
 
-Nothing here draws. Geometry: crops, affine maps and cutout boxes. Pixel values: lookup tables, histograms, grey,
-blends. All round as Pillow's C code does.
+Geometric operations are crops, affine maps and cutout boxes. Operations on pixel values are lookup tables, histograms,
+grey and blends. All of them round like Pillow's C code.
 
-Shapes: N images, C channels, H height, W width, P = H * W pixels, B = (H + 2) * (W + 2) pixels with a border of one, V
-= 256 values.
+Shapes: N images, C channels, H height, W width, P = H * W pixels, B = (H + 2) * (W + 2) pixels with a border of one
+pixel, V = 256 values.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ _ONE = 1 << 16  # Pillow's fixed point: 16 fractional bits (src/libImaging/Geome
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on the device, by a copy from the host for which nobody waits (CUDA's needs pinned memory)."""
+    """Copy the tensor to the device without synchronisation, which requires pinned memory for CUDA."""
     pinned = tensor.pin_memory() if device.type == "cuda" and not tensor.is_cuda else tensor
     return pinned.to(device, non_blocking=True)
 
@@ -26,11 +26,15 @@ RowFunction = Callable[[Tensor, Tensor], Tensor]  # (images of a group, their ro
 
 
 def by_family(images_NCHW: Tensor, family_N: Tensor, functions: Mapping[int, RowFunction], host_N: Tensor) -> Tensor:
-    """Apply one function to all rows of each family, in their old order. `functions[family]` takes the images of the
-    family and their row numbers; rows of a family without a function are left as they are. `family_N` (int64) is on
-    the images' device, and `host_N` the same on the CPU, so that the group sizes cost no device synchronisation. The
-    rows are sorted by family first: a group is then a slice, and two `index_select` over everything replace an
-    `index_copy_` per group, which is 10x slower per row."""
+    """Apply one function to all images of each family, and return all images in their original order.
+
+    `functions[family]` receives the images of the family and their row numbers. Rows of a family without a function do
+    not change. `family_N` (int64) is on the images' device, and `host_N` has the same values on the CPU, so that
+    computing the group sizes does not synchronise with the device.
+
+    The rows are first sorted by family, so that each group is a slice. Two `index_select` calls for all rows then
+    replace one `index_copy_` per group, which is 10x slower per row.
+    """
     order_N = torch.argsort(family_N, stable=True)
     sorted_NCHW = images_NCHW.index_select(0, order_N)
     begin = 0
@@ -43,18 +47,20 @@ def by_family(images_NCHW: Tensor, family_N: Tensor, functions: Mapping[int, Row
 
 
 def padded(images_NCHW: Tensor, padding: int, mode: str) -> Tensor:
-    """The images with `padding` pixels on every side: "zero", or "reflect" (without repeating the edge)."""
+    """Pad the images by `padding` pixels on every side, with mode "zero", or "reflect" without repeating the edge."""
     if mode == "zero":
         return F.pad(images_NCHW, (padding,) * 4)
-    # CUDA reflects no bytes; on a CPU they are the faster ones.
+    # CUDA cannot reflect uint8 tensors, which are faster on a CPU.
     exact_NCHW = images_NCHW if images_NCHW.device.type == "cpu" else images_NCHW.float()
     return F.pad(exact_NCHW, (padding,) * 4, mode="reflect").to(torch.uint8)
 
 
 def windows(images_NCYX: Tensor, height: int, width: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """A function that cuts a window of H x W pixels from each image or its mirror image. Its arguments are `flip_N`
-    (0 or 1), and `top_N` and `left_N`, the window's first pixel. Calls share the mirrored images; each copies whole
-    lines, C * H indices an image."""
+    """Return a function that cuts a window of H x W pixels from each image or its mirror image.
+
+    Its arguments are `flip_N` (0 or 1), `top_N` and `left_N`, the window's first pixel. All calls share the mirrored
+    images. Each call copies whole lines, with C * H indices per image.
+    """
     count, channels, lines, columns = images_NCYX.shape
     both_2NCYX = images_NCYX.new_empty((2, *images_NCYX.shape))
     both_2NCYX[0], both_2NCYX[1] = images_NCYX, images_NCYX.flip(-1)
@@ -71,10 +77,12 @@ def windows(images_NCYX: Tensor, height: int, width: int) -> Callable[[Tensor, T
 
 
 def affine_index(matrix_N6: Tensor, height: int, width: int) -> Tensor:
-    """Source pixel of every output pixel, as positions in an image with a border. They are int64 (N, P), the border is
-    one pixel wide. `matrix_N6` (float64) has Pillow's (a, b, c, d, e, f): output (x, y) takes input (ax + by + c, dx +
-    ey + f), both measured at pixel centres. Rounding is that of Pillow's nearest resampling, 16 bits after the point
-    (libImaging/Geometry.c, affine_fixed), so that ties are rounded as there. What is outside points at the border."""
+    """Compute the source pixel of every output pixel as int64 positions (N, P) in an image with a one-pixel border.
+
+    `matrix_N6` (float64) contains Pillow's (a, b, c, d, e, f): output (x, y) is copied from input (ax + by + c,
+    dx + ey + f), both measured at pixel centres. Rounding, including ties, equals Pillow's nearest resampling with 16
+    fractional bits (libImaging/Geometry.c, affine_fixed). Positions outside the image point to the border.
+    """
     a, b, c, d, e, f = matrix_N6.double().unbind(1)
     steps = torch.stack([a, b, d, e, c + (a + b) * 0.5, f + (d + e) * 0.5])
     a, b, d, e, c, f = ((steps * _ONE + 0.5).floor().int().view(6, -1, 1)).unbind(0)
@@ -88,16 +96,19 @@ def affine_index(matrix_N6: Tensor, height: int, width: int) -> Tensor:
 
 
 def warp(images_NCHW: Tensor, index_NP: Tensor) -> Tensor:
-    """Gather the pixels that `affine_index` names; what is outside is black."""
+    """Gather the pixels at the positions of `affine_index`; pixels outside the image are black."""
     channels = images_NCHW.shape[1]
     bordered_NCB = F.pad(images_NCHW, (1, 1, 1, 1)).flatten(2)
     return bordered_NCB.gather(2, index_NP[:, None].expand(-1, channels, -1)).view(images_NCHW.shape)
 
 
 def warp_bilinear(images_NCHW: Tensor, matrix_N6: Tensor) -> Tensor:
-    """Pillow's affine transform with bilinear resampling (libImaging/Geometry.c, bilinear_filter8). Coordinates are at
-    pixel centres, neighbours beyond the border are those on it, results are cut to whole numbers; outside is black.
-    `matrix_N6` (float64) as in `affine_index`."""
+    """Transform the images like Pillow's affine transform with bilinear resampling.
+
+    Coordinates are at pixel centres, pixels beyond the border equal the nearest pixel on it, and results are truncated
+    to integers (libImaging/Geometry.c, bilinear_filter8). Pixels outside the image are black. `matrix_N6` (float64) has
+    the same entries as in `affine_index`.
+    """
     count, channels, height, width = images_NCHW.shape
     a, b, c, d, e, f = (entry_N[:, None, None] for entry_N in matrix_N6.double().unbind(1))
     x_W = torch.arange(width, dtype=torch.float64, device=images_NCHW.device) + 0.5
@@ -120,14 +131,16 @@ def warp_bilinear(images_NCHW: Tensor, matrix_N6: Tensor) -> Tensor:
 
 
 def paint_boxes(images_NCHW: Tensor, centre_N2: Tensor, side: int, extra: int, fill: int) -> Tensor:
-    """Paint one square of value `fill` per image, in place. It is clipped at the border (CutoutAbs of the released
-    code). `centre_N2` in [0, 1) is (x, y) as a share of the size. The box begins at int(max(0, centre - side / 2)) and
-    is `side + extra` pixels long: extra = 1 is what Pillow's `rectangle`, whose second corner is included, draws."""
+    """Paint one square of value `fill` per image, in place, and clip it at the border (CutoutAbs of the released code).
+
+    `centre_N2` in [0, 1) is (x, y) as a share of the size. The box begins at int(max(0, centre - side / 2)) and is
+    `side + extra` pixels long. extra = 1 matches Pillow's `rectangle`, which includes the second corner.
+    """
     _, _, height, width = images_NCHW.shape
     inside_NW = _within(centre_N2[:, 0] * width, width, side, extra)
     inside_NH = _within(centre_N2[:, 1] * height, height, side, extra)
     inside_N1HW = (inside_NH[:, :, None] & inside_NW[:, None, :])[:, None].view(torch.uint8)
-    # Two bitwise passes are vectorised; masked_fill_ and where on bytes are not (4 us against 0.3 us an image).
+    # Two bitwise passes are vectorised, unlike masked_fill_ and where on uint8 (0.3 us instead of 4 us per image).
     return images_NCHW.bitwise_and_(inside_N1HW - 1).bitwise_or_(inside_N1HW * fill)
 
 
@@ -138,14 +151,16 @@ def _within(centre_N: Tensor, size: int, side: int, extra: int) -> Tensor:
 
 
 def blend(degenerate: Tensor, image: Tensor, factor: Tensor) -> Tensor:
-    """degenerate + factor * (image - degenerate) in float32, cut to uint8 (Pillow, libImaging/Blend.c)."""
+    """Compute degenerate + factor * (image - degenerate) in float32, cut to uint8 (Pillow, libImaging/Blend.c)."""
     first = degenerate.float()
     return (first + factor * (image.float() - first)).clamp_(0, 255).to(torch.uint8)
 
 
 def grey(images_NCHW: Tensor) -> Tensor:
-    """(N, 1, H, W) luma with 16 fractional bits, rounded (Pillow, libImaging/Convert.c, L24). Grey images are
-    returned."""
+    """Compute the (N, 1, H, W) luma with 16 fractional bits, rounded (Pillow, libImaging/Convert.c, L24).
+
+    Return grey images unchanged.
+    """
     if images_NCHW.shape[1] == 1:
         return images_NCHW
     red, green, blue = images_NCHW.int().split(1, dim=1)
@@ -153,33 +168,34 @@ def grey(images_NCHW: Tensor) -> Tensor:
 
 
 def all_values(device: torch.device) -> Tensor:
-    """0 .. 255 as uint8 (V,): the input of every lookup table."""
+    """Return 0 .. 255 as uint8 (V,), the input of every lookup table."""
     return torch.arange(256, device=device).to(torch.uint8)
 
 
 def look_up(images_NCHW: Tensor, table_NCV: Tensor) -> Tensor:
-    """Each pixel replaced by its image's and channel's table entry. The tables may be expanded views."""
+    """Replace each pixel by its entry in the table of its image and channel; the tables may be expanded views."""
     return table_NCV.gather(2, images_NCHW.flatten(2).long()).view(images_NCHW.shape)
 
 
 def autocontrast(images_NCHW: Tensor) -> Tensor:
-    """Stretch each channel to 0 .. 255; a constant channel is left alone.
+    """Stretch each channel to 0 .. 255; a constant channel does not change.
 
-    int(value * scale - low * scale) in float64, with scale = 255 / (high - low) (PIL.ImageOps.autocontrast).
+    A value becomes int(value * scale - low * scale) in float64, with scale = 255 / (high - low), as in
+    PIL.ImageOps.autocontrast.
     """
     low_NC1 = images_NCHW.amin(dim=(2, 3))[..., None].double()
     span_NC1 = images_NCHW.amax(dim=(2, 3))[..., None].double() - low_NC1
-    scale_NC1 = torch.full_like(span_NC1, 255.0) / span_NC1  # 255.0 / span would be span.reciprocal() * 255
+    scale_NC1 = torch.full_like(span_NC1, 255.0) / span_NC1  # 255.0 / span would compute span.reciprocal() * 255
     value_V = all_values(images_NCHW.device)
     stretched_NCV = (value_V.double() * scale_NC1 + -low_NC1 * scale_NC1).trunc().clamp(0, 255).to(torch.uint8)
     return look_up(images_NCHW, torch.where(span_NC1 > 0, stretched_NCV, value_V))
 
 
 def equalize(images_NCHW: Tensor) -> Tensor:
-    """Flatten each channel's histogram in integers, as PIL.ImageOps.equalize does.
+    """Flatten each channel's histogram with integer operations, like PIL.ImageOps.equalize.
 
-    step = (pixels - count of the highest value present) // 255; entry v = (pixels below v + step // 2) // step,
-    at most 255; a step of 0 leaves the channel alone.
+    step = (pixels - count of the highest value present) // 255. Table entry v = (pixels below v + step // 2) // step,
+    at most 255. A step of 0 does not change the channel.
     """
     pixels = images_NCHW.shape[-2] * images_NCHW.shape[-1]
     value_NCP = images_NCHW.flatten(2).long()
@@ -192,29 +208,31 @@ def equalize(images_NCHW: Tensor) -> Tensor:
 
 
 def contrast(images_NCHW: Tensor, factor_N1: Tensor) -> Tensor:
-    """Blend each image with its mean grey, rounded half up (PIL.ImageEnhance.Contrast)."""
+    """Blend each image with its mean grey value, rounded half up (PIL.ImageEnhance.Contrast)."""
     grey_N1HW = grey(images_NCHW)
     pixels = grey_N1HW.shape[-2] * grey_N1HW.shape[-1]
-    # The sum of integers is taken in float64: the mean is exact up to one rounding.
+    # The integer sum is divided in float64, so that the mean has only one rounding error.
     mean_N1 = (grey_N1HW.sum(dim=(1, 2, 3)).double().div(pixels).float() + 0.5).floor()[:, None]
     table_NV = blend(mean_N1, all_values(images_NCHW.device), factor_N1)
     return look_up(images_NCHW, table_NV[:, None].expand(-1, images_NCHW.shape[1], -1))
 
 
 def color(images_NCHW: Tensor, factor_N1: Tensor) -> Tensor:
-    """Blend each image with its grey version. Grey images stay as they are."""
+    """Blend each image with its grey version. Return grey images unchanged."""
     if images_NCHW.shape[1] == 1:
         return images_NCHW
     return blend(grey(images_NCHW), images_NCHW, factor_N1[:, :, None, None])
 
 
 def sharpness(images_NCHW: Tensor, factor_N1: Tensor) -> Tensor:
-    """Blend each image with its smoothed version: the 3 x 3 mean with weight 5 of 13 at the centre, rounded. The
-    outermost pixels are kept (PIL.ImageFilter.SMOOTH)."""
+    """Blend each image with its smoothed version, like PIL.ImageFilter.SMOOTH.
+
+    The smoothed version is the 3 x 3 mean with weight 5 of 13 at the centre, rounded. The outermost pixels are kept.
+    """
     wide = images_NCHW.short()
     lines = wide[..., :-2] + wide[..., 1:-1] + wide[..., 2:]
     total = lines[..., :-2, :] + lines[..., 1:-1, :] + lines[..., 2:, :] + 4 * wide[..., 1:-1, 1:-1]
     smooth_NCHW = images_NCHW.clone()
-    # 13 is odd, so no sum is half-way; (2 s + 13) / 26 lies 1/26 or more from the next integer, safe in float32.
+    # 13 is odd, so that no sum is half-way. (2 s + 13) / 26 is at least 1/26 from the next integer, enough for float32.
     smooth_NCHW[..., 1:-1, 1:-1] = ((2 * total + 13).float() / 26).to(torch.uint8)
     return blend(smooth_NCHW, images_NCHW, factor_N1[:, :, None, None])

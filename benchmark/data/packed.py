@@ -1,8 +1,8 @@
-"""Packed image sets: NAME/SPLIT.npz, or SPLIT_0.npz, SPLIT_1.npz and so on.
+"""Read packed image sets: NAME/SPLIT.npz, or NAME/SPLIT_0.npz, NAME/SPLIT_1.npz and so on.
 
-A file has `labels` (N), `classes` (names in label order) and either `images` uint8 (N,H,W) of a grey set, or one of
-`webp` and `jpeg` (uint8, all encoded files one after another) with `offsets` int64 (N+1). Nothing is ever unpickled.
-The folder with the files is only read. Decoded pixels are in the cache.
+A file contains `labels` (N) and `classes` (names in label order). A grey set also has `images` uint8 (N,H,W). Other
+sets have one of `webp` and `jpeg` (uint8, all encoded files concatenated) with `offsets` int64 (N+1). Nothing is ever
+unpickled. The folder of the files is never written to. Decoded pixels are kept in the cache.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -24,8 +24,8 @@ from PIL import Image
 from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cached, file_sha256
 from benchmark.errors import DataError
 
-LARGE = 256 << 20  # bytes
-MOST_PACKED = 100  # times that pixels are smaller in an archive
+LARGE = 256 << 20  # bytes; smaller contents are not checked
+MOST_PACKED = 100  # largest credible compression ratio of an archive of images
 
 Pixels = npt.NDArray[np.uint8]
 _Part = tuple[Pixels, npt.NDArray[np.int64], tuple[str, ...]]  # images_NCHW, labels_N and classes
@@ -33,9 +33,9 @@ _Part = tuple[Pixels, npt.NDArray[np.int64], tuple[str, ...]]  # images_NCHW, la
 
 @dataclass(frozen=True)
 class Packed:
-    """Represent a folder of packed files (`Source`).
+    """A folder of packed files (`Source`).
 
-    `sha256` has the hash of each listed file; `note` is for pages, if the set exists only in packed form.
+    `sha256` contains the hash of each listed file. `note` is the note on a set that exists only in packed form.
     """
 
     folder: Path
@@ -58,12 +58,14 @@ class Packed:
 
 
 def read_packed(folder: Path, sha256: Mapping[str, str], note: str) -> Raw:
-    """The set in a packed folder. `sha256`: the hashes of its known files, by name; `note`: of a set that has no
-    others. Raises DataError for a missing part, another hash than the known one, and contents that contradict
-    themselves."""
+    """Read the set in a packed folder.
+
+    `sha256` maps the names of known files to their hashes. The set gets the note `note` if all its files are known.
+    Raise DataError for a missing file, for a hash that differs from the known one, and for contradictory contents.
+    """
     train, test = (_read_split(folder, split, sha256) for split in ("train", "test"))
     if train[2] != test[2]:
-        raise DataError(f"{folder}: train and test name different classes: copy the whole folder again")
+        raise DataError(f"{folder}: train and test name different classes; copy the whole folder again")
     known = all(path.name in sha256 for split in ("train", "test") for path in _part_files(folder, split))
     return Raw(train=train[:2], test=test[:2], classes=train[2], note=note if known else f"packed {UNKNOWN_ORIGIN}")
 
@@ -74,29 +76,33 @@ def _read_split(folder: Path, split: str, sha256: Mapping[str, str]) -> _Part:
     known = [name for name in sha256 if re.fullmatch(rf"{split}(_\d+)?\.npz", name)]
     wanted = {*names, *known} if any(name in known for name in names) else names or [f"{split}.npz"]
     if missing := [name for name in sorted(wanted) if not (folder / name).is_file()]:
-        raise DataError(f"{folder}: {', '.join(missing)} is missing: copy the whole folder again")
+        raise DataError(f"{folder}: {', '.join(missing)} is missing; copy the whole folder again")
     parts = [_read_file(path, sha256.get(path.name)) for path in files]
     images, labels, (classes, *others) = zip(*parts, strict=True)
     for path, images_NCHW, other in zip(files[1:], images[1:], others, strict=True):
         if other != classes or images_NCHW.shape[1:] != images[0].shape[1:]:
-            raise DataError(f"{path}: classes or image size differ from those of {files[0].name}")
+            raise DataError(
+                f"{path} has different classes or a different image size than {files[0].name}; copy both again"
+            )
     return images[0] if len(parts) == 1 else np.concatenate(images), np.concatenate(labels), classes
 
 
 def _part_files(folder: Path, split: str) -> list[Path]:
-    """[SPLIT.npz] or as many of SPLIT_0.npz, SPLIT_1.npz, ... as there are; empty if neither. Raises DataError for
-    both."""
+    """Return [SPLIT.npz], or the files SPLIT_0.npz, SPLIT_1.npz, ...; return [] if there are none of both kinds.
+
+    Raise DataError if there are files of both kinds.
+    """
     whole = folder / f"{split}.npz"
     numbered = [path for path in folder.glob(f"{split}_*.npz") if re.fullmatch(rf"{split}_\d+", path.stem)]
     if whole.is_file() and numbered:
-        raise DataError(f"{folder}: holds both {whole.name} and {numbered[0].name}: remove one of the two copies")
+        raise DataError(f"{folder} contains both {whole.name} and {numbered[0].name}; remove one of the two copies")
     return [whole] if whole.is_file() else [folder / f"{split}_{number}.npz" for number in range(len(numbered))]
 
 
 def _read_file(path: Path, expected: str | None) -> _Part:
     sha256 = file_sha256(path)
     if expected is not None and sha256 != expected:
-        raise DataError(f"{path}: sha256 is {sha256}, expected {expected}: damaged or another file, copy it again")
+        raise DataError(f"{path}: its sha256 is {sha256}, but {expected} is expected; copy the file again")
     try:
         _check_size(path)
         with np.load(path, allow_pickle=False) as arrays:
@@ -109,9 +115,9 @@ def _read_file(path: Path, expected: str | None) -> _Part:
                 raw, offsets = _array(path, arrays, codec, ("u1",)), _array(path, arrays, "offsets", ("i8",))
                 images_NCHW = cached(sha256, lambda: _decode(path, raw, offsets))
     except (*_BROKEN, MemoryError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: not a complete packed file ({error}): copy it again") from error
+        raise DataError(f"{path} is not a complete packed file ({error}); copy it again") from error
     if not len(images_NCHW) == len(labels_N) > 0:
-        raise DataError(f"{path}: {len(images_NCHW)} images but {len(labels_N)} labels: copy it again")
+        raise DataError(f"{path} has {len(images_NCHW)} images and {len(labels_N)} labels; copy it again")
     return images_NCHW, labels_N, classes
 
 
@@ -119,26 +125,31 @@ _BROKEN = (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFil
 
 
 def _check_size(path: Path) -> None:
-    """Raises DataError for a small archive that would fill the memory."""
+    """Raise DataError for a small archive with contents that would fill the memory."""
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
     if unpacked > LARGE and unpacked > MOST_PACKED * path.stat().st_size:
-        raise DataError(f"{path}: unpacks to {unpacked / 1e9:.1f} GB, no image set packs so well: copy it again")
+        raise DataError(
+            f"{path} unpacks to {unpacked / 1e9:.1f} GB, but no image set has such a high compression; copy it again"
+        )
 
 
 def _array(path: Path, arrays: Mapping[str, np.ndarray], key: str, types: tuple[str, ...], axes: int = 1) -> np.ndarray:
-    """The array of that name. Raises DataError for one of another type (NumPy's letters) or number of axes."""
+    """Return the array named `key`. Raise DataError if its type (in NumPy's letters) or number of axes is different."""
     array = arrays[key]
     if not array.dtype.str[1:].startswith(types) or array.ndim != axes:
         wanted = f"{' or '.join(types)} with {axes} axes"
-        raise DataError(f"{path}: {key} are {array.dtype} {array.shape}, expected {wanted}: copy it again")
+        raise DataError(f"{path}: {key} are {array.dtype} {array.shape}, but {wanted} are expected; copy it again")
     return array
 
 
 def _decode(path: Path, raw: np.ndarray, offsets: np.ndarray) -> Pixels:
-    """(N,3,H,W) from encoded files, on all cores. Threads are enough: Pillow decodes without Python's lock."""
+    """Decode concatenated image files to (N,3,H,W) pixels on all cores.
+
+    Threads are sufficient, because Pillow decodes without Python's global lock. Raise DataError for wrong offsets.
+    """
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(raw) or (np.diff(offsets) <= 0).any():
-        raise DataError(f"{path}: offsets do not cut the {len(raw)} encoded bytes into files")
+        raise DataError(f"{path}: offsets do not divide the {len(raw)} encoded bytes into files; copy it again")
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         images_NHWC = np.stack(list(threads.map(_decode_one, np.split(raw, offsets[1:-1]))))
     return np.ascontiguousarray(images_NHWC.transpose(0, 3, 1, 2))

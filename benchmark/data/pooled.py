@@ -1,17 +1,19 @@
-"""What FedMatch and FedSwitch need besides: pooled images, images that arrive in steps, an image of noise.
+"""Implement special requirements of FedMatch and FedSwitch: pooled images, streaming images and an image of noise.
 
-Sources: FedMatch, data/generator.py: CIFAR-10's 60,000 images are shuffled and cut into 56,000 + 2,000 test + 2,000
-validation; FedSwitch has Fashion-MNIST's 70,000 in 63,000 + 3,500 + 3,500. Validation images are taken in `split.py`,
-so the training part here is 58,000 or 66,500. Both, "streaming non-i.i.d.": 10 clients, 10 steps. FedMatch,
-models/fedmatch/server.py: models are compared by one image, a truncated normal of mean 125 and deviation 125 on the
-grey levels 0..255, drawn once; here it is normalised as the data set's images are.
+Sources: FedMatch, data/generator.py, shuffles CIFAR-10's 60,000 images and cuts them into 56,000 + 2,000 test + 2,000
+validation images. FedSwitch cuts Fashion-MNIST's 70,000 images into 63,000 + 3,500 + 3,500. `split.py` takes the
+validation images, so that this module's training part has 58,000 or 66,500 images. Both papers have a "streaming
+non-i.i.d." setting with 10 clients and 10 steps. FedMatch, models/fedmatch/server.py, compares models by their outputs
+for one image, which is drawn once from a truncated normal distribution with mean 125 and standard deviation 125 on the
+grey levels 0..255. This module normalises it like the data set's images.
 
-Departures:
-* The pool's order is a named draw (there Python's generator; its seed is None unless given); test images come last
-  (there the validation images do); validation images are drawn in equal numbers from each class (there, as they come).
-* Neither paper released code for streaming or says: a client's images are cut into steps at random and equally, so that
-  skew is between clients; one round is one step; a client sees only the images of the present step; after the last step
-  the first one comes again.
+Deviations:
+* The order of the pool is a named draw; FedMatch uses Python's generator, whose seed is None unless it is given. Test
+  images come last; in FedMatch, validation images do. Validation images are drawn in equal numbers from each class;
+  FedMatch takes them as they come.
+* Neither paper describes streaming in detail, and no code for it is released. In this module, a client's images are
+  divided at random into equal steps, so that only clients are skewed. One round is one step, and a client sees only the
+  images of the current step. The first step follows the last one.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -33,14 +35,16 @@ CENTER, SPREAD, BRIGHTEST = 125.0, 125.0, 255.0  # grey levels of the noise
 
 
 def pooled(data: DataSet, test: int, seed: int) -> DataSet:
-    """The same images with another test set. `test` images, drawn from all of them, are the new one; the rest is for
-    training. The content hash is one of the old hash, `test` and the seed, which decide the order of the images. Raises
-    ConfigError unless 1 <= test < N, with N the training and test images together."""
+    """Return the same images with a new test set of `test` images, drawn from all images; the rest is for training.
+
+    The content hash is computed from the old hash, `test` and the seed, which decide the order of the images. Raise
+    ConfigError unless 1 <= test < N, where N is the number of training and test images together.
+    """
     images_NCHW = torch.cat([data.train_images_NCHW, data.test_images_NCHW])
     labels_N = torch.cat([data.train_labels_N, data.test_labels_N])
     N = len(labels_N)
     if not 1 <= test < N:
-        raise ConfigError(f"pooled_test: {test} of the {N:,} images of {data.name}; choose 1 to {N - 1}")
+        raise ConfigError(f"pooled_test is {test}, but {data.name} has {N:,} images; choose 1 to {N - 1}")
     order_N = torch.from_numpy(shuffled(np.arange(N), numpy_stream(seed, "pooling")))
     train_N, test_N = order_N[: N - test], order_N[N - test :]
     train_images_NCHW = images_NCHW[train_N]
@@ -54,16 +58,19 @@ def pooled(data: DataSet, test: int, seed: int) -> DataSet:
 
 
 def pooled_hash(content_hash: str, test: int, seed: int) -> str:
-    """The content hash of `pooled`."""
+    """Return the content hash of the data set that `pooled` returns."""
     return hashlib.sha256(f"{content_hash} pooled test={test} seed={seed}".encode()).hexdigest()
 
 
 def arrivals(positions_N: IntArray, steps: int, seed: int, client: int) -> tuple[IntArray, ...]:
-    """The client's images by step, in equal numbers up to one. Shuffled, then ascending inside each step. Depends on
-    which images there are, not on their order. Raises ConfigError where there are fewer images than steps."""
+    """Divide the client's images at random into steps of equal size, up to one; images of a step are ascending.
+
+    The result depends on the set of images, but not on their order. Raise ConfigError if there are fewer images than
+    steps.
+    """
     if len(positions_N) < steps:
         raise ConfigError(
-            f"data.streaming_steps: {steps}, but client {client} has {len(positions_N)} unlabelled images; "
+            f"data.streaming_steps is {steps}, but client {client} has {len(positions_N)} unlabelled images; "
             f"choose {len(positions_N)} or less"
         )
     order_N = shuffled(np.sort(positions_N), numpy_stream(seed, "streaming", "client", client))
@@ -71,8 +78,10 @@ def arrivals(positions_N: IntArray, steps: int, seed: int, client: int) -> tuple
 
 
 def gaussian_image(shape: tuple[int, int, int], mean: tuple[float, ...], std: tuple[float, ...], seed: int) -> Tensor:
-    """noise_1CHW, float32, normalised by each channel's mean and std. These are on the 0..1 scale; the same seed gives
-    the same image."""
+    """Return a float32 image of noise (1, C, H, W), normalised by each channel's mean and std on the 0..1 scale.
+
+    The same seed gives the same image.
+    """
     uniform_CHW = torch.rand(shape, generator=torch_stream(seed, "noise image"), dtype=torch.float64)
     low, high = (0.5 * (1 + math.erf((grey - CENTER) / SPREAD / math.sqrt(2))) for grey in (0.0, BRIGHTEST))
     grey_CHW = CENTER + SPREAD * torch.special.ndtri(low + (high - low) * uniform_CHW)

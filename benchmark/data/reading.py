@@ -1,7 +1,7 @@
-"""What all readers of images share: the form of a set, its own test part, and the cache of what was computed once.
+"""Provide what all readers of images share: the form of a set, the split of sets without a test part, and the cache.
 
-The cache is kept in FSSL_CACHE, else ~/.cache/fssl, by the content of the files that it was computed from, or by their
-size and times. It may be deleted at any time.
+The cache is in FSSL_CACHE or, without it, in ~/.cache/fssl. Its entries are named by the contents, or the sizes and
+times, of the files from which they were computed. It may be deleted at any time.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -24,12 +24,12 @@ from benchmark.files import replacing
 from benchmark.plain import expanded
 from benchmark.streams import numpy_stream, shuffled
 
-UNKNOWN_ORIGIN = "files of unknown origin"  # in the note of a set whose files no list of checksums has
+UNKNOWN_ORIGIN = "files of unknown origin"  # part of a set's note if no list of checksums contains its files
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Raw:
-    """What a reader returns. NumPy or torch arrays: images uint8 (N,C,H,W), labels of any integer type (N)."""
+    """The result of a reader: NumPy or torch arrays with uint8 images (N,C,H,W) and integer labels (N)."""
 
     train: tuple[Any, Any]  # images, labels
     test: tuple[Any, Any]
@@ -39,10 +39,10 @@ class Raw:
 
 
 class Source(Hashable, Protocol):
-    """Represent a data set that was found on this machine, in one of four layouts.
+    """A data set that was found on this machine, in one of four layouts.
 
-    `digits` of scikit-learn, torchvision's original files, packed .npz files, and a user's folder of images. Only
-    `datasets.find` decides which of them a set has.
+    The layouts are scikit-learn's `digits`, torchvision's original files, packed .npz files, and a user's folder of
+    images. Only `datasets.load` and `datasets.locate` decide which layout a set has.
     """
 
     @property
@@ -50,7 +50,7 @@ class Source(Hashable, Protocol):
         """Return the folder with its files."""
 
     def files(self) -> Iterable[Path]:
-        """List all files that the set is read from, and possibly others."""
+        """List all files from which the set is read, and possibly others."""
 
     def read(self) -> Raw:
         """Read the images. Raise DataError if the set is not complete."""
@@ -60,8 +60,10 @@ class Source(Hashable, Protocol):
 
 
 def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str, classes: list[str]) -> Raw:
-    """The set cut into a training and a test part. `test_d` images of each class are the test part, drawn by a stream
-    that does not depend on the path."""
+    """Split a set into a training and a test part, with `test_d` test images of each class.
+
+    The stream that draws the test images does not depend on the path.
+    """
     test_N = np.zeros(len(labels_N), dtype=bool)
     for label, count in enumerate(test_d):
         of_class_N = np.flatnonzero(labels_N == label)
@@ -71,40 +73,43 @@ def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], 
 
 
 def cache_folder() -> Path:
-    """FSSL_CACHE, else ~/.cache/fssl; it need not exist."""
+    """Return FSSL_CACHE or, if it is not set, ~/.cache/fssl; the folder need not exist."""
     try:
         return expanded(os.environ.get("FSSL_CACHE") or "~/.cache/fssl")
     except ConfigError:
-        return Path(os.devnull, "fssl")  # no home, no cache: nothing is there, and nothing can be written
+        return Path(os.devnull, "fssl")  # without a home folder, there is no cache to read or write
 
 
 def cached(source: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """The array that is computed from what has the sha256 `source`. A cache that is absent or damaged is written
-    again, so that no reader sees half of it. One that cannot be written costs time, not the run."""
-    # Another version of Pillow may decode a lossy file to other pixels.
+    """Return the array that `compute` derives from contents with the sha256 `source`, from the cache if possible.
+
+    A cache file that is absent or damaged is replaced atomically. If the cache cannot be written, a warning is printed,
+    and the run continues.
+    """
+    # A different version of Pillow may decode a lossy file to different pixels.
     path = cache_folder() / "decoded" / f"{source[:32]}-pillow-{PIL.__version__}.npz"
     try:
-        with np.load(path, allow_pickle=False) as arrays:  # a zip archive, whose CRC is checked on reading
+        with np.load(path, allow_pickle=False) as arrays:  # reading a zip archive checks its CRC
             return arrays["images"]
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
-        pass  # not there yet, or damaged: both mean computing again
+        pass  # an absent or damaged file is computed again
     array = compute()
     try:
         with replacing(path, flushed=False) as file:
             np.savez(file, images=array)
     except CannotWrite as error:
-        warnings.warn(f"cache {error}; the work is repeated next time", stacklevel=2)
+        warnings.warn(f"the cache file {error}; its content will be computed again next time", stacklevel=2)
     return array
 
 
-_known: dict[str, Any] = {}  # what this process has computed, by the stamp of the files
+_known: dict[str, Any] = {}  # stamp of files -> result that this process has computed
 
 
 def computed_from(source: Source, compute: Callable[[], Any], name: str, *also: object) -> Any:
-    """Return a number, word or truth value of that name, which is computed from all files of a source.
+    """Return a number, string or bool called `name` that `compute` derives from all files of a source.
 
-    It is kept in the cache and in this process, by the size and the times of the files and by `also`. Raise DataError
-    if a file changes meanwhile.
+    The result is kept in the cache and in this process, under the sizes and times of the files and `also`. Raise
+    DataError if a file changes during the computation.
     """
 
     def stamp() -> str:
@@ -113,7 +118,7 @@ def computed_from(source: Source, compute: Callable[[], Any], name: str, *also: 
     def value() -> np.ndarray:
         computed = compute()
         if stamp() != before:
-            raise DataError(f"{source.folder}: was changed while it was read")
+            raise DataError(f"{source.folder} was changed while it was read; run the command again")
         return np.array(computed)
 
     before = stamp()
@@ -124,13 +129,13 @@ def computed_from(source: Source, compute: Callable[[], Any], name: str, *also: 
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 (hex) of a file. Raises OSError."""
+    """Return the sha256 (hex) of a file. Raise OSError if it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def stamp_of(folder: Path, files: Iterable[Path], *also: object) -> str:
-    """sha256 (hex) that changes where one of the files in the folder was added, removed, renamed or written."""
+    """Return a sha256 (hex) that changes if a file in the folder is added, removed, renamed or written."""
     seen = []
     for path in files:
         with contextlib.suppress(FileNotFoundError):  # a link to nothing
@@ -139,7 +144,7 @@ def stamp_of(folder: Path, files: Iterable[Path], *also: object) -> str:
     return hashlib.sha256(repr((*also, sorted(seen))).encode(errors="surrogateescape")).hexdigest()
 
 
-OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eaDir")  # never images
+OF_SYSTEMS = ("__MACOSX", "Thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eaDir")  # never contain images
 
 
 def is_visible(name: str) -> bool:
@@ -148,7 +153,7 @@ def is_visible(name: str) -> bool:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """List each visible file once, whatever links lead to it."""
+    """List each visible file once, even if several links lead to it."""
     places, walked = [], set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         real = Path(parent).resolve()

@@ -1,4 +1,4 @@
-"""Readers of published sets: scikit-learn's digits, and torchvision's layouts.
+"""Read published data sets: scikit-learn's digits, and sets in torchvision's layouts.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -24,13 +24,16 @@ from benchmark.data.reading import UNKNOWN_ORIGIN, Raw, cache_folder, cached, fi
 from benchmark.data.tables import largest_remainders
 from benchmark.errors import DataError, one_line
 
-DOWNLOAD_TIMEOUT = 10.0  # seconds without an answer before a server counts as out of reach
+DOWNLOAD_TIMEOUT = 10.0  # seconds without an answer after which a server counts as unreachable
 
 
-@functools.cache  # a plan prepares many experiments on them
+@functools.cache  # a plan prepares many experiments on digits
 def read_digits() -> Raw:
-    """1,797 handwritten digits of 8x8 pixels, 400 of them for the test. As near to 400/1797 of each class as can be."""
-    from sklearn.datasets import load_digits  # seconds to import, for a set that most runs do not use
+    """Read scikit-learn's 1,797 handwritten digits of 8x8 pixels, 400 of them for the test.
+
+    The test part has 400/1797 of each class, as nearly as possible.
+    """
+    from sklearn.datasets import load_digits  # takes seconds to import, and most runs do not need it
 
     digits = load_digits()
     images_NCHW = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
@@ -39,7 +42,7 @@ def read_digits() -> Raw:
 
 
 def torchvision_set(name: str) -> Callable[..., Any]:
-    from torchvision import datasets as tv  # seconds to import: not for commands that only list sets
+    from torchvision import datasets as tv  # takes seconds to import, and commands that only list sets do not need it
 
     return getattr(tv, name)
 
@@ -58,23 +61,23 @@ def mnist(root: str, download: bool, kind: str, **options: str) -> Raw:
 
 
 def emnist(root: str, download: bool, split: str) -> Raw:
-    """Turned upright."""
+    """Read a split of EMNIST and turn its images upright; torchvision's are transposed."""
     raw = mnist(root, download, "EMNIST", split=split)
     train, test = ((images_NCHW.mT, labels_N) for images_NCHW, labels_N in (raw.train, raw.test))
     return replace(raw, train=train, test=test)
 
 
 def _are_of_archives(part: Any) -> bool:
-    """Whether the files that torchvision reads are those of its archives, which are beside them and have its checksums.
+    """Return whether the files that torchvision reads are equal to the contents of its archives in the same folder.
 
-    It looks at checksums of these sets when it downloads them, and never again.
+    The archives must have torchvision's checksums. torchvision itself checks these sets only when it downloads them.
     """
     from torchvision.datasets.utils import check_integrity
 
     raw, split = Path(part.raw_folder), getattr(part, "split", None)
-    archives = [("gzip.zip", part.md5)] if split else part.resources  # EMNIST's files are in one
+    archives = [("gzip.zip", part.md5)] if split else part.resources  # EMNIST's files are in one archive
     if part._check_legacy_exist() or not all(check_integrity(raw / file, md5) for file, md5 in archives):
-        return False  # legacy: torchvision reads files of its older versions
+        return False  # in the legacy case, torchvision reads files that its older versions wrote
     packed = {file: (raw / file).read_bytes() for file, _ in archives}
     if split:
         with zipfile.ZipFile(raw / "gzip.zip") as archive:
@@ -101,15 +104,18 @@ def stl10(root: str, download: bool) -> Raw:
 
 
 def class_folders(root: str, download: bool, name: str) -> Raw:
-    """NAME/train/CLASS/* and NAME/test/CLASS/*, images of one size."""
+    """Read NAME/train/CLASS/* and NAME/test/CLASS/*, which must be images of one size."""
     train, test = (torchvision_set("ImageFolder")(os.path.join(root, name, part)) for part in ("train", "test"))
     if train.classes != test.classes:
-        raise ValueError("train and test have other classes")
+        raise ValueError("train and test have different classes")
     return Raw(train=_kept(train), test=_kept(test), classes=tuple(train.classes), note=UNKNOWN_ORIGIN)
 
 
 def _kept(folder: Any) -> tuple[np.ndarray, list[int]]:
-    """Pixels are kept in the cache until a file changes: to open 90,000 takes minutes."""
+    """Return the pixels and labels of a torchvision `ImageFolder`.
+
+    Pixels are cached until a file changes, because opening 90,000 files takes minutes.
+    """
 
     def decode() -> np.ndarray:
         images_NHWC = np.stack([np.asarray(folder.loader(path)) for path, _ in folder.samples])
@@ -119,7 +125,7 @@ def _kept(folder: Any) -> tuple[np.ndarray, list[int]]:
     return cached(stamp, decode), folder.targets
 
 
-# By name: (folder, whether to download, arguments) -> the set.
+# Name -> function that reads a set from (folder, whether to download, arguments).
 READERS: Mapping[str, Callable[..., Raw]] = {
     reader.__name__: reader for reader in (cifar, mnist, emnist, svhn, stl10, class_folders)
 }
@@ -127,7 +133,7 @@ _READ_ERRORS = (OSError, RuntimeError, ValueError, TypeError, EOFError, Assertio
 
 
 class Digits:
-    """Represent scikit-learn's digits, which are the same everywhere (`Source`)."""
+    """scikit-learn's digits, which are equal everywhere (`Source`)."""
 
     folder = Path()
 
@@ -143,10 +149,10 @@ class Digits:
 
 @dataclass(frozen=True)
 class Original:
-    """Represent a set in torchvision's own layout, which is only read (`Source`)."""
+    """A set in torchvision's own layout, which is never written to (`Source`)."""
 
     name: str
-    marker: str  # a path that shows that it is there
+    marker: str  # a path that exists if the set is in the folder
     reader: str
     arguments: tuple[str, ...]
     folder: Path
@@ -164,7 +170,7 @@ class Original:
             return READERS[self.reader](str(self.folder), False, *self.arguments)
         except _READ_ERRORS as error:
             raise DataError(
-                f"{self.folder / self.marker}: {self.name} is incomplete ({one_line(error)}): "
+                f"{self.folder / self.marker}: {self.name} is incomplete ({one_line(error)}); "
                 "delete it or copy it again"
             ) from error
 
@@ -173,25 +179,28 @@ class Original:
 
 
 def download(name: str, original: Sequence[str], searched: str) -> Path:
-    """Have torchvision download a set; its folder in the cache. The folder appears there whole or not at all. Raises
-    DataError, which names the folders already searched, if the network or the space is missing."""
-    if not hasattr(tarfile, "data_filter"):  # Python before 3.11.4: torchvision would unpack to wherever a member says
-        raise DataError(f"data set {name} cannot be downloaded safely by this Python; Python 3.11.4 or later can")
+    """Download a set with torchvision and return its folder in the cache, which appears complete or not at all.
+
+    `searched` names the folders that were already searched, for the message. Raise DataError if the download fails, for
+    example without a network or without free space.
+    """
+    if not hasattr(tarfile, "data_filter"):  # before 3.11.4, an archive could write files outside its target folder
+        raise DataError(f"data set {name} cannot be downloaded safely by this Python; install Python 3.11.4 or later")
     _, reader, *arguments = original
     target = cache_folder() / name
     fetching = cache_folder() / f".fetching-{name}-{os.getpid()}"
     before = socket.getdefaulttimeout()
     try:
         fetching.mkdir(parents=True, exist_ok=True)
-        socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)  # torchvision gives its downloads no time limit of their own
-        with contextlib.redirect_stdout(sys.stderr):  # standard output belongs to --json
+        socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)  # torchvision sets no time limit for its downloads
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is reserved for --json
             READERS[reader](str(fetching), True, *arguments)
-        with contextlib.suppress(OSError):  # another process was faster: its copy is as good
+        with contextlib.suppress(OSError):  # if another process was faster, its copy is equally good
             fetching.rename(target)
     except (*_READ_ERRORS, zipfile.BadZipFile, tarfile.TarError) as error:
         raise DataError(
-            f"data set {name} is not in {searched} and cannot be downloaded ({one_line(error)}): "
-            "set FSSL_DATA to a folder that holds it, or run where there is a network"
+            f"data set {name} is not in {searched} and cannot be downloaded ({one_line(error)}); "
+            "set FSSL_DATA to a folder that contains it, or use a machine with a network"
         ) from error
     finally:
         socket.setdefaulttimeout(before)

@@ -1,27 +1,30 @@
-"""Which training image belongs to the server or a client, and who holds its label.
+"""Assign each training image to the server or a client, and decide which participants have its label.
 
-SSFL appendix A.2 (1): the server gets N_s/d images of each class ("N_s of each class" there is a slip; the released
-code, utils_v2.py:477-487, divides by d). The rest goes to the clients by a rule of `partition.py`.
+SSFL appendix A.2 (1): the server gets N_s/d images of each class. "N_s of each class" in the paper is a slip; the
+released code, utils_v2.py:477-487, divides by d. The other images go to the clients by a rule of `partition.py`.
 
-FedMatch and FedSwitch with labels at the clients: each client has some labelled images of every class besides the
-others, which a rule shares out (FedMatch, data/generator.py, `split_s_and_u`: 5 of each class). SAGE's labelled images
-are as many of each class, and the rule shares them out, too, in a draw of their own (SAGE.py:309-323).
+FedMatch and FedSwitch with labels at the clients: each client has some labelled images of every class, in addition to
+the images that the rule assigns to it (FedMatch, data/generator.py, `split_s_and_u`: 5 of each class). SAGE labels
+equally many images of each class, and the rule also assigns these to clients, in a separate draw (SAGE.py:309-323).
 
-Fewer images than the set has (`images`) are the first of each class's order, the same share of each class.
+If fewer images are used than the set has (`images`), they are the first images in the order of each class, the same
+share of each class.
 
-The order of a class's images is one named draw; server, validation, the clients' labelled and their other images are
-cut from it in turn. So the server's images depend on the seed and N_s alone, and runs that differ in K, R, alpha or
-`images` are paired by seed.
+The order of a class's images is one named draw. The images of the server, the validation images, the clients' labelled
+images and their other images are cut from it one after the other. The server's images therefore depend only on the seed
+and N_s, and runs that differ in K, R, alpha or `images` are paired by seed.
 
-Label settings: "server" SSFL, SemiFL, FedMatch and FedSwitch (labels at the server); "every_client" FedMatch and
-FedSwitch (labels at the clients); "some_clients" and "share" RSCFed, Tables 1 to 4 and Table 5; "everywhere" the upper
-bounds. "one_more_client" is ours: the server's labels as a client's, for comparisons with methods without server
-training. "drawn_apart" SAGE: who holds a label does not follow from who holds the other images.
+Label settings: "server" is used by SSFL, SemiFL, FedMatch and FedSwitch (labels at the server); "every_client" by
+FedMatch and FedSwitch (labels at the clients); "some_clients" and "share" by RSCFed, Tables 1 to 4 and Table 5. With
+"everywhere", clients have all labels, for upper bounds. "one_more_client", a setting of this suite, gives the server's
+labels to an additional client, for comparisons with methods without server training. "drawn_apart" (SAGE) draws the
+clients that have labelled images independently of the clients that have the other images.
 
-Departures: reports/rscfed/departures.md, entry 10. "share": RSCFed says 10 % of each client and no more; here of each
-class as nearly as whole images allow.
+Deviations: reports/rscfed/departures.md, entry 10. "share": RSCFed only specifies 10 % of each client; this module
+labels 10 % of each class of a client, as nearly as whole images allow.
 
-Shapes: N training images, K clients, H holders, d classes; index arrays are int64 into the training images, ascending.
+Shapes: N training images, K clients, H participants, d classes. Index arrays are ascending int64 indices into the
+training images.
 """
 
 import hashlib
@@ -39,38 +42,42 @@ from benchmark.streams import numpy_stream, shuffled, stream_seed
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """Index arrays into the training images. Together they have every image in use exactly once."""
+    """Index arrays into the training images, which together contain every used image exactly once."""
 
     server_N: IntArray
-    validation_N: IntArray  # held by the server, never trained on
+    validation_N: IntArray  # labelled images at the server that are never trained on
     clients: tuple[IntArray, ...]
     num_classes: int
     partition: Partition
     seed: int
-    labelled: tuple[IntArray, ...] = ()  # of each client, besides `clients`; empty where clients have none of their own
+    labelled: tuple[IntArray, ...] = ()  # per client, in addition to `clients`; empty if clients have no labels
 
     def hash(self) -> str:
-        """sha256 (hex) of who holds which image. It is the same on every machine, in whatever order a holder's are."""
+        """Return the sha256 (hex) of the assignment of images to participants.
+
+        It is equal on every machine, and does not depend on the order of a participant's images.
+        """
         digest = hashlib.sha256()
         holders = (self.server_N, self.validation_N, *self.clients)
         for holder, indices_N in enumerate((*holders, *self.labelled)):
             if holder == len(holders):
-                digest.update(b"labelled")  # keeps them from looking like further clients
+                digest.update(b"labelled")  # distinguishes the labelled images from further clients
             digest.update(len(indices_N).to_bytes(8, "little"))
             digest.update(np.sort(indices_N).astype("<i8").tobytes())
         return digest.hexdigest()
 
     def counts(self, labels_N: IntArray, holders: Sequence[IntArray] | None = None) -> IntArray:
-        """(H, d) images of each class at these holders. Default: at the clients, without those of `labelled`."""
+        """Count the images of each class at these participants, (H, d); default: `clients`, without `labelled`."""
         held = self.clients if holders is None else holders
         counts = [np.bincount(labels_N[held_N], minlength=self.num_classes) for held_N in held]
         return np.array(counts, dtype=np.int64).reshape(-1, self.num_classes)
 
 
 def mean_total_variation(counts_Kd: IntArray) -> float:
-    """Eq. 2 from counts: sum over pairs k < m of |P_k - P_m|_1 / 2, over K(K-1)/2; 0 for K = 1.
+    """Compute Eq. 2 from counts: the sum over pairs k < m of |P_k - P_m|_1 / 2, divided by K(K-1)/2; 0 for K = 1.
 
-    By class the sum over pairs of |p_k - p_m| is sum_k (2k - K + 1) p_(k) over the ascending p, so K log K, not K^2.
+    For each class, the sum over pairs of |p_k - p_m| is sum_k (2k - K + 1) p_(k) over the ascending p, which takes
+    K log K instead of K^2 operations.
     """
     K = len(counts_Kd)
     if K == 1:
@@ -78,7 +85,7 @@ def mean_total_variation(counts_Kd: IntArray) -> float:
     ascending_Kd = np.sort(counts_Kd / counts_Kd.sum(axis=1, keepdims=True), axis=0)
     weights_K = 2 * np.arange(K) - K + 1
     total = float((weights_K[:, None] * ascending_Kd).sum()) / 2
-    return min(max(round(total / (K * (K - 1) / 2), 12), 0.0), 1.0)  # beyond 12 digits lies the noise of the sum
+    return min(max(round(total / (K * (K - 1) / 2), 12), 0.0), 1.0)  # further digits are rounding errors of the sum
 
 
 def split(
@@ -93,12 +100,13 @@ def split(
     images: int = 0,
     labelled_share: float = 0.0,
 ) -> Split:
-    """Share N training images out to the server and K clients.
+    """Distribute N training images among the server and K clients.
 
-    The server gets N_s labelled and N_validation held-out ones. `labels_per_client` labelled images of each class go to
-    each client, and the rule shares out what is left. `labelled_share`, of the rarest class, is how many of each class
-    the rule first shares out as labelled ones. `images`: how many of the N are used at most, the same share of each
-    class; 0: all. Raises ConfigError for numbers that the labels cannot give.
+    The server gets N_s labelled and N_validation held-out images. Each client gets `labels_per_client` labelled images
+    of each class, and the partition rule distributes the remaining images. If `labelled_share` is above 0, this share
+    of the rarest class is the number of images of each class that the rule first distributes as labelled images.
+    `images` is the largest number of images that are used, the same share of each class; 0 means all. Raise ConfigError
+    if there are not enough labelled images for these numbers.
     """
     n_d = class_counts_in_use(np.bincount(labels_N, minlength=num_classes), images)
     server_d = _server_counts(n_d, N_s, N_validation + K * max(1, num_classes * labels_per_client))
@@ -124,35 +132,38 @@ def _shares(n_d: IntArray, K: int, partition: Partition, seed: int) -> IntArray:
     empty_K = np.flatnonzero(counts_Kd.sum(axis=1) == 0)
     if len(empty_K):
         raise ConfigError(
-            f"{partition} with K={K} leaves {len(empty_K)} clients without an image (first client {empty_K[0]}): "
-            "take fewer clients" + (" or sizes='equal'" if isinstance(partition, ClassSkew) else "")
+            f"{partition} with K={K} leaves {len(empty_K)} clients without an image (first client {empty_K[0]}); "
+            "choose fewer clients" + (" or sizes='equal'" if isinstance(partition, ClassSkew) else "")
         )
     return counts_Kd
 
 
 def _check_clients(left: int, K: int) -> None:
     if left < K:
-        raise ConfigError(f"K={K} clients share {left} images: K can be at most {left}, as no client may hold none")
+        raise ConfigError(f"K={K} clients share {left} images, but each client needs one; K can be at most {left}")
 
 
 def _labelled_alike(left_d: IntArray, K: int, labels_per_client: int) -> IntArray:
-    """(K, d) as many labelled images of each class at each client; (0, d) for none."""
+    """Return (K, d) counts with `labels_per_client` labelled images of each class at each client; (0, d) for none."""
     scarce = int(left_d.argmin())
     if labels_per_client * K > left_d[scarce]:
         raise ConfigError(
-            f"labels_per_client={labels_per_client} asks for {labels_per_client * K} images of each class for K={K} "
-            f"clients, class {scarce} has {left_d[scarce]} left: it can be at most {int(left_d[scarce]) // K}"
+            f"labels_per_client={labels_per_client} needs {labels_per_client * K} images of each class for K={K} "
+            f"clients, but class {scarce} has {left_d[scarce]} left; it can be at most {int(left_d[scarce]) // K}"
         )
     return np.full((K if labels_per_client else 0, len(left_d)), labels_per_client, dtype=np.int64)
 
 
 def _labelled_apart(left_d: IntArray, K: int, partition: Partition, seed: int, share: float) -> IntArray:
-    """(K, d) labelled images of each class at each client. A `min_size` counts the others, so that here it is 1."""
+    """Draw the (K, d) counts of labelled images of each class at each client.
+
+    `min_size` of a Dirichlet partition applies to the other images, so that it is 1 in this draw.
+    """
     scarce = int(left_d.argmin())
     a_class = int(Fraction(str(float(share))) * int(left_d[scarce]))  # 0.29 of 100 are 29, not 28
     if not a_class:
         raise ConfigError(
-            f"labelled_share={share:g} of class {scarce} is 0 of its {left_d[scarce]} images: take a larger share"
+            f"labelled_share={share:g} of class {scarce} is 0 of its {left_d[scarce]} images; choose a larger share"
         )
     if isinstance(partition, Dirichlet):
         partition = replace(partition, min_size=1)
@@ -163,15 +174,20 @@ def _labelled_apart(left_d: IntArray, K: int, partition: Partition, seed: int, s
 
 
 def class_counts_in_use(n_d: IntArray, images: int) -> IntArray:
-    """(d,) images of each class when at most `images` are used (0: all). The same share of each class, rounded down,
-    and one more for the largest remainders (ties: the lower label)."""
+    """Return the (d,) numbers of images of each class if at most `images` are used; 0 means all.
+
+    The share of each class is the same, rounded down, plus one image for the largest remainders (ties: lower label).
+    """
     N = int(n_d.sum())
     return largest_remainders(fractions(images * n_d, N), images) if 0 < images < N else n_d
 
 
 def share_unlabelled(N: int, K: int, seed: int, images: int = 0) -> tuple[IntArray, ...]:
-    """N images without labels, shuffled, among K clients, in equal numbers up to one: STL-10's (SSFL appendix I).
-    `images`: how many are used at most; 0: all. Raises ConfigError where K is larger than that."""
+    """Distribute N shuffled images without labels among K clients, in equal numbers up to one.
+
+    STL-10 has such images (SSFL appendix I). `images` is the largest number of images that are used; 0 means all. Raise
+    ConfigError if K is larger than this number.
+    """
     in_use = min(images or N, N)
     _check_clients(in_use, K)
     order_N = shuffled(np.arange(N), numpy_stream(seed, "partition", "unlabelled"))[:in_use]
@@ -179,8 +195,8 @@ def share_unlabelled(N: int, K: int, seed: int, images: int = 0) -> tuple[IntArr
 
 
 def _deal(labels_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
-    """Cut each class's shuffled images among H holders, in their order. Each holder's indices are ascending."""
-    owner_N = np.full(len(labels_N), -1)  # of nobody: not in use
+    """Cut the shuffled images of each class among H participants, in their order; return ascending indices for each."""
+    owner_N = np.full(len(labels_N), -1)  # -1: not used
     for label, sizes_H in enumerate(sizes_Hd.T):
         order_N = shuffled(np.flatnonzero(labels_N == label), numpy_stream(seed, "partition", "class", label))
         owner_N[order_N[: sizes_H.sum()]] = np.repeat(np.arange(len(sizes_H)), sizes_H)
@@ -188,24 +204,33 @@ def _deal(labels_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
 
 
 def _server_counts(n_d: IntArray, N_s: int, others: int) -> IntArray:
-    """(d,) labelled images of each class. `others`: how many images clients and validation need at least."""
+    """Return the (d,) numbers of labelled images of each class at the server.
+
+    `others` is the least number of images that clients and validation need. Raise ConfigError, which names the nearest
+    possible values, if N_s is not possible.
+    """
     d, scarce = len(n_d), int(n_d.argmin())
     if N_s % d:
         wrong = f"is not a multiple of the {d} classes"
     elif N_s // d > n_d[scarce]:
-        wrong = f"asks for {N_s // d} images of each class, class {scarce} has {n_d[scarce]}"
+        wrong = f"needs {N_s // d} images of each class, but class {scarce} has {n_d[scarce]}"
     else:
         return np.full(d, N_s // d, dtype=np.int64)
     most = max(min(int(n_d[scarce]), (int(n_d.sum()) - others) // d), 0) * d
     below = N_s // d * d
     possible = " or ".join(str(number) for number in (below, below + d) if 0 < number <= most)
-    raise ConfigError(f"N_s={N_s} {wrong}: take --data.N_s={possible or f'{most}, the most that is possible'}")
+    raise ConfigError(f"N_s={N_s} {wrong}; type --data.N_s={possible or f'{most}, the most that is possible'}")
 
 
 def _validation_counts(n_d: IntArray, N_validation: int) -> IntArray:
-    """(d,) validation images of each class, as equal as the classes allow: one of each in turn, the fullest first."""
+    """Return the (d,) numbers of validation images of each class, as equal as the classes allow.
+
+    One image of each class is taken in turn, from the largest class first.
+    """
     if N_validation > n_d.sum():
-        raise ConfigError(f"N_validation={N_validation}: {n_d.sum()} images are left by N_s; take fewer")
+        raise ConfigError(
+            f"N_validation={N_validation}, but only {n_d.sum()} images are left after N_s; choose a smaller number"
+        )
     label_N = np.repeat(np.arange(len(n_d)), n_d)
     turn_N = np.concatenate([np.arange(n) for n in n_d])
     first_N = np.lexsort((label_N, -n_d[label_N], turn_N))[:N_validation]
@@ -217,13 +242,16 @@ def _validation_counts(n_d: IntArray, N_validation: int) -> IntArray:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelAssignment:
-    """Index arrays by client, labelled and unlabelled. K of each kind, or K + 1 under "one_more_client". The two kinds
-    of a client are disjoint, except under "everywhere", where both are all its images, and "drawn_apart", where its
-    labelled images are among the unlabelled ones, too."""
+    """Index arrays of the labelled and unlabelled images of each client.
+
+    There are K arrays of each kind, or K + 1 with "one_more_client". The two arrays of a client are disjoint, with two
+    exceptions: with "everywhere", both contain all its images, and with "drawn_apart", its labelled images are also
+    among the unlabelled ones.
+    """
 
     labelled: tuple[IntArray, ...]
     unlabelled: tuple[IntArray, ...]
-    hidden: bool  # whether the labels of `unlabelled` are out of the clients' sight
+    hidden: bool  # whether the labels of `unlabelled` are hidden from the clients
 
 
 def assign_labels(
@@ -235,10 +263,11 @@ def assign_labels(
     labelled_choice: str = "balanced",
     labelled_share: float = 0.1,
 ) -> LabelAssignment:
-    """Each client's labelled and unlabelled images under one of the label settings.
+    """Return each client's labelled and unlabelled images in a label setting.
 
-    labelled_clients, labelled_choice: how many and which ("some_clients"). labelled_share: of each client's images
-    ("share"). Raises ConfigError for a setting that the split cannot give.
+    With "some_clients", `labelled_clients` and `labelled_choice` decide how many and which clients have labels. With
+    "share", `labelled_share` is the labelled share of each client's images. Raise ConfigError if the split does not
+    have enough clients or labels for the setting.
     """
     K, none = len(split.clients), np.empty(0, dtype=np.int64)
     labelled, unlabelled = (none,) * K, split.clients  # "server"
@@ -250,7 +279,7 @@ def assign_labels(
             unlabelled = tuple(np.sort(np.concatenate(pair)) for pair in zip(labelled, unlabelled, strict=True))
     elif setting == "some_clients":
         if labelled_clients > K:
-            raise ConfigError(f"labelled_clients: {labelled_clients} of K={K} clients; choose 1 to {K}")
+            raise ConfigError(f"labelled_clients is {labelled_clients}, but K={K}; choose 1 to {K}")
         order = range(K) if labelled_choice == "first" else _balanced(split.counts(labels_N))
         chosen = set(order[:labelled_clients])
         labelled = tuple(own_N if client in chosen else none for client, own_N in enumerate(split.clients))
@@ -262,30 +291,34 @@ def assign_labels(
         unlabelled = tuple(np.setdiff1d(own_N, taken_N, assume_unique=True) for own_N, taken_N in pairs)
     elif setting == "one_more_client":
         if len(split.server_N) == 0:
-            raise ConfigError("label_setting: 'one_more_client' makes a client of the server's labels, but N_s=0")
+            raise ConfigError("label_setting is 'one_more_client', but the server has no labels; choose N_s 1 or more")
         labelled, unlabelled = (*labelled, split.server_N), (*unlabelled, none)
     return LabelAssignment(labelled=labelled, unlabelled=unlabelled, hidden=setting != "everywhere")
 
 
 def with_extra(assigned: LabelAssignment, K: int, N: int, seed: int, images: int = 0) -> LabelAssignment:
-    """Give the K clients equal shares of N images without labels in place of what is left of the training set.
+    """Replace the K clients' unlabelled training images by equal shares of N images without labels.
 
-    `images`: how many are used at most; 0: all. Raises ConfigError where K is larger than that.
+    `images` is the largest number of images that are used; 0 means all. Raise ConfigError if K is larger than this
+    number.
     """
     shares = share_unlabelled(N, K, seed, images)
     return replace(assigned, unlabelled=(*shares, *assigned.unlabelled[K:]))
 
 
 def _balanced(counts_Kd: IntArray) -> list[int]:
-    """Clients in the order in which they are given labels. First those that miss the fewest classes, then those nearest
-    to N/K images, then the lower number."""
+    """Return the clients in the order in which they get labels.
+
+    Clients that lack the fewest classes come first. Ties go to the client nearest to N/K images, then to the lower
+    number.
+    """
     missing_K = (counts_Kd == 0).sum(axis=1)
-    off_size_K = abs(len(counts_Kd) * counts_Kd.sum(axis=1) - counts_Kd.sum())  # K |n_k - N/K|, whole
+    off_size_K = abs(len(counts_Kd) * counts_Kd.sum(axis=1) - counts_Kd.sum())  # K |n_k - N/K|, an integer
     return np.lexsort((off_size_K, missing_K)).tolist()
 
 
 def _labelled_part(split: Split, client: int, labels_N: IntArray, share: Fraction) -> IntArray:
-    """The client's labelled images, drawn class by class."""
+    """Draw the client's labelled images, class by class."""
     own_N = split.clients[client]
     of_class_N = labels_N[own_N]
     parts = []
@@ -296,9 +329,11 @@ def _labelled_part(split: Split, client: int, labels_N: IntArray, share: Fractio
 
 
 def _stratified_counts(n_d: IntArray, share: Fraction) -> IntArray:
-    """(d,) images of each class that are labelled. In all, `share` of the images, to the nearest whole number (half up)
-    and at least one; of each class its share rounded down, and one more for the largest remainders (ties: the larger
-    class, then the lower label)."""
+    """Return the (d,) numbers of labelled images of each class.
+
+    Their total is `share` of all images, rounded to the nearest integer (half up), and at least 1. Each class gets its
+    share rounded down, plus one image for the largest remainders (ties: the larger class, then the lower label).
+    """
     total = max(1, int(share * int(n_d.sum()) + Fraction(1, 2)))
     exact_d = share * fractions(n_d, 1)
     counts_d, larger_first_d = np.zeros_like(n_d), np.argsort(-n_d, kind="stable")

@@ -1,7 +1,7 @@
-"""Tables of counts for the partition rules, with exact rounding.
+"""Compute tables of counts for the partition rules, with exact rounding.
 
-Proportions are exact fractions, so that no machine's rounding changes a table. Shapes: K clients, d classes; `n_d`
-counts the images left in each class after the server's are taken.
+Proportions are exact fractions, so that a table does not depend on the rounding of a machine. Shapes: K clients, d
+classes, M entries of any vector. `n_d` counts the images of each class that remain after the server's images are taken.
 """
 
 import math
@@ -15,21 +15,21 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
-Table = npt.NDArray[Any]  # fractions of images: rounding must not depend on a machine's float sums
+Table = npt.NDArray[Any]  # `Fraction`s of images, because rounding must not depend on a machine's float sums
 
 
 def fractions(n_M: IntArray, whole_M: IntArray | int) -> Table:
-    """(M,) n / whole, exactly."""
+    """Compute n / whole as exact fractions, (M,)."""
     return np.array([Fraction(int(n), int(whole)) for n, whole in np.broadcast(n_M, whole_M)], dtype=object)
 
 
 def stratified(sizes_K: Table, n_d: IntArray) -> Table:
-    """(K, d) clients of these sizes, each in the proportions of the whole. The R = 0 end of Eq. 9."""
+    """Compute exact (K, d) counts of clients with these sizes and the overall class proportions: Eq. 9 for R = 0."""
     return np.outer(sizes_K, fractions(n_d, n_d.sum()))
 
 
 def largest_remainders(exact_M: FloatArray | Table, total: int) -> IntArray:
-    """(M,) whole numbers that sum to `total`. Rounded down, then the largest remainders up (ties: lower index)."""
+    """Round to (M,) integers that sum to `total`: down, then the largest remainders up (ties: lower index)."""
     counts_M = np.floor(exact_M).astype(np.int64)
     largest_first_M = np.argsort(counts_M - exact_M, kind="stable")
     counts_M[largest_first_M[: total - int(counts_M.sum())]] += 1
@@ -37,9 +37,11 @@ def largest_remainders(exact_M: FloatArray | Table, total: int) -> IntArray:
 
 
 def rounded_to_sums(exact_Kd: FloatArray, sizes_K: IntArray, n_d: IntArray) -> IntArray:
-    """(K, d) whole numbers with these sums of rows and columns. The exact ones have these sums up to one image. They
-    are rounded down, then the largest remainders up where both row and column lack one; what is still missing goes
-    where both do."""
+    """Round to (K, d) integers with the row sums `sizes_K` and the column sums `n_d`.
+
+    The exact values have these sums up to one image. They are rounded down. Then the largest remainders are rounded up
+    if both their row and their column lack an image. Images that are still missing are added to such rows and columns.
+    """
     counts_Kd = np.floor(exact_Kd).astype(np.int64)
     owed_K, owed_d = sizes_K - counts_Kd.sum(axis=1), n_d - counts_Kd.sum(axis=0)
     for entry in np.argsort(counts_Kd - exact_Kd, axis=None, kind="stable"):
@@ -53,10 +55,12 @@ def rounded_to_sums(exact_Kd: FloatArray, sizes_K: IntArray, n_d: IntArray) -> I
 
 
 def round_table(exact_Kd: Table) -> IntArray:
-    """(K, d) integers: each entry its target rounded down or up. Column sums are kept, row sums rounded down or up.
-    Column sums must be whole numbers. Such a rounding always exists (a flow with whole capacities has a whole
-    solution), so `_repair` always finds its path."""
-    # Over one denominator, as Python's integers: a tenth of the time of fractions' sums.
+    """Round each entry of a (K, d) table down or up, such that row sums are also rounded down or up.
+
+    Column sums must be integers, and do not change. Such a rounding always exists, because a flow with integer
+    capacities has an integer solution. `_repair` therefore always finds its path.
+    """
+    # Python integers over a common denominator take a tenth of the time of sums of fractions.
     whole = math.lcm(*{x.denominator for x in exact_Kd.flat})
     parts_Kd = np.array([x.numerator * (whole // x.denominator) for x in exact_Kd.flat], dtype=object)
     parts_Kd = parts_Kd.reshape(exact_Kd.shape)
@@ -70,7 +74,7 @@ def round_table(exact_Kd: Table) -> IntArray:
     given_Kd = np.zeros(floor_Kd.shape, dtype=bool)
     owed_K = rest_Kd.sum(axis=1)
     for label, extra in enumerate(extra_d):
-        # Largest remainder first; among equals the client that is owed most, else client 0 would win every tie.
+        # Ties between remainders go to the client that is owed most; otherwise client 0 would win all of them.
         rank_K = np.lexsort((np.round(-(owed_K - given_Kd.sum(axis=1)), 6), -rest_Kd[:, label]))
         given_Kd[rank_K[:extra], label] = True
     _repair(given_Kd, rest_Kd > 0, low_K, high_K)
@@ -78,8 +82,7 @@ def round_table(exact_Kd: Table) -> IntArray:
 
 
 def _repair(given_Kd: BoolArray, open_Kd: BoolArray, low_K: IntArray, high_K: IntArray) -> None:
-    """Move single images between clients, in place, until all rows fit. Rows fit when low <= row sum <= high; images
-    move along paths of clients."""
+    """Move single images along paths of clients, in place, until low <= row sum <= high for all rows."""
     free_dK = np.ascontiguousarray((open_Kd & ~given_Kd).T)
     sums_K = given_Kd.sum(axis=1)
     while (above_K := sums_K > high_K).any() or (sums_K < low_K).any():
@@ -96,12 +99,15 @@ def _repair(given_Kd: BoolArray, open_Kd: BoolArray, low_K: IntArray, high_K: In
 
 
 def _path(given_Kd: BoolArray, free_dK: BoolArray, *, givers_K: BoolArray, takers_K: BoolArray) -> list[int]:
-    """A path from a taker back to a giver. Breadth first over clients that can pass an image on. A class is looked at
-    once: every client that could take one of its images from a later client has been reached already."""
+    """Find a path from a taker back to a giver by breadth-first search over clients that can pass on an image.
+
+    Each class is examined only once: every client that could take one of its images from a later client has already
+    been reached.
+    """
     came_from_K = np.where(givers_K, -1, -2)  # -1: a giver, where paths begin; -2: not reached
-    new_d = np.ones(len(free_dK), dtype=bool)  # classes not looked at yet
+    new_d = np.ones(len(free_dK), dtype=bool)  # classes that are not examined yet
     queue = np.flatnonzero(givers_K).tolist()
-    for client in queue:  # grows while it is walked
+    for client in queue:  # grows during the loop
         label_d = given_Kd[client] & new_d
         if not label_d.any():
             continue

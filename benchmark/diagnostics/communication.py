@@ -1,7 +1,7 @@
-"""What a method sends, keeps and trains, as observed in a run.
+"""Observe what a method sends, keeps and trains in a run.
 
-The reports make the papers' tables of properties of it (FedSwitch Table 1, SemiFL Table 2). Names are those at the top
-of the trees that a method sends or keeps (student, teacher, momentum).
+The reports use it for the papers' tables of properties (FedSwitch Table 1, SemiFL Table 2). Names are the top-level
+names in the trees that a method sends or keeps (student, teacher, momentum).
 """
 
 from collections.abc import Collection, Mapping
@@ -14,24 +14,23 @@ from benchmark.federated.module import FederatedModule, Observer
 from benchmark.federated.trees import tree_bytes
 from benchmark.methods.protocol import CENTRAL, SERVER, Job, Outcome, Tree
 
-HOLDERS = {SERVER: "server", CENTRAL: "central"}  # every other holder is a client
-Bytes = dict[str, int]  # name -> the most that one job handed over under it
+HOLDERS = {SERVER: "server", CENTRAL: "central"}  # all other participants are clients
+Bytes = dict[str, int]  # name -> largest number of bytes that one job passed on under this name
 
 
 class CommunicationSummary(Observer):
-    """Notes what each kind of holder received, sent, kept and trained.
+    """An observer that collects what each kind of participant received, sent, kept and trained.
 
-    Of each name the largest number of bytes counts.
-
-    `before`: the summary of the rounds before a resume; what is seen from then on is added to it.
+    For each name, it records the largest number of bytes. `before` is the summary of the rounds before a resume, to
+    which later observations are added.
     """
 
     def __init__(self, before: Mapping[str, Any] | None = None) -> None:
         nothing = {"together": False, "pseudo_labels": False, "state": {}, "holders": {}}
         self._seen: dict[str, Any] = deepcopy({**nothing, **(before or {})})
-        self._call: set[str] = set()  # who trained in the call of `fit` in progress
-        self._tied: Collection[str] = ()  # names of weights that are sent under another name
-        self._answered = False  # whether it has given an outcome: all its jobs are seen before the first
+        self._call: set[str] = set()  # kinds of participants that trained in the current call of `fit`
+        self._tied: Collection[str] = ()  # names of weights that are sent under a different name
+        self._answered = False  # whether the call has returned an outcome; all its jobs come before the first outcome
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -39,7 +38,7 @@ class CommunicationSummary(Observer):
         self._tied = pl_module.environment.tied
 
     def on_job(self, job: Job, round_number: int) -> None:
-        if self._answered:  # a job after an outcome: another call of `fit`
+        if self._answered:  # a job after an outcome belongs to a new call of `fit`
             self._call, self._answered = set(), False
         seen = self._of(job)
         _note(seen["received"], job.receives, self._tied)
@@ -62,11 +61,11 @@ class CommunicationSummary(Observer):
         _note(self._seen["state"], pl_module.state.server, self._tied)
 
     def summary(self) -> dict[str, Any]:
-        """Sum up the communication as JSON values.
+        """Summarise the communication as JSON values.
 
-        "training" is "parallel" if server and clients trained in one call of `fit`, "alternate" if only in calls of
-        their own, and "none" if the two never both trained. "state" is what the method carries from round to round at
-        the server. "views" are "stream/view".
+        "training" is "parallel" if server and clients trained in the same call of `fit`, "alternate" if they only
+        trained in separate calls, and "none" if one of the two never trained. "state" is the method's server state
+        between rounds. "views" have the form "stream/view".
         """
         both = all(self._seen["holders"].get(name, {}).get("trains") for name in ("server", "client"))
         if not both:

@@ -1,18 +1,19 @@
-"""Gradient diversity, all 16 variants of SSFL's appendix D: how much the cohort's updates point apart.
+"""Compute gradient diversity, a measure of how different the cohort's updates are (SSFL appendix D).
 
-With g_k the update of member k, the variants are
+If g_k is the update of member k, the 16 variants are
 
     l2 squared   sum ||g_k||_2^2 / ||sum g_k||_2^2   Eq. 1     l2 plain   sum ||g_k||_2 / ||sum g_k||_2   Eq. 12
     l1 squared   sum ||g_k||_1^2 / ||sum g_k||_1^2   Eq. 13    l1 plain   sum ||g_k||_1 / ||sum g_k||_1   Eq. 14
 
-over the clients, or over clients and server; with g_k the change of weights over the round ("delta", Eq. 15), or the
-gradient on all of the member's images at the weights it starts from ("gradient", Eq. 1). "diversity/members" is the
-number of clients. What the values mean with each kind of method is in the site's glossary.
+over the clients, or over clients and server. g_k is either the change of the weights over the round ("delta", Eq. 15),
+or the gradient on all of the member's images at its initial weights ("gradient", Eq. 1). "diversity/members" is the
+number of clients. The site's glossary explains the meaning of the values for each kind of method.
 
-Also, as in the released code (Grad_Diff.py:228-248, 312-328): inside each group that is averaged, the mean
-over groups by their clients ("clients_in_group"); and from means instead of sums, which is n times a squared quotient
-of n members ("released"). Its least value is 1 for any n, that of Eq. 1 is 1/n: only equal n can be compared there.
-Only trained parameters count. Sums are streamed: one accumulated vector, never C of them.
+Two further variants follow the released code (Grad_Diff.py:228-248, 312-328). "clients_in_group" is computed inside
+each averaged group, and is the mean over groups, weighted by their clients. "released" uses means instead of sums, and
+is n times a squared quotient of n members. Its smallest value is 1 for any n, while the smallest value of Eq. 1 is 1/n,
+so that Eq. 1 can only be compared for equal n. Only trained parameters count. Sums are accumulated in one vector, so
+that C vectors are never in memory together.
 """
 
 from collections import defaultdict
@@ -31,14 +32,14 @@ from benchmark.methods.shared import is_statistic
 
 
 def norms_of(flat: Tensor) -> dict[str, float]:
-    """What the numerators add up, and the denominators take of the sum."""
+    """Compute the norms that the numerators sum over members, and the denominators apply to the sum."""
     l2_squared, l1 = float(flat @ flat), float(torch.linalg.vector_norm(flat, ord=1))
     return {"l2/squared": l2_squared, "l2/plain": l2_squared**0.5, "l1/squared": l1**2, "l1/plain": l1}
 
 
 @dataclass(frozen=True)
 class VectorSet:
-    """How many vectors, their sum, and the sums of their norms; float64."""
+    """The number of vectors in a set, their sum, and the sums of their norms, in float64."""
 
     count: int = 0
     total: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -46,7 +47,7 @@ class VectorSet:
 
     @classmethod
     def of(cls, vector: Mapping[str, Tensor]) -> Self:
-        """The set of one vector, which comes as named tensors."""
+        """Build the set of one vector, which is given as named tensors."""
         flat = torch.cat([part.flatten() for part in vector.values()]).double()
         return cls(1, flat, norms_of(flat))
 
@@ -57,23 +58,23 @@ class VectorSet:
         return VectorSet(self.count + other.count, self.total + other.total, norms)
 
     def quotients(self) -> dict[str, float]:
-        """{"l2/squared": ...}; empty where the sum is zero (no update, or updates that cancel exactly)."""
+        """Return {"l2/squared": ...}; return {} if the sum is zero: without updates, or if they cancel exactly."""
         whole = norms_of(self.total) if self.count else {}
         return {name: self.norms[name] / norm for name, norm in whole.items() if whole["l2/squared"]}
 
 
 class CohortDiversity:
-    """One kind of update: over the clients and over clients and server, in all and inside the groups."""
+    """The diversity of one kind of update, over clients and over clients and server, in total and within groups."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._clients, self._server = VectorSet(), VectorSet()
         self._groups: dict[int, VectorSet] = defaultdict(VectorSet)
-        self._entries: dict[str, torch.Size] | None = None  # of every vector
+        self._entries: dict[str, torch.Size] | None = None  # names and shapes that every vector must have
         self._complete = True
 
     def add(self, holder: int, vector: Mapping[str, Tensor], group: int = 0) -> None:
-        """A member's vector. An empty one, or one of other entries than the first's, leaves no diversity at all."""
+        """Add a member's vector. If it is empty or its entries differ from the first one's, there is no diversity."""
         entries = {name: value.shape for name, value in vector.items()}
         if self._entries is None:
             self._entries = entries
@@ -87,8 +88,11 @@ class CohortDiversity:
         self._groups[group] += new
 
     def metrics(self) -> dict[str, float]:
-        """{"diversity/delta/l2/squared/clients": ...}; without the server's where it did not train. With them
-        "diversity/members", the number of clients; where the server trained, "with_server" has one vector more."""
+        """Return {"diversity/delta/l2/squared/clients": ...}, and "diversity/members", the number of clients.
+
+        The values "with_server" include one more vector; they are missing if the server did not train. Return {} if no
+        diversity is defined.
+        """
         if not self._complete or not self._clients.count:
             return {}
         groups = list(self._groups.values())
@@ -101,7 +105,7 @@ class CohortDiversity:
 
 
 def _named(who: str, whole: VectorSet, groups: Sequence[VectorSet], members: Sequence[VectorSet]) -> dict[str, float]:
-    """The quotients of all members, and their means over groups, weighted by clients."""
+    """Return the quotients over all members, and the means over groups of their quotients, weighted by clients."""
     values = {f"{norm}/{who}": value for norm, value in whole.quotients().items()}
     quotients = [each.quotients() for each in members]
     if not quotients or not all(quotients):
@@ -119,11 +123,12 @@ def _named(who: str, whole: VectorSet, groups: Sequence[VectorSet], members: Seq
 
 
 class GradientDiversity(Observer):
-    """Measures a round's diversity: the weight changes every round, gradients every `every` rounds (0: never).
+    """An observer that measures the diversity of weight changes in every round, and of gradients every `every` rounds.
 
-    A round has none where a holder that trained gave no vector over the same entries as the others (`begins_with`). A
-    gradient is that of the loss as trained, with what the client had kept before the round. Where a holder trains more
-    than once in a round (a server replica for each group, a client drawn twice), its first job counts.
+    Gradients are never measured if `every` is 0. A round has no diversity if the vector of a participant that trained
+    has different entries from the others (`begins_with`). Gradients are computed for the training loss, with the
+    client state from before the round. If a participant trains more than once in a round (a server replica per group,
+    a client that is drawn twice), its first job counts.
     """
 
     def __init__(self, every: int = 0) -> None:
@@ -161,17 +166,18 @@ class GradientDiversity(Observer):
 
 
 def _counts(job: Job) -> bool:
-    """Whether the job is its holder's first local training of the round; a job without a stream only reads."""
+    """Return whether the job is its participant's first training in the round; a job without streams does not train."""
     return job.key.draw == 0 and bool(job.data)
 
 
 def begins_with(job: Job) -> Mapping[str, Weights]:
-    """The weight sets, shared with the server, that the job's local steps begin with; the network is their sum.
+    """Return the weight sets, shared with the server, from which the job's local steps start; the network is their sum.
 
-    Empty where no vector can be compared with other clients': a network of the client's own (HeteroFL), or steps from
-    a model of its own (EASGD). Where it keeps some layers (LG-FedAvg), the weights are those of the others.
+    Return {} if the vector cannot be compared with those of other clients: the client has a different network
+    (HeteroFL), or starts from its own model (EASGD). If it keeps some layers (LG-FedAvg), only the other weights are
+    returned.
     """
-    # a user's update need not inherit from LocalUpdate
+    # A custom update need not inherit from LocalUpdate.
     if job.network is not None or not getattr(job.update, "starts_from_received", True):
         return {}
     received = {"student": job.receives["student"]} if "student" in job.receives else {}
@@ -182,7 +188,7 @@ def change_of_network(job: Job, sends: Tree) -> dict[str, Tensor]:
     """Compute how a participant's local steps changed the network.
 
     The result is empty if the participant skipped the round or trains no network. If the network is a sum of weight
-    sets (`Job.begins`), their changes add up, as the server sees them.
+    sets (`Job.begins`), the changes that the server receives are added up.
     """
     before = begins_with(job)
     changes = []
@@ -218,7 +224,7 @@ def summed(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def on_all_images(jobs: Iterable[Job]) -> Iterable[Job]:
-    """The same jobs as one pass over all images, incomplete batches included."""
+    """Yield the same jobs, changed to one pass over all images, including incomplete batches."""
     for job in jobs:
         data = {name: replace(stream, drop_last=False) for name, stream in job.data.items()}
         yield replace(job, begins=None, data=data, limit=Limit(epochs=1))

@@ -1,6 +1,6 @@
-"""Batches of jobs: drawn, augmented for many local steps and several jobs at once, and given one step at a time.
+"""Draw the batches of jobs, augment them for many local steps and several jobs at once, and return them step by step.
 
-Legend: N images, C channels, H W pixels, P positions of a stream over several steps.
+Shapes: N images, C channels, H W pixels, P positions of a stream over several steps, D draws per image.
 """
 
 import math
@@ -22,31 +22,31 @@ from benchmark.federated.trees import moved
 from benchmark.methods.protocol import Batch, Job, Key, Selected
 from benchmark.streams import numpy_stream, torch_stream
 
-# How much is augmented at once. On a CPU so many images: large enough to spread the cost of each tensor operation,
-# small enough to stay in cache. On another device so many bytes of views. The draws come image by image from the
-# job's stream, so that these numbers move no result.
+# How much is augmented at once. On a CPU, SPAN images: large enough to amortise the cost of each tensor operation, and
+# small enough to stay in cache. On other devices, MOST_BYTES bytes of views. The draws come image by image from the
+# job's stream, so that these numbers do not change any result.
 SPAN = 512
 MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalBatch:
-    """One local step's batches, and the hidden labels that pseudo-labels are measured with."""
+    """The batches of one local step, and the hidden labels for evaluating pseudo-labels."""
 
     streams: Mapping[str, Batch]
-    truth_N: Tensor | None  # of the stream "unlabelled"; the method's loss does not get it
-    phase: int = 0  # which of the update's losses is taken on it
+    truth_N: Tensor | None  # labels of the stream "unlabelled", which the method's loss does not get
+    phase: int = 0  # index of the update's loss that is computed on it
 
     def to(self, device: torch.device) -> "LocalBatch":
-        """The same batches on `device`; a Lightning Trainer moves them so."""
+        """Return the same batches on `device`; a Lightning Trainer calls this."""
         streams = {name: Batch(**moved(vars(batch), device)) for name, batch in self.streams.items()}
         return LocalBatch(streams=streams, truth_N=moved(self.truth_N, device), phase=self.phase)
 
 
 def passes(size: int, batch_size: int, steps: int, drop_last: bool, draw: np.random.Generator) -> list[np.ndarray]:
-    """Positions of `steps` batches from reshuffled passes over `size` images.
+    """Draw the positions of `steps` batches from reshuffled passes over `size` images.
 
-    A holder with fewer images than a batch gives all of them in every batch.
+    If a participant has fewer images than a batch, every batch contains all of them.
     """
     batch = min(batch_size, size)
     batches: list[np.ndarray] = []
@@ -60,7 +60,7 @@ def passes(size: int, batch_size: int, steps: int, drop_last: bool, draw: np.ran
 def sources_of(
     job: Job, environment: Environment, round_number: int, selected: Mapping[str, Selected]
 ) -> dict[str, Part]:
-    """What each stream of a job draws from: a part, or the images of it that the job's `start` selected."""
+    """Return the images from which each stream of a job draws: a data subset, or the part that `start` selected."""
     parts = {name: environment.part(job.key.client, stream.part, round_number) for name, stream in job.data.items()}
     for name, some in selected.items():
         if name in parts:
@@ -70,7 +70,7 @@ def sources_of(
 
 
 def steps_of(job: Job, sources: Mapping[str, Part]) -> int:
-    """The number of local steps of a job: given, or passes over its longest stream (each once for each phase)."""
+    """Return a job's number of local steps: given, or for passes over its longest stream, times its phases."""
     phases = len(job.update.phases)
     if job.limit.steps is not None:
         return job.limit.steps * phases
@@ -84,7 +84,7 @@ def steps_of(job: Job, sources: Mapping[str, Part]) -> int:
 
 
 class JobBatches:
-    """The batches of one job, in order. Depends on nothing but the seed, the round, the job's key and its streams."""
+    """The batches of one job, in order, which depend only on the seed, the round, the job's key and its streams."""
 
     def __init__(
         self,
@@ -114,11 +114,14 @@ class JobBatches:
         return self.steps
 
     def __iter__(self) -> "BatchIterator":
-        """Every batch comes once for each phase."""
+        """Return an iterator over the batches, in which every batch occurs once per phase."""
         return BatchIterator({name: self._stream(name) for name in self._job.data}, self.steps, self.phases)
 
     def _stream(self, name: str) -> "StreamBatches":
-        """Return one stream's batches from the first on. Their order is drawn here, their views when they are made."""
+        """Return one stream's batches from the first one.
+
+        Their order is drawn in this call; their views are drawn when they are computed.
+        """
         source, stream = self._sources[name], self._job.data[name]
         seed = self._environment.experiment.seed
         order = passes(
@@ -136,17 +139,17 @@ Given = tuple[Batch, Tensor | None]  # a batch of one stream, and the hidden lab
 
 
 class BatchIterator(Iterator[LocalBatch]):
-    """A job's batches in order. Views that `make_together` has not made yet are made here, some steps at once."""
+    """An iterator over a job's batches, which computes views for several steps at once unless `make_together` did."""
 
     def __init__(self, streams: Mapping[str, "StreamBatches"], steps: int, phases: int) -> None:
         self.streams = streams
         self._phases = phases
         self._left = steps // phases
-        self._next: deque[LocalBatch] = deque()  # the same batch, once for each phase
+        self._next: deque[LocalBatch] = deque()  # the same batch, once per phase
 
     @property
     def bytes_of_views(self) -> int:
-        """Return the bytes of all views that are still to be made."""
+        """Return the bytes of all views that are not computed yet."""
         return sum(sum(stream.sizes) * stream.bytes_of_image for stream in self.streams.values())
 
     def __next__(self) -> LocalBatch:
@@ -164,10 +167,10 @@ class BatchIterator(Iterator[LocalBatch]):
 
 
 class StreamBatches:
-    """One stream of a job: the positions of all its batches, and its batches with views as far as they are made.
+    """One stream of a job: the positions of all its batches, and the batches with views that are already computed.
 
-    The draws of the views come from `draw` batch by batch, so that it does not matter how many batches are made at
-    once, nor with which other streams.
+    The views are drawn from `draw` batch by batch, so that they depend neither on how many batches are computed at once
+    nor on other streams.
     """
 
     def __init__(
@@ -182,7 +185,7 @@ class StreamBatches:
         self._environment = environment
         self.source, self.views, self.draw = source, views, draw
         self._chosen_N = chosen_N
-        self.sizes = deque(len(batch) for batch in order)  # of the batches that are not made yet
+        self.sizes = deque(len(batch) for batch in order)  # sizes of the batches that are not computed yet
         self._in_source = deque(order)
         self._made: deque[Given] = deque()
         self.device = source.images_NCHW.device
@@ -190,7 +193,7 @@ class StreamBatches:
 
     @property
     def recipe(self) -> tuple[object, ...]:
-        """Return what decides the operations of the views: streams with equal recipes are augmented at once."""
+        """Return what determines the operations of the views; streams with equal recipes are augmented together."""
         data = self._environment.data
         tables = (self.source.images_NCHW, self.source.labels_N, self.source.truth_N)
         how = (self._environment.augmentation, tuple(data.mean), tuple(data.std))
@@ -203,12 +206,12 @@ class StreamBatches:
         return self._made.popleft()
 
     def _span(self) -> int:
-        """Return how many batches are made at once if nobody asked for more."""
+        """Return how many batches are computed at once by default."""
         size = max(1, self.sizes[0])
         return max(1, SPAN // size if self.device.type == "cpu" else MOST_BYTES // (size * self.bytes_of_image))
 
     def drawn(self, batches: int) -> "Drawn":
-        """Take the positions and the views' draws of so many batches, or of all that are left if these are fewer."""
+        """Draw the positions and views of the next `batches` batches, or of all remaining ones if these are fewer."""
         sizes = [self.sizes.popleft() for _ in range(min(batches, len(self.sizes)))]
         in_source_P = torch.from_numpy(np.concatenate([self._in_source.popleft() for _ in sizes]))
         given_N = self.source.pseudo_labels_N
@@ -222,7 +225,7 @@ class StreamBatches:
         )
 
     def add(self, batches: Iterable[Given]) -> None:
-        """Append batches that were made of what was drawn last."""
+        """Append batches that were computed from the last draws."""
         self._made.extend(batches)
 
     def views_of(self, images_NCHW: Tensor, draws_ND: Tensor) -> dict[str, Tensor]:
@@ -233,20 +236,21 @@ class StreamBatches:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Drawn:
-    """The draws that determine some batches of a stream, on the host."""
+    """The draws that determine several batches of a stream, on the host."""
 
     stream: StreamBatches
     sizes: Sequence[int]
-    at_P: Tensor  # in the whole set of images
-    in_subset_P: Tensor
-    given_P: Tensor | None  # pseudo-labels that `start` gave
+    at_P: Tensor  # positions in the whole set of images
+    in_subset_P: Tensor  # positions in the participant's data subset
+    given_P: Tensor | None  # pseudo-labels that `start` assigned
     draws_PD: Tensor
 
 
 def make_together(jobs: Sequence[BatchIterator], steps: int | None = None) -> None:
-    """Make the batches of the next `steps` steps of several jobs at once, or of all their steps.
+    """Compute the batches of the next `steps` steps of several jobs at once, or of all their steps.
 
-    They have the bits that each job makes alone. The caller limits the memory: see `BatchIterator.bytes_of_views`.
+    They are bit-equal to the batches that each job computes on its own. The caller must limit the memory; see
+    `BatchIterator.bytes_of_views`.
     """
     of_each = [job.streams.values() for job in jobs]
     streams = [stream for stream in chain.from_iterable(of_each) if stream.sizes]
@@ -254,7 +258,7 @@ def make_together(jobs: Sequence[BatchIterator], steps: int | None = None) -> No
 
 
 def make(asked: Sequence[tuple[StreamBatches, int]]) -> None:
-    """Make the next batches of several streams: those of one recipe are gathered and augmented in one go."""
+    """Compute the next batches of several streams; streams with the same recipe are gathered and augmented together."""
     by_recipe: dict[object, list[Drawn]] = defaultdict(list)
     for stream, batches in asked:
         by_recipe[stream.recipe].append(stream.drawn(batches))
@@ -263,7 +267,10 @@ def make(asked: Sequence[tuple[StreamBatches, int]]) -> None:
 
 
 def _made_of(drawn: Sequence[Drawn]) -> None:
-    """Make what was drawn for streams of one recipe, on the images' device. Positions and draws are sent there once."""
+    """Compute the drawn batches of streams with one recipe, on the images' device.
+
+    Positions and draws are copied to the device once.
+    """
     stream = drawn[0].stream
     source, device = stream.source, stream.device
 
@@ -296,5 +303,5 @@ def _made_of(drawn: Sequence[Drawn]) -> None:
 
 
 def key_names(key: Key) -> tuple[str | int, ...]:
-    """A job's key as the name of its random streams."""
+    """Return a job's key as the name of its random streams."""
     return ("client", key.client, "draw", key.draw)

@@ -1,4 +1,4 @@
-"""Devices: their names on a command line, which of them `auto` is, and how torch is set for one."""
+"""Parse device names of the command line, choose the devices for `auto`, and configure torch for a device."""
 
 import os
 import tomllib
@@ -18,9 +18,9 @@ from benchmark.federated.processes import CPU
 from benchmark.models.build import Model
 
 AUTO = "auto"
-OF_THE_CORES = ("demo", "laptop")  # profiles of networks so small that the cores are faster
+OF_THE_CORES = ("demo", "laptop")  # profiles with networks so small that the CPU is faster
 
-DETERMINISTIC: Any = torch.utils.deterministic  # torch makes the module's attribute when it is imported
+DETERMINISTIC: Any = torch.utils.deterministic  # torch creates this attribute when it is imported
 
 
 def cuda_devices() -> tuple[str, ...]:
@@ -29,18 +29,21 @@ def cuda_devices() -> tuple[str, ...]:
 
 
 def card_name(device: str | torch.device) -> str:
-    """The kind of device, as records and plans name it."""
+    """Return the kind of device by its name in records and plans."""
     return CPU if torch.device(device).type == CPU else torch.cuda.get_device_name(device)
 
 
 def auto_devices(runs: Iterable[Experiment]) -> tuple[str, ...]:
-    """All CUDA devices; the CPU where there is none, or where all runs are of the profiles demo and laptop."""
+    """Return all CUDA devices, or the CPU if there are none or if all runs have the profiles demo and laptop."""
     small = all(run.profile in OF_THE_CORES for run in runs)
     return (CPU,) if small else cuda_devices() or (CPU,)
 
 
 def devices_named(text: str | None) -> tuple[str, ...] | None:
-    """The devices of "cuda:0,cuda:1", "0,1" or "cpu,cpu"; None for "auto". Raises ConfigError."""
+    """Return the devices of "cuda:0,cuda:1", "0,1" or "cpu,cpu"; return None for "auto".
+
+    Raise ConfigError for a device that does not exist, and for a mixture of the CPU and CUDA devices.
+    """
     if text is None or text == AUTO:
         return None
     names = {"cuda": "cuda:0", "cpu:0": CPU}
@@ -52,15 +55,17 @@ def devices_named(text: str | None) -> tuple[str, ...] | None:
             here = choose(available) if len(available) > 1 else f"this machine has no CUDA device; choose {CPU}"
             raise ConfigError(f"--devices: no device {device!r} in {text!r}; {here}")
     if CPU in devices and set(devices) != {CPU}:
-        raise ConfigError(f"--devices: {text!r}; the CPU and CUDA devices give other bits; choose one of the two")
+        raise ConfigError(
+            f"--devices is {text!r}, but the CPU and CUDA devices give different last bits; choose one of the two"
+        )
     return devices
 
 
 def check_precision(precision: Precision, devices: Iterable[str]) -> None:
-    """Raise ConfigError for tf32 on a device without it: records of one cell would be of two precisions."""
+    """Raise ConfigError for tf32 on a device without it, because records of one cell would have two precisions."""
     for device in devices:
         if precision == "tf32" and (device == CPU or torch.cuda.get_device_capability(device) < (8, 0)):
-            raise ConfigError(f"precision: 'tf32', which {device} does not have; choose fp32, or other --devices")
+            raise ConfigError(f"precision is 'tf32', but {device} does not have it; choose fp32, or other --devices")
 
 
 CHOICES = Path(__file__).with_name("choices.toml")
@@ -69,7 +74,7 @@ Images = Literal["contiguous", "channels last"]
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """How a network's images lie in memory on a device, and whether cuDNN times its algorithms to choose one."""
+    """The memory format of a network's images on a device, and whether cuDNN times its algorithms to choose one."""
 
     images: Images
     cudnn_benchmark: bool = False
@@ -84,7 +89,7 @@ Measured = Mapping[tuple[str, str, str, str], Choice]  # card, network, norm, pr
 
 @cache
 def measured_choices() -> Measured:
-    """Read `choices.toml`. Its numbers are those of `python -m tests.performance.gpu`."""
+    """Read `choices.toml`, whose entries are measured by `python -m tests.performance.gpu`."""
     tables = tomllib.loads(CHOICES.read_text()).get("choice", [])
     return {
         (one["card"], one["network"], one["norm"], one["precision"]): Choice(
@@ -95,11 +100,11 @@ def measured_choices() -> Measured:
 
 
 def choice_for(device: torch.device, precision: Precision, model: Model | None = None) -> Choice:
-    """Return what was fastest for the network on this card.
+    """Return the fastest measured choice for the network on this card.
 
-    Where nothing was measured, images are channels last on a CPU, and on CUDA in bf16, and cuDNN times nothing.
-    Max-pooling and convolutions run about twice as fast on a CPU as in NCHW order. cuDNN's float32 convolutions are
-    slowest channels last (pytorch#44943).
+    Without a measurement, images are channels last on a CPU and, for bf16, on CUDA, and cuDNN does not time its
+    algorithms. On a CPU, max-pooling and convolutions are about twice as fast channels last as in NCHW order. cuDNN's
+    float32 convolutions are slowest channels last (pytorch#44943).
     """
     if device.type != "cuda":
         return Choice(images="channels last")
@@ -109,46 +114,46 @@ def choice_for(device: torch.device, precision: Precision, model: Model | None =
 
 
 def choice_on(card: str, network: str, norm: str, precision: Precision) -> Choice:
-    """Return what was fastest on the card; without measurement the usual choice."""
+    """Return the fastest measured choice on the card, or the usual choice without a measurement."""
     return measured_choices().get((card, network, norm, precision), usual_choice(precision))
 
 
 def usual_choice(precision: Precision) -> Choice:
-    """Return the choice on CUDA where nothing was measured."""
+    """Return the choice on CUDA without a measurement."""
     return Choice(images="channels last" if precision == "bf16" else "contiguous")
 
 
 def memory_format(device: torch.device, precision: Precision, model: Model | None = None) -> torch.memory_format:
-    """Return the order in which the network's images lie, as `choice_for` says."""
+    """Return the memory format of the network's images by `choice_for`."""
     return choice_for(device, precision, model).memory_format
 
 
 def prepare_torch(device: torch.device, precision: Precision, model: Model | None = None) -> None:
-    """Ask torch for deterministic kernels on CUDA, and for TF32 with the precision tf32 alone.
+    """Configure torch to use deterministic kernels on CUDA, and TF32 only with the precision tf32.
 
-    cuDNN times its algorithms where `choice_for` says so; it takes deterministic ones even then. It has to be called
-    before the device's context exists. Where torch has no deterministic kernel (the backward pass of max-pooling) it
-    takes the other one, so a record cannot promise equal bits. Nothing is set for a CPU.
+    cuDNN times its algorithms if `choice_for` decides so, and even then only uses deterministic ones. This must be
+    called before the device's context exists. If torch has no deterministic kernel (backward pass of max-pooling), it
+    uses a different one, so that a record cannot guarantee equal bits. For a CPU, nothing is configured.
     """
     if device.type != "cuda":
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.cuda.set_device(device)  # otherwise operations that name no device open a context on the first one
+    torch.cuda.set_device(device)  # otherwise operations without a device open a context on the first one
     torch.use_deterministic_algorithms(True, warn_only=True)
-    DETERMINISTIC.fill_uninitialized_memory = False  # no bit depends on it, and every `empty` would be filled
+    DETERMINISTIC.fill_uninitialized_memory = False  # results do not depend on it, and it would fill every `empty`
     warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
     torch.backends.cudnn.benchmark = choice_for(device, precision, model).cudnn_benchmark
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
 
 
 def engine_settings(name: str, devices: Sequence[torch.device], threads: int, experiment: Experiment) -> dict[str, Any]:
-    """Return what determines an engine's bits, for the record: the kind of its CUDA devices, not their numbers."""
+    """Return the settings that determine an engine's bits, for the record: kinds of CUDA devices, not their numbers."""
     settings: dict[str, Any] = {"name": name, "threads": threads, "bit_equal": True}
     cards = {card_name(device) for device in devices}
-    if name == "pool":  # its local step is another than the plain one on a CPU alone
+    if name == "pool":  # only on a CPU does its local step differ from the plain one
         settings |= {"plain": cards != {CPU}, "confident_only": cards == {CPU}, "workers": len(devices)}
     if cards != {CPU}:
-        settings |= {"bit_equal": False, "device": ", ".join(sorted(cards))}  # `prepare_torch` says why
+        settings |= {"bit_equal": False, "device": ", ".join(sorted(cards))}  # `prepare_torch` explains this
         choice = choice_for(devices[0], experiment.precision, experiment.model)
         settings |= {"images": choice.images, "cudnn_benchmark": choice.cudnn_benchmark}
     return settings

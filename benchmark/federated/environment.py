@@ -1,4 +1,7 @@
-"""What a run trains in: images, who holds which, and the network; the same for every method at equal settings."""
+"""Prepare what a run trains with: images, their distribution among participants, and the network.
+
+These are the same for every method with equal settings.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,16 +30,16 @@ from benchmark.streams import numpy_stream
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """The images of one holder that a stream draws from: positions in `images_NCHW`.
+    """The data subset of one participant from which a stream draws, as positions in `images_NCHW`.
 
-    `labels_N` is None wherever the label setting hides labels; `truth_N` has them for measuring pseudo-labels only.
+    `labels_N` is None if the label setting hides labels; `truth_N` contains them only for evaluating pseudo-labels.
     """
 
-    images_NCHW: Tensor  # uint8, the whole set: never copied per holder
-    positions_N: Tensor  # int64; where a job's `start` selected images, one may come more than once
-    labels_N: Tensor | None  # of the whole set
-    truth_N: Tensor | None  # of the whole set
-    pseudo_labels_N: Tensor | None = None  # of these positions, where `start` gave them some
+    images_NCHW: Tensor  # uint8, the whole set, which is never copied per participant
+    positions_N: Tensor  # int64; if a job's `start` selected images, a position may occur more than once
+    labels_N: Tensor | None  # labels of the whole set
+    truth_N: Tensor | None  # labels of the whole set
+    pseudo_labels_N: Tensor | None = None  # pseudo-labels of these positions, if `start` assigned them
 
     def __len__(self) -> int:
         return len(self.positions_N)
@@ -44,7 +47,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Environment:
-    """The data set, its split, and the images that each holder trains on."""
+    """The data set, its split, and the images on which each participant trains."""
 
     experiment: Experiment
     data: DataSet
@@ -57,13 +60,13 @@ class Environment:
 
     @property
     def K(self) -> int:
-        """Clients, counting one that holds the server's labelled images."""
+        """Return the number of clients, including an additional one that has the server's labelled images."""
         return len(self.held.unlabelled)
 
     def part(self, holder: int, name: str, round_number: int = 1) -> Part:
-        """The images of `holder` (a client, SERVER or CENTRAL) under that name in that round: empty where it has none.
+        """Return the named data subset of `holder` (a client, SERVER or CENTRAL) in a round; it may be empty.
 
-        Only unlabelled images of clients that arrive in steps depend on the round. Raises ConfigError for another name.
+        Only streaming unlabelled images of clients depend on the round. Raise ConfigError for an unknown name.
         """
         match name:
             case "labelled":
@@ -83,7 +86,7 @@ class Environment:
         images_NCHW: Tensor = self.data.train_images_NCHW
         truth_N: Tensor | None = self.data.train_labels_N
         if name == "unlabelled" and self.experiment.data.unlabelled == "extra":
-            assert self.data.unlabelled_images_NCHW is not None  # of the set's own split, whose labels nobody knows
+            assert self.data.unlabelled_images_NCHW is not None  # the set's own unlabelled split has no known labels
             images_NCHW, truth_N = self.data.unlabelled_images_NCHW, None
         return Part(
             images_NCHW=images_NCHW,
@@ -121,19 +124,23 @@ class Environment:
 
     @property
     def sizes(self) -> Mapping[int, int]:
-        """Images of each client, labelled and not; labelled images of SERVER. `sizes - labelled` is what the client's
-        part "unlabelled" has in all settings but "everywhere", where it is 0: so an image of both parts counts twice
-        under "drawn_apart"."""
-        # Where labels are everywhere, both parts are the same images.
+        """Return the numbers of images of each client, labelled and unlabelled, and of labelled images of SERVER.
+
+        `sizes - labelled` is the size of a client's subset "unlabelled" in all label settings except "everywhere",
+        where it is 0. Images in both subsets therefore count twice with "drawn_apart".
+        """
+        # With "everywhere", both subsets contain the same images.
         labelled = [len(some_N) if self.held.hidden else 0 for some_N in self.held.labelled]
         sizes = {client: labelled[client] + len(others_N) for client, others_N in enumerate(self.held.unlabelled)}
         return {**sizes, SERVER: len(self._labelled(SERVER))}
 
     @cached_property
     def class_counts(self) -> dict[str, list[Any]]:
-        """Count images of each class, as `fssl data partition` does: (d,) "server", those that it trains on; (K, d)
-        "clients", unless their images are the set's own unlabelled ones, whose classes nobody knows; and (K, d)
-        "labelled", if clients have labelled images besides these."""
+        """Count the images of each class, like `fssl data partition`.
+
+        (d,) "server" counts its training images. (K, d) "clients" is missing if clients have the set's own unlabelled
+        images, whose classes are unknown. (K, d) "labelled" exists if clients have additional labelled images.
+        """
         labels_N, split = self.data.train_labels_N.numpy(), self.split
         counted = {"server": split.counts(labels_N, [split.server_N])[0].tolist()}
         if self.experiment.data.unlabelled != "extra":
@@ -144,12 +151,15 @@ class Environment:
 
     @property
     def labelled(self) -> Mapping[int, int]:
-        """Images with visible labels, of each client and of SERVER."""
+        """Return the numbers of images with visible labels, of each client and of SERVER."""
         counts = {client: len(positions_N) for client, positions_N in enumerate(self.held.labelled)}
         return {**counts, SERVER: len(self._labelled(SERVER))}
 
     def network(self, model: Model | None = None, device: str | torch.device = CPU) -> nn.Module:
-        """A network with the run's initial weights: the same for the same seed. `model`: not the experiment's own."""
+        """Build a network with the run's initial weights, which depend only on the seed.
+
+        `model` replaces the experiment's model. The images' memory format is chosen for the device.
+        """
         model, data = self.experiment.model if model is None else model, self.data
         network = build(model, data.image_shape, data.num_classes, seed=self.experiment.seed)
         place = torch.device(device)
@@ -160,12 +170,12 @@ class Environment:
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:
-        """Names of the network's weights that are not trained."""
+        """Return the names of the network's weights that are not trained."""
         return tuple(name for name, _ in self.network().named_buffers())
 
     @cached_property
     def tied(self) -> frozenset[str]:
-        """Further names of tensors that the network has under another name, too: who sends one sends the other."""
+        """Return the additional names of tensors that the network has under two names, which are sent only once."""
         first: dict[int, str] = {}
         named = self.network().state_dict(keep_vars=True).items()
         return frozenset(name for name, tensor in named if first.setdefault(id(tensor), name) != name)
@@ -187,7 +197,7 @@ class Environment:
         )
 
     def world(self, round_number: int, fit: Callable[[Sequence[Job]], Iterator[Outcome]]) -> World:
-        """A round as the method sees it, whose jobs `fit` runs."""
+        """Return the method's view of a round, in which `fit` runs the jobs."""
         federation, seed = self.experiment.federation, self.experiment.seed
         known = {**vars(self.setup()), "generator": lambda *names: numpy_stream(seed, "round", round_number, *names)}
         limit = Limit(steps=federation.T) if federation.epochs is None else Limit(epochs=federation.epochs)
@@ -198,14 +208,15 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 def weights_of(network: nn.Module) -> Weights:
-    """A copy of the network's parameters and buffers."""
+    """Return copies of the network's parameters and buffers."""
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
 def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Callable[..., Split] = split) -> Environment:
-    """Load and split the data, and check the method against it. `data`: take this set, load none. `split`: the rule.
+    """Load and split the data, and check the method against them.
 
-    Raises ConfigError or DataError before any training.
+    If `data` is given, it is used instead of loading a set. `split` is the function that splits it. Raise ConfigError
+    or DataError before any training.
     """
     settings = experiment.data
     data = load(settings.name) if data is None else data
@@ -241,13 +252,13 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
     name = method_name(experiment.method)
     if (steps := settings.streaming_steps) > 1:
         if getattr(experiment.method, "asks_for_all_images", False):
-            raise ConfigError(f"data.streaming_steps: {steps} with {name!r}, which needs all images at once; choose 1")
-        _ = environment._arrivals  # refused before any training
+            raise ConfigError(f"data.streaming_steps is {steps}, but {name!r} needs all images at once; choose 1")
+        _ = environment._arrivals  # raises ConfigError, if at all, before any training
     if settings.label_setting != "server" and not any(map(len, holders.labelled)):
-        raise ConfigError("data.label_setting: the clients that are to hold labels hold no images; choose others")
+        raise ConfigError("data.label_setting: the clients that should have labels have no images; choose others")
     if experiment.model.norm == "sbn" and not getattr(experiment.method, "asks_for_statistics", False):
         raise ConfigError(
-            f"model.norm: 'sbn' with method {name!r}, which asks for no statistics; choose gn, bn or none"
+            f"model.norm is 'sbn', but method {name!r} does not compute its statistics; choose gn, bn or none"
         )
     experiment.method.check(environment.setup())
     return environment
@@ -256,14 +267,14 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
 def _extra_images(experiment: Experiment, data: DataSet) -> int:
     """Return how many images of the set's own unlabelled split the clients get; 0 if they get training images.
 
-    Shares are equal: without labels there is nothing to skew (SSFL appendix I). Raises ConfigError where the data set
-    has no such images, or the partition asks for skew.
+    Clients get equal shares, because images without labels cannot be skewed by class (SSFL appendix I). Raise
+    ConfigError if the data set has no such images, or if the partition is skewed.
     """
     if experiment.data.unlabelled != "extra":
         return 0
     name, partition, images_NCHW = experiment.data.name, experiment.partition, data.unlabelled_images_NCHW
     if images_NCHW is None or not len(images_NCHW):
-        raise ConfigError(f"data.unlabelled: 'extra' with {name}, which has no unlabelled split; choose 'train'")
+        raise ConfigError(f"data.unlabelled is 'extra', but {name} has no unlabelled split; choose 'train'")
     if partition.R_nominal != 0.0:
-        raise ConfigError(f"partition: {partition} with data.unlabelled 'extra', which has no labels; choose iid")
+        raise ConfigError(f"partition is {partition}, but data.unlabelled 'extra' has no labels; choose iid")
     return len(images_NCHW)

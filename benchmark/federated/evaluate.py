@@ -1,11 +1,11 @@
-"""A network's logits for a set of images, and their scores.
+"""Compute a network's logits for a set of images, and their scores.
 
 Source of the scores: RSCFed, Tables 1 to 5; released utils/metrics.py:14-37 (scikit-learn: one class against the rest,
-on softmax). The tests hold each of them to scikit-learn. Departures. 1. scikit-learn refuses an AUROC where a class has
-no image; here that class is left out of the mean. 2. The softmax is taken in float64: in float32 confident predictions
-all become 1, ties that the logits do not have.
+on softmax). The tests compare each score with scikit-learn. Deviations: (1) scikit-learn refuses to compute an AUROC if
+a class has no image; this module leaves the class out of the mean. (2) The softmax is computed in float64, because in
+float32 confident predictions all become 1, which creates ties that the logits do not have.
 
-Legend: N images, C channels, H W pixels, D classes, P images of one class.
+Shapes: N images, C channels, H W pixels, D classes.
 """
 
 import math
@@ -27,15 +27,15 @@ from benchmark.methods.protocol import SERVER, Weights
 from benchmark.models.build import own_copy
 from benchmark.streams import seed_globals, torch_stream
 
-CHUNK = 128  # images a forward pass on a CPU: what a small network makes of them then still fits a core's cache
-CUDA_PIXELS = 2048 * 32 * 32  # of a forward pass on CUDA
+CHUNK = 128  # images per forward pass on a CPU: the activations of a small network then fit into a core's cache
+CUDA_PIXELS = 2048 * 32 * 32  # pixels per forward pass on CUDA
 
 
 @torch.no_grad()
 def logits_of(
     network: nn.Module, environment: Environment, part: Part, view: str = "plain", draw: torch.Generator | None = None
 ) -> Tensor:
-    """logits_ND of the part's images, in the part's order; the network is left in the mode it was in."""
+    """Compute logits_ND of the subset's images in evaluation mode, in their order; the network's mode is restored."""
     was_training = network.training
     network.eval()
     size = chunk_of(environment.data.image_shape, part.images_NCHW.device)
@@ -45,14 +45,14 @@ def logits_of(
 
 
 def chunk_of(image_shape: tuple[int, int, int], device: torch.device) -> int:
-    """How many images pass the network at once."""
+    """Return how many images pass through the network at once."""
     return CHUNK if device.type == "cpu" else max(CHUNK, CUDA_PIXELS // math.prod(image_shape[1:]))
 
 
 def chunks(
     environment: Environment, part: Part, view: str, size: int, draw: torch.Generator | None
 ) -> Iterator[Tensor]:
-    """A view of the part's images, in order and so many at a time."""
+    """Yield a view of the subset's images, in order, `size` images at a time."""
     data = environment.data
     draw = torch_stream(environment.experiment.seed, "evaluation", view) if draw is None else draw
     for at_N in part.positions_N.split(size):
@@ -64,7 +64,7 @@ def chunks(
 
 
 class Evaluator:
-    """Measures weights on the test set, or on the labels held out at the server. Holds a network of its own.
+    """An evaluator of weights on the test set, or on the server's held-out labelled images, with its own network.
 
     Images, labels, network and logits are on `device`.
     """
@@ -85,10 +85,10 @@ class Evaluator:
         self._prefix, self._part = prefix, Part(**moved(vars(part), torch.device(device)))
 
     def measure(self, voters: Sequence[Weights]) -> Mapping[str, float]:
-        """The scores of one model, or of the mean probabilities of several.
+        """Return the scores of one model, or of the mean probabilities of several models.
 
-        `<set>/accuracy`, `/precision`, `/recall` and `/auroc` (macro, fractions), `<set>/loss` (mean cross-entropy,
-        nats).
+        They are `<set>/accuracy`, `/precision`, `/recall` and `/auroc` (macro averages, fractions) and `<set>/loss`
+        (mean cross-entropy in nats).
         """
         seed_globals(self._environment.experiment.seed, "evaluation")
         logits_ND = self._logits(voters[0])
@@ -108,17 +108,17 @@ class Evaluator:
 
 
 def scores(logits_ND: Tensor, labels_N: Tensor) -> dict[str, float]:
-    """`accuracy`, macro `precision`, `recall` and `auroc` as fractions; no `auroc` where no class has one.
+    """Compute `accuracy` and macro `precision`, `recall` and `auroc` as fractions; `auroc` needs at least two classes.
 
-    Accuracy is the share of images whose largest logit is their label's; of equal logits, the first class is predicted.
-    A class that was never predicted has precision 0, one without images recall 0 (scikit-learn's zero_division=0).
-    A class with neither image nor prediction is left out of both means (scikit-learn's labels=None).
+    Accuracy is the share of images whose label has the largest logit; for equal logits, the first class is predicted. A
+    class that was never predicted has precision 0, and a class without images has recall 0 (scikit-learn's
+    zero_division=0). A class with neither image nor prediction is left out of both means (scikit-learn's labels=None).
 
-    AUROC is one class against the rest, on softmax probabilities: that of class d is the probability that an image of d
-    gets a larger p_d than an image of another class, a tie counting one half (the Mann-Whitney statistic of d's
-    mid-ranks). Classes without images, or with all of them, are left out of the mean. NaN for NaN logits.
+    AUROC compares each class with the rest, on softmax probabilities. For class d, it is the probability that an image
+    of d gets a larger p_d than an image of a different class, where a tie counts one half (the Mann-Whitney statistic
+    of d's mid-ranks). Classes without images, or with all images, are left out of the mean. It is NaN for NaN logits.
     """
-    of_label_D, of_prediction_D, hits_D, rank_sum_D = sums_by_class(logits_ND, labels_N).cpu()  # waits for a device
+    of_label_D, of_prediction_D, hits_D, rank_sum_D = sums_by_class(logits_ND, labels_N).cpu()  # synchronises
     precision_D, recall_D = hits_D / of_prediction_D.clamp(min=1), hits_D / of_label_D.clamp(min=1)
     here_D = of_label_D > 0
     seen_D = here_D | (of_prediction_D > 0)
@@ -135,9 +135,9 @@ def scores(logits_ND: Tensor, labels_N: Tensor) -> dict[str, float]:
 
 
 def sums_by_class(logits_ND: Tensor, labels_N: Tensor) -> Tensor:
-    """Of each class (4, D): its images, its predictions, those that are right, and the mid-ranks of its images.
+    """Return (4, D) sums per class: its images, its predictions, correct predictions, and mid-ranks of its images.
 
-    They are whole or half numbers in float64 on the logits' device, so that no order of summation moves them.
+    They are multiples of one half in float64 on the logits' device, so that they do not depend on the summation order.
     """
     classes_D1 = torch.arange(logits_ND.shape[1], device=logits_ND.device)[:, None]
     is_label_DN, is_predicted_DN = classes_D1 == labels_N, classes_D1 == logits_ND.argmax(dim=1)
@@ -147,7 +147,7 @@ def sums_by_class(logits_ND: Tensor, labels_N: Tensor) -> Tensor:
 
 
 def mid_ranks(values_DN: Tensor) -> Tensor:
-    """The rank of each value in its row, from 1 on; equal values share the mean of theirs. A NaN makes its row NaN."""
+    """Return the rank of each value in its row, from 1; equal values get their mean rank. A NaN makes its row NaN."""
     sorted_DN = values_DN.sort(dim=1).values
     below_DN, up_to_DN = (torch.searchsorted(sorted_DN, values_DN, right=right) for right in (False, True))
     return (below_DN + up_to_DN + 1) / 2 + 0.0 * values_DN.sum(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Allocator and matrix products of a process, and errors for want of memory."""
+"""Configure the allocator and matrix products of a process, and explain errors from a lack of memory."""
 
 import contextlib
 import ctypes
@@ -15,30 +15,33 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to reuse freed memory instead of giving it back.
+    """Let glibc reuse freed memory instead of returning it to the system.
 
-    Nothing depends on it but time: without it a local step's time depends on the process's history of allocations (2.7
-    ms with it, 2.7 to 5 ms without on the `demo` profile's network, in page faults).
+    This only affects the time: without it, a local step's time depends on the process's earlier allocations, because of
+    page faults (2.7 ms with it, 2.7 to 5 ms without it for the network of the `demo` profile).
     """
     for name, value in ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, (1 << 31) - 1), (M_TOP_PAD, 64 << 20)):
         ctypes.CDLL(None).mallopt(name, value)
 
 
-# What torch's allocator, C++ and oneDNN say; the last tells no reasons, and a shortage is the one seen.
+# Messages of torch's allocator, C++ and oneDNN. oneDNN names no reason, and a lack of memory is the only one observed.
 SHORT = ("can't allocate memory", "bad_alloc", "could not create a primitive", "could not create a memory object")
 
 
 @contextlib.contextmanager
 def failures_named(holder: str, round_number: int) -> Iterator[None]:
-    """Name the holder whose job fails in torch: by memory, or a batch of one image. Raises FsslError."""
+    """Name the participant whose job fails in torch, for lack of memory or because of a batch of one image.
+
+    Raise FsslError (ConfigError for the batch) in these two cases, and pass on all other errors.
+    """
     try:
         yield
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
         raise ConfigError(
-            f"round {round_number}, {holder}: a batch of one image, which a batch norm cannot take; choose model.norm "
-            "gn, or another method.batch_size or number of clients"
+            f"round {round_number}, {holder}: a batch norm cannot train on a batch of one image; choose model.norm "
+            "gn, or a different method.batch_size or number of clients"
         ) from error
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(map(str(error).__contains__, SHORT)):
@@ -49,18 +52,18 @@ def failures_named(holder: str, round_number: int) -> Iterator[None]:
         ) from error
 
 
-SETTINGS: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch says so of a module it makes
-# Products of float32 of 256 terms near 1 are off by about 1e-7 relative to their size; of bfloat16 by 4e-3.
+SETTINGS: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch creates this module at run time
+# The relative error of products of 256 terms near 1 is about 1e-7 in float32, and 4e-3 in bfloat16.
 MOST = 1e-5
 
 
 @contextlib.contextmanager
 def faster_products() -> Iterator[None]:
-    """Inside, this process's float32 matrix products are oneDNN's instead of MKL's; not where that is not float32.
+    """Compute this process's float32 matrix products with oneDNN instead of MKL, unless oneDNN would not use float32.
 
-    MKL runs on AMD's processors at .5 (Zen 5) to .9 (Zen 4) of oneDNN's speed. torch's switch for it is named after
-    bfloat16, and a processor with units for bfloat16 (AMX) may do just that; so it is tried on one product first. A job
-    is inside and the evaluation is not, so that the evaluation gives the same bits whoever does the jobs.
+    On AMD's processors, MKL has .5 (Zen 5) to .9 (Zen 4) of oneDNN's speed. torch's switch for oneDNN is named after
+    bfloat16, and a processor with units for bfloat16 (AMX) may actually use them, so one product is tested first. Jobs
+    run inside this context and the evaluation does not, so that the evaluation has the same bits for every engine.
     """
     before = SETTINGS.fp32_precision
     SETTINGS.fp32_precision = "bf16" if stay_float32() else before
@@ -72,7 +75,7 @@ def faster_products() -> Iterator[None]:
 
 @cache
 def stay_float32() -> bool:
-    """Whether one product under the switch is what it has to be."""
+    """Return whether a product with the switch has the accuracy of float32."""
     before = SETTINGS.fp32_precision
     draw = torch.Generator().manual_seed(0)
     left, right = (torch.rand(256, 256, generator=draw, dtype=torch.float64) for _ in range(2))

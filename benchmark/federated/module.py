@@ -1,4 +1,4 @@
-"""`FederatedModule`: the orchestrator. One `training_step` is one communication round. And the one Trainer of a run."""
+"""Define `FederatedModule`, which runs one communication round per `training_step`, and the single Trainer of a run."""
 
 import logging
 import warnings
@@ -33,7 +33,7 @@ from benchmark.streams import seed_globals
 
 
 class Observer(pl.Callback):
-    """Sees a round's jobs and outcomes pass by; must change neither."""
+    """A callback that receives a round's jobs and outcomes, and must not change them."""
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -45,9 +45,9 @@ class Observer(pl.Callback):
 
 
 class FederatedModule(pl.LightningModule):
-    """Drives a method's rounds over an engine.
+    """A Lightning module that runs a method's rounds with an engine.
 
-    `metrics` holds the current round's numbers, by the names of design section 7; callbacks add theirs to it.
+    `metrics` contains the current round's metrics; callbacks add their own to it.
     """
 
     def __init__(
@@ -60,35 +60,38 @@ class FederatedModule(pl.LightningModule):
         if state is None:
             self._seed("start")
             state = first_state(self.experiment.method, environment.setup())
-        # Models are averaged and evaluated on the engine's device. (A LightningModule's own is what its Trainer says.)
+        # Models are averaged and evaluated on the engine's device; the Trainer decides a LightningModule's own device.
         server, clients = moved(state.server, engine.device), moved(dict(state.clients), engine.device)
         self.state = replace(state, server=server, clients=clients)
         self.rounds_done = rounds_done
         self._kept: ChainMap[str, Tree] = ChainMap()
-        # Of the round: what its jobs received, and what each holder keeps since its job.
+        # In the current round: what its jobs received, and the client state of each participant after its job.
         self._received: list[tuple[Job, Marks]] = []
         self._left: dict[str, tuple[Marks, Tree]] = {}
-        self._outcomes = 0  # handed out
+        self._outcomes = 0  # number of outcomes that were passed to the method
         self.metrics: dict[str, float] = {}
         self.observers: list[Observer] = []
         self.evaluator = Evaluator(environment, engine.device)
         self._round_metrics = RoundMetrics(self.environment.data.num_classes, self.environment.tied)
 
     def configure_optimizers(self) -> None:
-        """None: every optimizer belongs to a local module."""
+        """Return None, because every optimizer belongs to a local module."""
 
     def remaining_rounds(self) -> range:
         return range(self.rounds_done + 1, self.experiment.federation.rounds + 1)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
-        """One round: the method's `round`, the sums over its jobs, the evaluation when it is due."""
+        """Run one round: the method's `round`, the metrics of its jobs, and the evaluation if it is due.
+
+        Raise Diverged if a model or the server state is not finite after averaging.
+        """
         round_number = int(batch)
         self._round_metrics = RoundMetrics(self.environment.data.num_classes, self.environment.tied)
         world = self.environment.world(round_number, lambda jobs: self._fit(jobs, round_number))
-        self._kept = ChainMap({}, dict(self.state.clients))  # a round that is abandoned leaves the state as it was
+        self._kept = ChainMap({}, dict(self.state.clients))  # an abandoned round does not change the state
         state, reported = self._played(world)
         self._seed("models", round_number)
-        for tree in (models_of(self.experiment.method, state), state.server):  # the last finite state stays
+        for tree in (models_of(self.experiment.method, state), state.server):  # the last finite state is kept
             if name := first_not_finite(tree):
                 raise Diverged(f"round {round_number}, after averaging: {name} is not finite; {REMEDY}")
         self.state, self.rounds_done = replace(state, clients=dict(self._kept)), round_number
@@ -97,9 +100,9 @@ class FederatedModule(pl.LightningModule):
             self.metrics.update(self.evaluator.measure(self.tested()))
 
     def _played(self, world: World) -> Round:
-        """What the method's `round` returns. It has a copy of the server's state, which it may change.
+        """Return the result of the method's `round`, which gets a copy of the server's state that it may change.
 
-        Raise ConfigError where it changes what clients keep, or what jobs received, which observers still look at.
+        Raise ConfigError if it changes client states, or what jobs received, because observers still read it.
         """
         method, function = self.experiment.method, f"round {world.round}"
         self._received, self._left, self._outcomes = [], {}, 0
@@ -112,18 +115,18 @@ class FederatedModule(pl.LightningModule):
         return played
 
     def _refuse_changed(self, keeper: str, round_number: int) -> None:
-        """Raise ConfigError where the method changed what the holder keeps since its last job of the round."""
+        """Raise ConfigError if the method changed the participant's client state after its last job of the round."""
         if keeper in self._left:
             method, function = self.experiment.method, f"round {round_number}"
             refuse_change(method, function, f"what {keeper} keeps", *self._left[keeper])
 
     def _seed(self, *names: str | int) -> None:
-        """Seed the global generators for code of the method's that draws from them."""
+        """Seed the global generators for code of the method that draws from them."""
         seed_globals(self.experiment.seed, *names)
 
     @property
     def kept_before(self) -> Mapping[str, Tree]:
-        """What clients had kept before the last round, by keeper."""
+        """Return the client states from before the last round, by state key."""
         return self._kept.parents
 
     def models(self) -> Mapping[str, dict[str, Tensor]]:
@@ -131,15 +134,15 @@ class FederatedModule(pl.LightningModule):
         return models_of(self.experiment.method, self.state)
 
     def tested(self) -> Sequence[dict[str, Tensor]]:
-        """The method's voters where it has any, else the first of its models."""
+        """Return the weights to evaluate: the method's voters if it has any, or the first of its models."""
         self._seed("voters", self.rounds_done)
         voters = voters_of(self.experiment.method, self.state)
         return voters or [next(iter(self.models().values()))]
 
     def _fit(self, jobs: Sequence[Job], round_number: int) -> Iterator[Outcome]:
-        """The engine's outcomes, entered into the round's metrics and passed to the observers.
+        """Yield the engine's outcomes after adding them to the round's metrics and passing them to the observers.
 
-        Global generators are seeded for each: jobs of an engine without workers draw from them, too.
+        Global generators are seeded for each outcome, because jobs of an engine without workers also draw from them.
         """
         self._received += [(job, marks_of(job.receives)) for job in jobs_given(jobs, self.environment.K)]
         for job in jobs:
@@ -160,8 +163,8 @@ class FederatedModule(pl.LightningModule):
             yield outcome
 
 
-# Rounds need no loader workers, the server never validates through Lightning, engines choose devices, and Lightning 2.6
-# asks torch 2.15 for what it has renamed.
+# Warnings that do not concern users: rounds need no loader workers, the server never validates through Lightning,
+# engines choose devices, and Lightning 2.6 uses names that torch 2.15 has renamed.
 NOTHING_TO_A_USER = (
     *("does not have many workers", "`training_step` returned `None`", "configure_optimizers"),
     *("GPU available but not used", r"isinstance\(treespec, LeafSpec\)"),
@@ -169,9 +172,10 @@ NOTHING_TO_A_USER = (
 
 
 def fit(module: FederatedModule, callbacks: Sequence[pl.Callback] = ()) -> None:
-    """Run the rounds that remain, in one epoch of a Trainer. Callbacks watch; leaving one out changes no number.
+    """Run the remaining rounds in one epoch of a Trainer. Callbacks only observe; they change no other number.
 
-    Lightning's own checkpoints, bars and distributed set-up are off: records, progress and engines are ours.
+    Lightning's checkpoints, progress bars and distributed set-up are disabled, because the suite has its own records,
+    progress and engines.
     """
     for name in ("pytorch_lightning.utilities.rank_zero", "pytorch_lightning.accelerators.cuda", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -181,7 +185,7 @@ def fit(module: FederatedModule, callbacks: Sequence[pl.Callback] = ()) -> None:
         max_epochs=1,
         accelerator="cpu",
         devices=1,
-        # What a process sees of a scheduler is nothing to Lightning: the engines are ours.
+        # Lightning must ignore a scheduler's environment variables, because the suite's engines start the processes.
         plugins=[LightningEnvironment()],
         callbacks=list(callbacks),
         logger=False,

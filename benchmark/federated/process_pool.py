@@ -1,7 +1,8 @@
-"""The process pool: a call's jobs on several processes of this machine, by the fast form of the local step.
+"""Run a call's jobs in several processes of this machine, with the fast version of the local step.
 
-Two threads of one process wait for each other at every operation, and collapse next to other programs; processes of
-one thread share the cores. Each may have a device of its own. The number of workers moves no bit.
+Two threads of one process wait for each other at every operation, and become very slow next to other programs, while
+processes with one thread share the cores. Each process may have its own device. The number of workers does not change
+any bit of the results.
 """
 
 import os
@@ -28,20 +29,20 @@ from benchmark.federated.stopping import check
 from benchmark.federated.trees import copied
 from benchmark.methods.protocol import Job, Outcome, Tree, Weights
 
-UNDER_WAY = 3  # jobs a worker that have begun and are not handed out: bounds the outcomes that wait in memory
-LOOK = 0.5  # seconds after which a wait for outcomes looks whether the process was asked to stop
+UNDER_WAY = 3  # largest number of started jobs per worker without a returned outcome, which limits memory
+LOOK = 0.5  # seconds between checks for a signal while waiting for outcomes
 
 
 class WorkerEnded(FsslError):
-    """A worker process ended by itself."""
+    """A worker process ended unexpectedly."""
 
 
 class ProcessPool:
-    """`workers` processes of one thread each, until it is closed.
+    """An engine with `workers` processes of one thread each, which run until it is closed.
 
-    They have the `devices` in turn, with the images on each; outcomes come to the host. A script that builds one needs
-    the line `if __name__ == "__main__":`, since its processes import the script.
-    Raises FsslError where the machine does not let processes start.
+    The processes are assigned to the `devices` in turn, with a copy of the images on each; outcomes are on the host. A
+    script that creates a pool needs the line `if __name__ == "__main__":`, because its processes import the script.
+    Raise FsslError if processes cannot be started.
     """
 
     name = "pool"
@@ -51,28 +52,29 @@ class ProcessPool:
         places = [torch.device(devices[index % len(devices)]) for index in range(workers)]
         self.device = places[0]
         experiment = environment.experiment
-        prepare_torch(self.device, experiment.precision, experiment.model)  # of the evaluation, in this process
+        prepare_torch(self.device, experiment.precision, experiment.model)  # for the evaluation in this process
         self.settings: Mapping[str, Any] = engine_settings(self.name, places, 1, experiment)
         try:
             with process_context(fresh=self.device.type != CPU) as context, packed(environment) as content:
                 for place in places:
                     self._workers.append(Worker(context, content, place))
         except BaseException as error:
-            self.close()  # also where a signal came meanwhile
+            self.close()  # also after a signal during the start
             if isinstance(error, EOFError | OSError | RuntimeError):  # too few file descriptors or processes
-                raise FsslError(f"worker processes cannot be started here: {error}; choose --workers 1") from error
+                raise FsslError(f"worker processes cannot be started: {error}; choose --workers 1") from error
             raise
 
     def close(self) -> None:
-        """End the workers; work in progress is lost."""
+        """End the workers; unfinished jobs are lost."""
         while self._workers:
             self._workers.pop().end()
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
-        """One outcome a job, in job order. Jobs with one keeper run in list order, each on the state the last one left.
+        """Yield one outcome per job, in job order.
 
-        Private state is written to `kept` when its outcome is handed out. Raises what a job raised when its outcome is
-        due, and FsslError where a worker has ended. A caller may stop half way: no further job is started then.
+        Jobs with the same state key run in list order, each with the client state that the previous one returned. A
+        client state is written to `kept` when its outcome is yielded. Raise a job's error when its outcome is due, and
+        FsslError if a worker has ended. If the caller stops early, no further job is started.
         """
         for index, outcome in enumerate(self._results(jobs, round_number, kept, wants_gradient=False)):
             if outcome.private is not None:
@@ -82,7 +84,7 @@ class ProcessPool:
     def gradients(
         self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
     ) -> Iterator[dict[str, Weights]]:
-        """As `ReferenceEngine.gradients`."""
+        """Yield the gradient of each job, in job order, like `ReferenceEngine.gradients`."""
         return self._results(jobs, round_number, kept, wants_gradient=True)
 
     def _results(
@@ -92,9 +94,9 @@ class ProcessPool:
         under_way: dict[int, Future[Any]] = {}
 
         def submit() -> None:
-            """Give each idle worker the first job that may start.
+            """Send each idle worker the first job that may start.
 
-            Jobs with one keeper run one after another, each once the outcome of the one before was handed out.
+            Of jobs with the same state key, each starts after the outcome of the previous one was yielded.
             """
             for worker in (worker for worker in self._workers if worker.answer.done()):
                 keepers = {keeper_of(jobs[index]) for index in under_way}
@@ -117,34 +119,37 @@ class ProcessPool:
             raise
 
     def _receive(self, timeout: float) -> None:
-        """Receive what workers have sent, for whichever call. Raises WorkerEnded, and Preempted after a signal."""
+        """Receive the answers of workers, for any call. Raise WorkerEnded, or Preempted after a signal."""
         check()
         if not self._workers:
-            raise FsslError("the pool was closed while outcomes were still asked of it")
+            raise FsslError("the pool was closed before all outcomes were returned; run the command again")
         workers = {worker.connection: worker for worker in self._workers}
         for ready in connection.wait(list(workers), timeout):
             workers[ready].receive()  # type: ignore[index]  # these are connections
 
 
 class Worker:
-    """One process, the way to it, and the job that it is at. It has one job at a time."""
+    """One worker process, the connection to it, and its current job; it runs one job at a time."""
 
     def __init__(self, context: Any, content: FileIO, device: torch.device) -> None:
         self.connection, theirs = Pipe()
         send_handle(self.connection, content.fileno(), None)
         self.process = context.Process(target=work, args=(theirs, device), daemon=True)
         self.process.start()
-        theirs.close()  # so that the pipe ends with the process
+        theirs.close()  # closes the pipe when the process ends
         self._job, self.answer = "", Future[Any]()
         self.answer.set_result(None)
 
     def submit(self, job: Job, private: Tree | None, *how: Any) -> Future[Any]:
-        """What `JobRunner.run` returns or raises for the job, or `JobRunner.gradient`; `how` as for `result_of`."""
+        """Send the job, and return a future with the result or error of `JobRunner.run` or `JobRunner.gradient`.
+
+        `how` contains the last arguments of `result_of`. Raise FsslError if the job cannot be sent.
+        """
         self._job = name_of(job, how[0])
         try:
             message = packed((job, private, *how))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            remedy = "an update has to be a dataclass at the top level of a module"
+            remedy = "make the update a dataclass at the top level of a module"
             raise FsslError(f"{self._job} cannot be sent to a worker process: {error}; {remedy}") from error
         self.answer = Future()
         try:
@@ -154,7 +159,7 @@ class Worker:
         return self.answer
 
     def receive(self) -> None:
-        """Take the answer to its job. Raises WorkerEnded."""
+        """Receive the answer to the current job. Raise WorkerEnded if the process has ended."""
         try:
             result = received(self.connection)
         except (EOFError, OSError) as error:
@@ -165,7 +170,7 @@ class Worker:
             self.answer.set_result(result)
 
     def end(self) -> None:
-        self.process.kill()  # it holds nothing but what it was sent
+        self.process.kill()  # loses nothing, because it only has what it was sent
         self.connection.close()
         self.process.join(timeout=5)
 
@@ -179,13 +184,13 @@ class Worker:
         return WorkerEnded(f"worker process {self.process.pid} {how} during {self._job}")
 
 
-# Messages. Through a pipe a weight set is copied six times, in pieces of 200 kB. Here its writer copies it once, to a
-# file in memory (a container's /dev/shm has 64 MB), and its reader not at all. All but the tensors is pickled, as
-# whatever goes through multiprocessing's pipes.
+# Messages. A pipe copies a weight set six times, in pieces of 200 kB. These functions copy it once, to a file in memory
+# (a container's /dev/shm only has 64 MB), and the reader maps the file without a copy. Everything but the tensors is
+# pickled, like all objects in multiprocessing's pipes.
 
 
 class Pickler(pickle.Pickler):
-    """Leaves out tensors, and gathers them."""
+    """A pickler that leaves out tensors and collects them in `tensors`."""
 
     def __init__(self, file: BytesIO) -> None:
         super().__init__(file, protocol=5)
@@ -199,7 +204,7 @@ class Pickler(pickle.Pickler):
 
 
 class Unpickler(pickle.Unpickler):
-    """Puts tensors back."""
+    """An unpickler that inserts the tensors again."""
 
     def __init__(self, file: BytesIO, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__(file)
@@ -210,7 +215,7 @@ class Unpickler(pickle.Unpickler):
 
 
 def packed(message: Any) -> FileIO:
-    """A file with the message, for `send`."""
+    """Write the message to a file in memory, for `send`."""
     pickler = Pickler(rest := BytesIO())
     pickler.dump(message)
     file = FileIO(os.memfd_create("message"))
@@ -220,23 +225,23 @@ def packed(message: Any) -> FileIO:
 
 
 def send(pipe: connection.Connection, message: FileIO) -> None:
-    """Hand the file over. Raises OSError where the other process has ended."""
+    """Send the file. Raise OSError if the other process has ended."""
     with message:
         send_handle(pipe, message.fileno(), None)
 
 
 def received(pipe: connection.Connection) -> Any:
-    """The next message, its tensors on the host. Raises EOFError or OSError where the other process has ended."""
+    """Receive the next message, with tensors on the host. Raise EOFError or OSError if the other process has ended."""
     with FileIO(recv_handle(pipe)) as file:
         rest, *tensors = torch.load(f"/proc/self/fd/{file.fileno()}", map_location=CPU, mmap=True, weights_only=True)
     return Unpickler(BytesIO(rest.numpy()), tensors).load()
 
 
-# What runs in a worker process.
+# Functions that run in a worker process.
 
 
 def work(parent: connection.Connection, device: torch.device) -> None:
-    """A worker's main function: jobs one after another, until its parent ends."""
+    """Run a worker process: compute one job after the other until the parent ends."""
     end_with_parent(signal.SIGKILL)
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -249,13 +254,13 @@ def work(parent: connection.Connection, device: torch.device) -> None:
 
 
 def result_of(runner: JobRunner, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Any:
-    """A job's outcome or gradient, or the exception for the parent to raise."""
+    """Return a job's outcome or gradient, or the exception that the parent will raise."""
     try:
         return (runner.gradient if wants_gradient else runner.run)(job, round_number, copied(private))
     except Exception as error:
         trace = "".join(traceback.format_exception(error))
         where = f"{name_of(job, round_number)} failed in a worker process:\n{trace}"
-        if not isinstance(error, FsslError):  # its class may be known here alone
+        if not isinstance(error, FsslError):  # its class may exist only in this process
             return RuntimeError(where)
         error.add_note(where)
         return error

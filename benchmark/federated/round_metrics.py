@@ -1,6 +1,6 @@
-"""What a round's jobs report: bytes sent and kept, means over local steps, and the quality of pseudo-labels.
+"""Compute the metrics of a round's jobs: bytes sent and kept, means over local steps, and pseudo-label quality.
 
-Pseudo-labels are measured outside the method, which never sees a hidden label. Legend: N images, D classes.
+Pseudo-labels are evaluated outside the method, which never sees a hidden label. Shapes: N images, D classes.
 """
 
 import math
@@ -15,19 +15,19 @@ from benchmark.methods.protocol import Job, Outcome
 
 
 class RoundMetrics:
-    """Sums over one round, entered job by job. Bytes are those of the trees that were really handed over."""
+    """Sums over the jobs of one round. Bytes are counted from the trees that were actually passed on."""
 
     def __init__(self, num_classes: int, tied: Collection[str] = ()) -> None:
-        """`tied`: names of weights that are sent under another name (`Environment.tied`)."""
+        """Create empty sums. `tied` names weights that are sent under a different name (`Environment.tied`)."""
         self._num_classes, self._tied = num_classes, tied
         self._counts = dict.fromkeys(("comm/bytes_up", "comm/bytes_down", "comm/sat_out", "local_steps"), 0)
-        self._bytes_kept: dict[object, int] = {}  # by keeper: a client drawn twice keeps what its last job left
+        self._bytes_kept: dict[object, int] = {}  # by state key; the last job of a client that is drawn twice counts
         self._sums: dict[str, float] = defaultdict(float)
         self._steps: dict[str, int] = defaultdict(int)
         self._pseudo: list[Mapping[str, float]] = []
 
     def enter(self, job: Job, outcome: Outcome) -> None:
-        if job.key.client >= 0:  # the server's own work crosses no network
+        if job.key.client >= 0:  # the server's own training needs no communication
             self._counts["comm/bytes_down"] += tree_bytes(job.receives, self._tied)
             self._counts["comm/bytes_up"] += tree_bytes(outcome.sends, self._tied)
             self._counts["comm/sat_out"] += outcome.sat_out
@@ -39,10 +39,10 @@ class RoundMetrics:
             self._steps[name] += outcome.steps
 
     def metrics(self) -> dict[str, float]:
-        """The round's means over local steps, pseudo-label shares, bytes and steps.
+        """Return the round's means over local steps, pseudo-label shares, bytes and steps.
 
-        `comm/bytes_kept`: private state that the round's clients keep until they are next drawn, without that of
-        `comm/sat_out`, the clients that sent nothing.
+        `comm/bytes_kept` is the size of the client states that the round's clients keep until they are drawn again.
+        `comm/sat_out` is the number of clients that skipped the round and sent nothing; their states are not counted.
         """
         means = {name: total / self._steps[name] for name, total in self._sums.items() if self._steps[name]}
         shares = summary(self._pseudo, self._num_classes)
@@ -50,9 +50,9 @@ class RoundMetrics:
 
 
 class PseudoLabelQuality:
-    """One job's pseudo-labels: how many, how many kept, how many right, their classes.
+    """The number, selection, correctness and classes of one job's pseudo-labels.
 
-    Tensors are read after the job, and all at once: a read within a local step would wait for the device.
+    Tensors are read together after the job, because a read within a local step would synchronise with the device.
     """
 
     def __init__(self) -> None:
@@ -62,13 +62,13 @@ class PseudoLabelQuality:
         self._steps.append((labels_N, kept_N, truth_N))
 
     def joined(self, other: "PseudoLabelQuality") -> "PseudoLabelQuality":
-        """Return the quality of these pseudo-labels and, after them, the other ones."""
+        """Return the quality of these pseudo-labels followed by the others."""
         both = PseudoLabelQuality()
         both._steps = [*self._steps, *other._steps]
         return both
 
     def tensors(self) -> list[Tensor]:
-        """Return what `metrics` is computed from: labels, whether they were kept and, if known, the true labels."""
+        """Return the tensors for `metrics`: pseudo-labels, whether each is selected and, if known, the true labels."""
         if not self._steps:
             return []
         known = [truth_N for _, _, truth_N in self._steps if truth_N is not None]
@@ -77,9 +77,10 @@ class PseudoLabelQuality:
         return [labels, kept] if len(known) < len(self._steps) else [labels, kept, torch.cat(known)]
 
     def metrics(self, read: Sequence[Tensor] | None = None) -> dict[str, float]:
-        """Counts to be summed over jobs, and `pseudo/kl_uniform`, `pseudo/kl_kept`, `pseudo/kl_true` of this job alone.
+        """Return counts to be summed over jobs, and this job's `pseudo/kl_uniform`, `pseudo/kl_kept`, `pseudo/kl_true`.
 
-        `pseudo/class/3`: kept pseudo-labels of class 3. `read`: `tensors()` on the host, if they are there already.
+        `pseudo/class/3` counts the selected pseudo-labels of class 3. `read` contains `tensors()` on the host if they
+        were already copied. Return {} for a job without pseudo-labels.
         """
         if not self._steps:
             return {}
@@ -98,13 +99,15 @@ class PseudoLabelQuality:
 
 
 def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, float]:
-    """A round's pseudo-labels from its jobs' metrics: shares of what was seen and of what was kept.
+    """Summarise a round's pseudo-labels from its jobs' metrics.
 
-    `pseudo/kl_uniform` is the mean over jobs of KL(pseudo-labels || uniform), nats, of all pseudo-labels given, kept or
-    not; `pseudo/kl_kept` of those kept, where a job kept any; `pseudo/kl_true` of the images' true labels (FedSwitch
-    section 5.4 and Figure 3, which do not say whether unsure pseudo-labels count).
-    `pseudo/class_balance` is the entropy of the classes of the kept ones, all jobs together, over log D: 1 is balanced.
-    Empty where no job gave pseudo-labels; what has no value (the accuracy of none) is left out.
+    `pseudo/kept` is the share of selected pseudo-labels, and `pseudo/accuracy` is the share of correct ones among them.
+    `pseudo/kl_uniform` is the mean over jobs of KL(pseudo-labels || uniform) in nats, for all pseudo-labels, selected
+    or not. `pseudo/kl_kept` is the same for selected pseudo-labels, over jobs with at least one, and `pseudo/kl_true`
+    is the same for the images' true labels. (FedSwitch section 5.4 and Figure 3 do not specify whether uncertain
+    pseudo-labels count.) `pseudo/class_balance` is the entropy of the classes of the selected pseudo-labels of all
+    jobs, divided by log D; 1 is balanced. Return {} if no job had pseudo-labels; metrics without a value, such as the
+    accuracy without selected pseudo-labels, are left out.
     """
     with_labels = [job for job in jobs if job.get("pseudo/seen")]
     if not with_labels:
@@ -126,6 +129,6 @@ def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, 
 
 
 def _entropy_gap(counts_D: Tensor) -> float:
-    """-H of the distribution of these counts, nats: KL to the uniform distribution over D classes, less log D."""
+    """Return -H of the distribution of these counts in nats, its KL to the uniform distribution minus log D."""
     share_D = counts_D.double() / counts_D.sum()
     return float(torch.special.xlogy(share_D, share_D).sum())

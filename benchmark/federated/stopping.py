@@ -1,7 +1,7 @@
-"""Stops a run at SIGTERM and Ctrl-C.
+"""Stop a run after SIGTERM or Ctrl-C.
 
-The first signal sets a flag that training looks at between local steps, batches and jobs. The round in progress is
-abandoned, and the run goes on from the last finished one later. A second signal ends the process at once.
+The first signal sets a flag that training checks between local steps, batches and jobs. The current round is abandoned,
+and the run later resumes after the last finished round. A second signal ends the process immediately.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ from benchmark.federated.processes import signals_handled_by
 
 
 class Preempted(BaseException):
-    """The process was asked to stop, by `signal`, such as "SIGTERM".
+    """The process was asked to stop by `signal`, such as "SIGTERM".
 
-    Not an `Exception`, so that nothing on the way takes it for an error of its own. Callbacks have `on_exception`.
+    It is not an `Exception`, so that no code catches it as an error. Callbacks have `on_exception`.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,24 +29,24 @@ class Preempted(BaseException):
         super().__init__(name)
 
 
-_received: str | None = None  # the signal that came; one for the process, which has one handler
+_received: str | None = None  # the received signal; one variable per process, which has one handler
 
 
 def received() -> str | None:
-    """The signal that came since `StopOnSignal.listening`, such as "SIGTERM"; None where none did."""
+    """Return the signal received since `StopOnSignal.listening`, such as "SIGTERM", or None."""
     return _received
 
 
 def check() -> None:
-    """Raises Preempted where a signal has come."""
+    """Raise Preempted if a signal was received."""
     if _received is not None:
         raise Preempted(_received)
 
 
 class StopOnSignal(pl.Callback):
-    """Listens to signals. Until training begins, one raises Preempted at once; from then on it sets the flag.
+    """A callback that handles signals: before training a signal raises Preempted, and later it sets the flag.
 
-    `at_once=False`: it sets the flag from the start, for a main thread whose other threads train.
+    With `at_once=False`, a signal sets the flag from the start, for a main thread whose other threads train.
     """
 
     def __init__(self, *, at_once: bool = True) -> None:
@@ -55,10 +55,10 @@ class StopOnSignal(pl.Callback):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """From here on signals count. They reach the main thread only: in another one this does nothing, and the flag
-        is the main thread's to set and to take back.
+        """Handle signals inside the context.
 
-        A signal that is ignored (Ctrl-C in a process whose parent passes it on) stays so.
+        Signals only reach the main thread. In other threads the context does nothing, because the main thread sets and
+        resets the flag. A signal that is ignored, such as Ctrl-C in a process whose parent passes it on, stays ignored.
         """
         global _received
         if threading.current_thread() is not threading.main_thread():
@@ -81,7 +81,7 @@ class StopOnSignal(pl.Callback):
             raise Preempted(_received)
 
     def on_train_start(self, *args: object) -> None:
-        """Lightning puts a handler of its own in place when fitting starts: ours comes after."""
+        """Install the handlers again, because Lightning installs its own when fitting starts."""
         self._training = True
         for number in self._before:
             signal.signal(number, self._ask)
@@ -91,7 +91,7 @@ class StopOnSignal(pl.Callback):
 
 
 def leave_at_once() -> None:
-    """End the process and its workers without another word to the disk: what is there is whole."""
+    """End the process and its workers without further writes to the disk, on which all files are complete."""
     for child in multiprocessing.active_children():
         child.kill()
     os.write(2, b"fssl: stopped at once; the same command goes on from the last save\n")

@@ -1,4 +1,4 @@
-"""Trees of named tensors: mappings of mappings, with tensors, numbers and None as leaves."""
+"""Work with trees of named tensors: nested mappings with tensors, numbers and None as leaves."""
 
 import copy
 import math
@@ -13,7 +13,7 @@ from benchmark.data.image_ops import to_device
 
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf with its dotted name, such as "student.conv1.weight"."""
+    """Yield every leaf with its dotted name, such as "student.conv1.weight"."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{path}{name}.")
@@ -22,19 +22,19 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 
 
 def mapped(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The tree with the function's tensors in place of its own."""
+    """Return the tree with the function applied to each tensor."""
     if isinstance(tree, Mapping):
         return {name: mapped(value, function) for name, value in tree.items()}
     return function(tree) if isinstance(tree, Tensor) else tree
 
 
 def copied(tree: Any) -> Any:
-    """The tree with tensors of its own, in the layout they had."""
+    """Return the tree with copies of its tensors, in the same memory layout."""
     return mapped(tree, Tensor.clone)
 
 
 def with_own_leaves(tree: Any, known: dict[int, Any] | None = None) -> Any:
-    """Copy a tree with all that can be changed in place. What is in it twice is so in the copy."""
+    """Copy a tree and everything in it that can change in place; an object that it contains twice is copied once."""
     known = {} if known is None else known
     if isinstance(tree, Mapping):
         return {name: with_own_leaves(value, known) for name, value in tree.items()}
@@ -49,9 +49,9 @@ def with_own_leaves(tree: Any, known: dict[int, Any] | None = None) -> Any:
 
 
 def moved(tree: Any, device: torch.device) -> Any:
-    """The tree with its tensors on the device; those that are there already stay as they are.
+    """Return the tree with its tensors on the device; tensors that are already on it are not copied.
 
-    Nobody waits for what is copied from the host to a device.
+    Copies from the host to a device do not synchronise.
     """
     if device.type == "cpu":
         return mapped(tree, lambda tensor: tensor.to(device))
@@ -59,7 +59,7 @@ def moved(tree: Any, device: torch.device) -> Any:
 
 
 def tree_bytes(tree: Mapping[str, Any], tied: Collection[str] = ()) -> int:
-    """Bytes of all tensors in a tree; a plain number counts 8. `tied`: names of weights that are there once more."""
+    """Count the bytes of all tensors in a tree, and 8 per plain number; weights named in `tied` are not counted."""
     total = 0
     for name, value in tree.items():
         if isinstance(value, Mapping):
@@ -70,9 +70,9 @@ def tree_bytes(tree: Mapping[str, Any], tied: Collection[str] = ()) -> int:
 
 
 def read_at_once(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copy tensors to the host by one copy per device, for which the host waits once.
+    """Copy tensors to the host with one copy, and one synchronisation, per device.
 
-    Whole numbers up to 2^53 and floating-point numbers of up to 64 bits are exact.
+    Integers up to 2^53 and floating-point numbers of up to 64 bits are exact.
     """
     found = list(tensors)
     by_device: dict[torch.device, list[int]] = defaultdict(list)
@@ -88,10 +88,11 @@ def read_at_once(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def sums_of(tree: Mapping[str, Any]) -> Tensor:
-    """The sum of each floating-point tensor of the tree, on the device of the first: finite unless an entry is not.
+    """Return the sum of each floating-point tensor of the tree, on the device of the first tensor.
 
-    Or unless a sum overflows. 0.06 ms for 0.5 M weights and 1.7 ms for 11 M on one core; isfinite on every entry takes
-    1.1 and 24 ms. On a GPU of absolute values, which one operation adds up for many tensors.
+    A sum is finite unless an entry is not, or the sum overflows. This takes 0.06 ms for 0.5 M weights and 1.7 ms for
+    11 M on one core, while isfinite for every entry takes 1.1 and 24 ms. On a GPU, absolute values are summed, because
+    one operation does this for many tensors.
     """
     tensors = [value for _, value in floating(tree)]
     if not tensors:
@@ -105,15 +106,15 @@ def sums_of(tree: Mapping[str, Any]) -> Tensor:
 
 
 def first_not_finite(tree: Mapping[str, Any], sums: Tensor | None = None) -> str | None:
-    """The dotted name of the first leaf with a NaN or an infinity, or None.
+    """Return the dotted name of the first leaf with a NaN or an infinity, such as "student.conv1.weight", or None.
 
-    Such as "student.conv1.weight". Whole numbers are always finite. `sums`: those of `sums_of`, if they are known.
+    Integers are always finite. `sums` contains the result of `sums_of` if it is already known.
     """
     numbers = [name for name, value in leaves(tree) if isinstance(value, float) and not math.isfinite(value)]
     (sums,) = read_at_once([sums_of(tree) if sums is None else sums])
     suspects = (~sums.isfinite()).nonzero().flatten().tolist()
     tensors = floating(tree) if suspects else []
-    for index in suspects:  # only where a sum is not finite is there a second look
+    for index in suspects:  # only tensors whose sum is not finite are examined again
         name, value = tensors[index]
         if not bool(value.isfinite().all()):
             return name

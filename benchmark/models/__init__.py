@@ -1,1 +1,1 @@
-"""Networks: one a file, with the normalisation passed in."""
+"""Define the networks, one per file, to which the normalisation is passed."""

@@ -1,4 +1,4 @@
-"""Builds the network that a `Model` names, with its initial weights."""
+"""Build the network that a `Model` names, with its initial weights."""
 
 import copy
 import inspect
@@ -20,70 +20,78 @@ from benchmark.models.classifier import Classifier, ImageShape
 from benchmark.models.norms import NORMS, require_groups_divide
 from benchmark.streams import DrawingFrom, apart, stream_seed
 
-# README.md of this folder says what a network is made by. Ours may have a width (a share of the hidden units), too.
+# README.md of this folder describes the constructor. The suite's networks may also have a width, a share of the hidden
+# units.
 NETWORKS: Mapping[str, type[Classifier]] = {
     name: imported(f"benchmark.models.{place}", "network")
     for name, place in tomllib.loads(Path(__file__).with_name("networks.toml").read_text()).items()
 }
 
-_OWN_NETWORKS = threading.Lock()  # held while a user's network is built
+_OWN_NETWORKS = threading.Lock()  # locked while a custom network is built
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Checked):
-    """A network and its normalisation; part of a cell's identity. Raises ConfigError for a network that is unknown
-    or cannot be imported, a group count that does not divide the network's channels, and a norm, dropout or width
-    that the network does not have (a setting without effect must not make another cell)."""
+    """A network and its normalisation, which are part of the cell key.
+
+    Raise ConfigError for a network that is unknown or cannot be imported, for a group count that does not divide the
+    network's channels, and for a norm, dropout or width that the network does not have: a setting without effect must
+    not create a different cell.
+    """
 
     network: str  # a name of NETWORKS, or module:Class
     norm: Literal["gn", "bn", "sbn", "none"] = "gn"  # sbn: static batch norm, of SemiFL and HeteroFL
-    norm_groups: Count = 32  # groups of a group norm; SSFL uses 32, the small networks were measured with 4
+    norm_groups: Count = 32  # number of groups of a group norm; SSFL uses 32, the small networks use 4
     dropout: ShareBelow1 = 0.0  # probability that a channel is zeroed; .25 in the released EMNIST CNN
-    width: ShareAbove0 = added(1.0)  # share of the hidden units that a HeteroFL sub-network has
+    width: ShareAbove0 = added(1.0)  # share of the hidden units in a HeteroFL sub-network
 
     def __post_init__(self) -> None:
         super().__post_init__()
         network = network_class(self.network)
-        norm_channels = getattr(network, "norm_channels", None)  # None: a user's network, checked when it is built
+        norm_channels = getattr(
+            network, "norm_channels", None
+        )  # None: a custom network, which is checked when it is built
         if norm_channels == () and self.norm != "none":
-            raise ConfigError(f"norm: {self.norm!r}, but {self.network} has no norm; choose none")
+            raise ConfigError(f"norm is {self.norm!r}, but {self.network} has no norm; choose none")
         if self.norm == "gn":
             for channels in norm_channels or ():
                 require_groups_divide(self.norm_groups, channels)
         if self.dropout and not takes(network, "dropout"):
-            raise ConfigError(f"dropout: {self.dropout}, but {self.network} has no dropout; choose 0")
+            raise ConfigError(f"dropout is {self.dropout}, but {self.network} has no dropout; choose 0")
         if self.width != 1.0 and not takes(network, "width"):
-            raise ConfigError(f"width: {self.width}, but {self.network} has one width; choose 1")
+            raise ConfigError(f"width is {self.width}, but {self.network} has only one width; choose 1")
 
 
 def network_class(name: str) -> type[nn.Module]:
-    """The class of that name, or the one that `module:Class` names. Raises ConfigError where there is none."""
+    """Return the class of a name of NETWORKS, or the class `module:Class`. Raise ConfigError if there is none."""
     if name in NETWORKS:
         return NETWORKS[name]
     if ":" not in name:
-        raise ConfigError(f"network: unknown value {name!r}; {nearest(name, NETWORKS)} (your own: module:Class)")
+        raise ConfigError(
+            f"network: unknown value {name!r}; {nearest(name, NETWORKS)} (for your own network, type module:Class)"
+        )
     network = imported(name, "network")
     if not (isinstance(network, type) and issubclass(network, nn.Module)):
         raise ConfigError(f"network: {name!r} is not a subclass of torch.nn.Module")
     try:
         inspect.signature(network).bind((1, 28, 28), 10, nn.Identity)
     except TypeError as error:
-        raise ConfigError(f"network: {name!r} is made by (image_shape, num_classes, norm), but {error}") from None
+        raise ConfigError(f"network: {name!r} must accept (image_shape, num_classes, norm), but {error}") from None
     return network
 
 
 def is_own(model: Model) -> bool:
-    """Whether the network is of a user's own file."""
+    """Return whether the network is a custom one, from a user's file."""
     return model.network not in NETWORKS
 
 
 def own_copy(network: nn.Module, model: Model) -> nn.Module:
-    """Copy a user's own network, which may keep more than its weights; ours is returned as it is."""
+    """Copy a custom network, which may keep more than its weights; return the suite's networks without a copy."""
     return copy.deepcopy(network) if is_own(model) else network
 
 
 def head_of(model: Model) -> str:
-    """The name of the network's last linear layer. Raises ConfigError for a network without features."""
+    """Return the name of the network's last linear layer. Raise ConfigError for a network without features."""
     network = network_class(model.network)
     if not issubclass(network, Classifier):
         raise ConfigError(
@@ -93,24 +101,26 @@ def head_of(model: Model) -> str:
 
 
 def takes(network: type[nn.Module], argument: str) -> bool:
-    """Whether the network has this constructor argument."""
+    """Return whether the network's constructor has this argument."""
     return argument in inspect.signature(network).parameters
 
 
 def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) -> nn.Module:
-    """The network on the CPU, in training mode, with initial weights. They are PyTorch's default ones where its file
-    names no other, from the stream "initial weights" of `seed`, the experiment's own seed: the same on every call,
-    whatever was drawn before, and whatever other threads draw meanwhile. No global generator is changed, and the
-    default device is not used. Raises ConfigError if images are too small, there are fewer than two classes, or a
-    user's network fails."""
+    """Build the network on the CPU, in training mode, with its initial weights.
+
+    The initial weights follow PyTorch's defaults unless the network's file defines others. They come from the stream
+    "initial weights" of `seed`, the experiment's seed, and are the same for every call, whatever this thread and others
+    draw. No global generator changes, and the default device is not used. Raise ConfigError if images are too small, if
+    there are fewer than two classes, or if a custom network fails.
+    """
     network = network_class(model.network)
     side = getattr(network, "smallest_side", 1)
     if min(image_shape[1:]) < side or image_shape[0] < 1:
         raise ConfigError(
-            f"model.network: {model.network} needs images of {side} x {side} or more, not (C, H, W) = {image_shape}"
+            f"model.network: {model.network} needs images of at least {side} x {side}, but (C, H, W) is {image_shape}"
         )
     if num_classes < 2:
-        raise ConfigError(f"a data set of {num_classes} classes cannot be classified; it needs 2 or more")
+        raise ConfigError(f"the data set has {num_classes} classes, but classification needs at least 2")
     options: dict[str, Any] = {"dropout": model.dropout} if takes(network, "dropout") else {}
     if takes(network, "width"):
         options |= {"width": model.width, "channel_multiple": model.norm_groups if model.norm == "gn" else 1}
@@ -120,7 +130,7 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
     if not is_own(model):
         with torch.device("cpu"), DrawingFrom(torch.Generator().manual_seed(own_seed)):
             return make()
-    # A user's constructor may seed the global generators itself, so it has them, and one thread at a time.
+    # A custom constructor may seed the global generators, so they are restored, and only one thread builds at a time.
     with _OWN_NETWORKS, torch.random.fork_rng(devices=[]), torch.device("cpu"), apart(seed, "initial weights"):
         # torch.manual_seed would also seed the accelerators' generators, which fork_rng(devices=[]) does not restore.
         torch.default_generator.manual_seed(own_seed)
@@ -128,7 +138,7 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
 
 
 def _built_own(model: Model, image_shape: ImageShape, num_classes: int, make: Callable[[], nn.Module]) -> nn.Module:
-    """Make a user's own network and try it in both modes. Raise ConfigError where it cannot be trained here."""
+    """Build a custom network and try it in both modes. Raise ConfigError if the suite cannot train it."""
     try:
         built = make()
         check_own(model, built)
@@ -137,7 +147,7 @@ def _built_own(model: Model, image_shape: ImageShape, num_classes: int, make: Ca
             outputs[mode] = copy.deepcopy(built).train(mode == "training")(torch.zeros(2, *image_shape))
     except ConfigError:
         raise
-    except Exception as error:  # whatever a user's network raises
+    except Exception as error:  # a custom network may raise anything
         raise ConfigError(
             f"model.network: {model.network} fails on images {image_shape} ({one_line(error)})"
         ) from error
@@ -166,32 +176,33 @@ def check_own(model: Model, built: nn.Module) -> None:
     if lazy:
         fault = f"{lazy[0]} has no size yet; give its layer the number of inputs"
     elif extra:
-        fault = f"{extra[0]} of its state dict is not a weight; keep it in a buffer"
+        fault = f"{extra[0]} in its state dict is not a weight; keep it in a buffer"
     elif no_numbers:
-        fault = f"{no_numbers[0]} is complex, and weights are averaged as real numbers; keep two real tensors"
+        fault = f"{no_numbers[0]} is complex, but weights are averaged as real numbers; use two real tensors"
     elif scripted:
         fault = f"{scripted[0]} is a scripted module, which cannot be copied; use the plain module"
     elif not any(parameter.requires_grad for parameter in parameters):
-        fault = "it has no parameter that is trained; give it one with requires_grad"
+        fault = "it has no trained parameter; add one with requires_grad"
     if fault is not None:
         raise ConfigError(f"model.network: {model.network} cannot be trained: {fault}")
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers are trained. Buffers, such as the running statistics of a batch norm, are not counted."""
+    """Count the parameters, without buffers such as the running statistics of a batch norm."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def forward_flops(module: nn.Module, image_shape: ImageShape) -> int:
     """Count the floating-point operations of one image's forward pass in evaluation mode.
 
-    A multiplication and its addition count as two; convolutions and linear layers are counted. `module` is not changed.
+    A multiplication and its addition count as two operations. Only convolutions and linear layers are counted. `module`
+    does not change.
     """
     flops = 0
 
     def add(layer: nn.Module, inputs: Any, output: Tensor) -> None:
         nonlocal flops
-        products = layer.get_parameter("weight")[0].numel()  # for each number of the output
+        products = layer.get_parameter("weight")[0].numel()  # for each output value
         flops += 2 * products * output.numel()
 
     own = copy.deepcopy(module).cpu().eval()

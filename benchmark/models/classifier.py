@@ -1,4 +1,4 @@
-"""Define what every network of the suite is: features of images, and a last linear layer of them."""
+"""Define the base class of the suite's networks, which compute features of images and apply a last linear layer."""
 
 from typing import ClassVar
 
@@ -6,18 +6,18 @@ from torch import Tensor, nn
 
 ImageShape = tuple[int, int, int]  # channels, rows, columns
 
-# In all networks: N images, C channels, H rows, W columns, F features, D classes
+# Shapes in all networks: N images, C channels, H rows, W columns, F features, D classes
 
 
 class Classifier(nn.Module):
-    """A network whose logits are its head's, of its features."""
+    """A network that computes its logits by applying its head to its features."""
 
-    head: ClassVar[str] = "fc"  # the name of the last linear layer
+    head: ClassVar[str] = "fc"  # name of the last linear layer
 
     def features(self, images_NCHW: Tensor) -> Tensor:
-        """features_NF, what the head sees."""
+        """Return features_NF, the input of the head."""
         raise NotImplementedError(f"{type(self).__name__} has no features")
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
-        """logits_ND."""
+        """Return logits_ND."""
         return self.get_submodule(self.head)(self.features(images_NCHW))

@@ -1,10 +1,10 @@
-"""The CNN that SSFL trains on EMNIST.
+"""Define the CNN that SSFL trains on EMNIST.
 
-Source: SSFL, appendix A (after Reddi et al. 2021); released models/EMNIST_model.py:9-24, whose order is kept:
-pooling, then dropout, then ReLU. With 28x28x1 images, 47 classes and no norm: 1,204,655 parameters.
+Source: SSFL, appendix A (after Reddi et al. 2021); released models/EMNIST_model.py:9-24, whose order is kept: pooling,
+then dropout, then ReLU. It has 1,204,655 parameters with 28x28x1 images, 47 classes and no norm.
 
-Departures: reports/ssfl/departures.md, entry 9; a norm stands before each ReLU. Reddi et al. have a second dropout (.5)
-before the last layer; the released file has not, and neither has this one.
+Deviations: reports/ssfl/departures.md, entry 9; a norm precedes each ReLU of a convolution. Reddi et al. have a second
+dropout (.5) before the last layer; the released file and this network do not.
 """
 
 import torch
@@ -15,8 +15,11 @@ from benchmark.models.norms import Norm
 
 
 class EmnistCnn(Classifier):
-    """conv3x3 C->32, norm, ReLU; conv3x3 32->64, max-pool 2, Dropout2d, norm, ReLU; fc 128, ReLU; fc D. The
-    convolutions are not padded: 28 pixels become 26, 24, and 12 after the pooling, 9216 = 64 x 12 x 12 features."""
+    """conv3x3 C->32, norm, ReLU; conv3x3 32->64, max-pool 2, Dropout2d, norm, ReLU; fc 128, ReLU; fc D.
+
+    The convolutions are not padded, so that 28 pixels become 26, 24, and 12 after pooling, with 9216 = 64 x 12 x 12
+    values before fc 128.
+    """
 
     head = "fc2"
     norm_channels = (32, 64)

@@ -1,11 +1,11 @@
-"""The CNN of FedAvg's experiments, for SemiFL's Table 3 ("CNN").
+"""Define the CNN of FedAvg's experiments, for SemiFL's Table 3 ("CNN").
 
 McMahan et al. Communication-Efficient Learning of Deep Networks from Decentralized Data. AISTATS 2017, section 3: two
-5x5 convolutions of 32 and 64 channels, each before a 2x2 max-pool, a layer of 512 units with ReLU, and the output. For
-images of 3 x 32 x 32 and ten classes it has 2,156,490 parameters, 8.23 MB of 2^20 bytes; SemiFL prints 2.2 M and 8.2
-MB.
+5x5 convolutions of 32 and 64 channels, each followed by a 2x2 max-pool, a layer of 512 units with ReLU, and the output.
+For images of 3 x 32 x 32 and ten classes, it has 2,156,490 parameters, which are 8.23 MB of 2^20 bytes; SemiFL reports
+2.2 M and 8.2 MB.
 
-Departure: FedAvg's CIFAR-10 runs had TensorFlow's tutorial network; SemiFL does not name its own.
+Deviation: FedAvg's CIFAR-10 runs used the network of TensorFlow's tutorial; SemiFL does not specify its network.
 """
 
 import torch

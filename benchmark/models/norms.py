@@ -1,10 +1,10 @@
-"""Norms between a convolution and its ReLU: group, batch, static batch, none.
+"""Define the norms between a convolution and its ReLU: group norm, batch norm, static batch norm, and none.
 
-A norm is passed into a network as a function from a channel count to a module, so that a network does not know which it
-has. Sources: SSFL, section 3.2 (design choice 2: GN instead of BN). Static batch norm (sBN) takes the batch's own
-statistics in training, and in evaluation those of a separate pass: HeteroFL (Diao et al. 2021), section 3; SemiFL,
-section 3.4; released models/utils.py:20-32 (training without tracking) and data.py:242-254 (the pass: cumulative
-average over batches, momentum=None).
+A norm is passed to a network as a function from a channel count to a module, so that networks do not depend on the kind
+of norm. Source: SSFL, section 3.2 (design choice 2: GN instead of BN). Static batch norm (sBN) uses the batch's
+statistics in training, and the statistics of a separate pass in evaluation: HeteroFL (Diao et al. 2021), section 3;
+SemiFL, section 3.4; released models/utils.py:20-32 (training without tracking) and data.py:242-254 (the pass:
+cumulative average over batches, momentum=None).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,15 +17,17 @@ from torch import Tensor, nn
 from benchmark.config import choose
 from benchmark.errors import ConfigError
 
-# N images, C channels, H rows, W columns
+# Shapes: N images, C channels, H rows, W columns
 
 Norm = Callable[[int], nn.Module]
 
 
 class StaticBatchNorm2d(nn.Module):
-    """Batch norm whose running statistics change only from outside. Scale and shift are learned. The tensors are
-    those of nn.BatchNorm2d, without `num_batches_tracked`, which would count nothing here. In training a batch with
-    a single value a channel raises ValueError, as nn.BatchNorm2d does."""
+    """Batch norm whose running statistics are only set from outside; scale and shift are trained.
+
+    It has the tensors of nn.BatchNorm2d, without `num_batches_tracked`, which would not count anything. In training, a
+    batch with a single value per channel raises ValueError, like nn.BatchNorm2d.
+    """
 
     running_mean: Tensor
     running_var: Tensor
@@ -37,16 +39,16 @@ class StaticBatchNorm2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
-        # (mean_C, unbiased variance_C, values a channel) of the last batch, where `statistics_over` asks for them.
+        # (mean_C, unbiased variance_C, values per channel) of the last batch, if `statistics_over` collects them.
         self.seen: list[tuple[Tensor, Tensor, int]] | None = None
 
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
-        """hidden_NCHW, normalised by channel."""
+        """Normalise hidden_NCHW per channel."""
         mean_C, var_C, momentum = None, None, 0.0
         if not self.training:
             mean_C, var_C = self.running_mean, self.running_var
         elif self.seen is not None:
-            # At momentum 1 torch leaves exactly this batch's mean and unbiased variance in the running statistics.
+            # With momentum 1, torch sets the running statistics to exactly this batch's mean and unbiased variance.
             mean_C, var_C, momentum = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var), 1.0
             self.seen.append((mean_C, var_C, hidden_NCHW.numel() // len(mean_C)))
         return F.batch_norm(hidden_NCHW, mean_C, var_C, self.weight, self.bias, self.training, momentum, self.eps)
@@ -56,12 +58,13 @@ class StaticBatchNorm2d(nn.Module):
 def statistics_over(
     network: nn.Module, batches: Iterable[Tensor], *, pooled: bool = True
 ) -> tuple[dict[str, Tensor], int]:
-    """The statistics of each sBN layer over batches of images, and their weight.
+    """Compute the statistics of each sBN layer over batches of images in training mode, and their weight.
 
-    They are those of training mode, as `running_mean` and `running_var` by their state_dict names (float64); empty
-    without batches. The network is left as it was. pooled: E[x] and Var[x] over all values, and the number of images.
-    Else the means over batches of their means and unbiased variances, as in nn.BatchNorm2d(momentum=None), and the
-    number of batches. In either case `mean_statistics` of several holders gives those of all their batches.
+    The statistics are float64 tensors with the state_dict names of `running_mean` and `running_var`; without batches
+    there are none. The network does not change. If `pooled`, the statistics are E[x] and Var[x] over all values, and
+    the weight is the number of images. If not, they are the means over batches of the batches' means and unbiased
+    variances, as in nn.BatchNorm2d(momentum=None), and the weight is the number of batches. In both cases,
+    `mean_statistics` of several participants returns the statistics of all their batches.
     """
     layers = {name: part for name, part in network.named_modules() if isinstance(part, StaticBatchNorm2d)}
     was_training = network.training
@@ -87,8 +90,11 @@ def statistics_over(
 
 
 def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, pooled: bool = True) -> dict[str, Tensor]:
-    """The weighted mean of the statistics of several parts. pooled: those of the values of all parts together, whose
-    variance is E[x^2] - E[x]^2, so that parts of different means spread further than any of them."""
+    """Compute the weighted mean of the statistics of several subsets.
+
+    If `pooled`, the result is the statistics of the values of all subsets together. Their variance is E[x^2] - E[x]^2,
+    so that subsets with different means have a larger variance together than alone.
+    """
     sums: dict[str, Tensor] = {}
     total = 0.0
     for statistics, weight in shares:
@@ -108,16 +114,16 @@ def _mean_of(running_var: str) -> str:
 
 
 def group_norm(num_groups: int, channels: int) -> nn.Module:
-    """Group norm with learned scale and shift (SSFL: 32 groups). Released: resnet_gn.py:72-103."""
+    """Build a group norm with trained scale and shift (SSFL: 32 groups; released resnet_gn.py:72-103)."""
     require_groups_divide(num_groups, channels)
     return nn.GroupNorm(num_groups, channels)
 
 
 def channels_last_group_norm(images_NCHW: Tensor, groups: int, weight_C: Tensor, bias_C: Tensor, eps: float) -> Tensor:
-    """Compute a group norm of images that lie channels last, without a copy into another order.
+    """Compute a group norm of images in channels-last memory format, without a copy to a different format.
 
-    On CUDA PyTorch's group norm copies such images to NCHW and leaves its result so, which the next convolution copies
-    back. Legend: S places of an image, G groups, I channels of a group.
+    On CUDA, PyTorch's group norm copies such images to NCHW and returns an NCHW result, which the next convolution
+    copies back. Shapes: S places of an image, G groups, I channels of a group.
     """
     N, C, H, W = images_NCHW.shape
     images_NSGI = images_NCHW.permute(0, 2, 3, 1).reshape(N, H * W, groups, C // groups)  # a view
@@ -130,7 +136,7 @@ def channels_last_group_norm(images_NCHW: Tensor, groups: int, weight_C: Tensor,
 
 
 class ChannelsLastGroupNorm(nn.GroupNorm):
-    """A group norm for images that lie channels last. In bfloat16 it is PyTorch's, which sums in float32."""
+    """A group norm for images in channels-last format; for bfloat16 it is PyTorch's, which sums in float32."""
 
     def forward(self, images_NCHW: Tensor) -> Tensor:
         if images_NCHW.dim() != 4 or images_NCHW.dtype == torch.bfloat16:
@@ -139,17 +145,19 @@ class ChannelsLastGroupNorm(nn.GroupNorm):
 
 
 def keep_channels_last(network: nn.Module) -> None:
-    """Let the network's group norms leave images in the order in which they lie."""
+    """Replace the network's group norms, in place, by norms that keep the channels-last memory format."""
     for layer in network.modules():
         if type(layer) is nn.GroupNorm and layer.affine:
             layer.__class__ = ChannelsLastGroupNorm
 
 
 def require_groups_divide(num_groups: int, channels: int) -> None:
-    """Raise ConfigError unless `num_groups` divides `channels`. The message has the group counts that do."""
+    """Raise ConfigError, which names the possible group counts, unless `num_groups` divides `channels`."""
     if channels % num_groups:
         divisors = [str(groups) for groups in range(1, channels + 1) if channels % groups == 0]
-        raise ConfigError(f"model.norm_groups: {num_groups} does not divide {channels} channels; {choose(divisors)}")
+        raise ConfigError(
+            f"model.norm_groups is {num_groups}, but it must divide {channels} channels; {choose(divisors)}"
+        )
 
 
 NORMS: Mapping[str, Callable[[int], Norm]] = {
@@ -161,6 +169,6 @@ NORMS: Mapping[str, Callable[[int], Norm]] = {
 
 
 def has_batch_statistics(module: nn.Module) -> bool:
-    """Whether an image's output depends on its batch in training. True with batch norm, static or not."""
+    """Return whether an image's output in training depends on its batch, which is true for any batch norm."""
     of_batch = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, StaticBatchNorm2d)
     return any(isinstance(part, of_batch) for part in module.modules())

@@ -1,22 +1,23 @@
-"""ResNets for small images: a 3x3 stem of stride 1, no max-pool.
+"""Define ResNets for small images, with a 3x3 stem of stride 1 and no max-pool.
 
-ResNet-18, which SSFL trains on CIFAR-10 and SVHN: SSFL, section 4.1; released models/resnet_gn.py:72-103. 11,173,962
-parameters with GN(32) or BN, 3 channels and 10 classes. A norm follows every convolution, that of the shortcut
-included.
-ResNet-8, the smallest of the CIFAR ResNets, with which federated work on 32 x 32 images is timed: He et al. 2016,
-section 4.2, with n = 1 (6n + 2 = 8 layers). 78,042 parameters with GN or BN, 3 channels and 10 classes.
-ResNet-8 of four times these widths, which SAGE trains: released resnet.py:214-308. 1,227,594 parameters with BN, 3
-channels and 10 classes. Initial weights: convolutions from N(0, 2 / (channels out x kernel's entries)).
-ResNet-18 with RSCFed's head: its section 4.1, "a two-layer MLP and a fully-connected layer". 11,564,615 parameters for
-the seven classes of ISIC 2018.
+ResNet-18, which SSFL trains on CIFAR-10 and SVHN: SSFL, section 4.1; released models/resnet_gn.py:72-103. It has
+11,173,962 parameters with GN(32) or BN, 3 channels and 10 classes. A norm follows every convolution, including that of
+the shortcut.
+ResNet-8, the smallest of the CIFAR ResNets, which is used for timings on 32 x 32 images: He et al. 2016, section 4.2,
+with n = 1 (6n + 2 = 8 layers). It has 78,042 parameters with GN or BN, 3 channels and 10 classes.
+ResNet-8x4, with four times these widths, which SAGE trains: released resnet.py:214-308. It has 1,227,594 parameters
+with BN, 3 channels and 10 classes. Initial convolutions are drawn from N(0, 2 / (channels out x kernel's entries)).
+ResNet-18 with RSCFed's head: RSCFed, section 4.1, "a two-layer MLP and a fully-connected layer". It has 11,564,615
+parameters for the seven classes of ISIC 2018.
 
-Departures.
-1. The released file averages over a fixed 4x4 window; this one averages over the whole map, which is the same for 32x32
-   images and also takes others.
-2. Where a block changes the shape, ResNet-8's shortcut is a 1x1 convolution and a norm, too (option B of He et al.,
+Deviations:
+1. The released file averages over a fixed 4x4 window. These networks average over the whole map, which is the same for
+   32x32 images and also accepts other sizes.
+2. If a block changes the shape, ResNet-8's shortcut is also a 1x1 convolution and a norm (option B of He et al.,
    section 3.3); the paper's CIFAR networks pad with zero channels (option A).
-3. A width below 1 makes HeteroFL's sub-network, as in `small_cnn`.
-4. RSCFed does not say where the head has a ReLU: here after the first layer alone, as in the head of its CNN.
+3. A width below 1 creates HeteroFL's sub-network, as in `small_cnn`.
+4. RSCFed does not specify the ReLUs of the head. This network has one only after the first layer, like the head of
+   RSCFed's CNN.
 """
 
 from typing import cast
@@ -30,8 +31,10 @@ from benchmark.models.small_cnn import narrowed
 
 
 class ResidualBlock(nn.Module):
-    """conv3x3, norm, ReLU, conv3x3, norm, plus the shortcut, ReLU. Where the shape changes, the shortcut is a 1x1
-    convolution and a norm."""
+    """conv3x3, norm, ReLU, conv3x3, norm, plus the shortcut, ReLU.
+
+    If the shape changes, the shortcut is a 1x1 convolution and a norm.
+    """
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -45,15 +48,17 @@ class ResidualBlock(nn.Module):
             self.shortcut = nn.Sequential(projection, norm(channels_out))
 
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
-        """hidden_NCHW with `channels_out` channels, and rows and columns divided by the stride."""
+        """Return a map with `channels_out` channels, and rows and columns divided by the stride."""
         residual_NCHW = torch.relu(self.norm1(self.conv1(hidden_NCHW)))
         residual_NCHW = self.norm2(self.conv2(residual_NCHW))
         return torch.relu(residual_NCHW + self.shortcut(hidden_NCHW))
 
 
 class ResNet18(Classifier):
-    """Stem, four stages of two blocks (64, 128, 256, 512 channels), mean over the map, fc D. The stem has as many
-    channels as the first stage; every later stage begins with stride 2."""
+    """Stem, four stages of two blocks (64, 128, 256, 512 channels), mean over the map, fc D.
+
+    The stem has the same number of channels as the first stage; every later stage begins with stride 2.
+    """
 
     norm_channels: tuple[int, ...] = (64, 128, 256, 512)
     smallest_side = 1

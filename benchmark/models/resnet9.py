@@ -1,11 +1,11 @@
-"""ResNet-9, which SSFL trains in the setting of FedMatch (Table 3).
+"""Define ResNet-9, which SSFL trains in the setting of FedMatch (Table 3).
 
-Source: SSFL, Table 3; released models/resnet9.py:28-63. 6,575,370 parameters with GN(32) or BN, 3 channels and
-10 classes. Unlike ResNet-18's, the convolutions keep their bias before a norm, and a ReLU comes before the addition,
-none after it. With `norm="none"`: 6,570,890 (FedMatch's own network has no norm and no bias: 6,568,640).
+Source: SSFL, Table 3; released models/resnet9.py:28-63. It has 6,575,370 parameters with GN(32) or BN, 3 channels and
+10 classes. Unlike in ResNet-18, the convolutions have a bias before a norm, and a ReLU comes before the addition, not
+after it. With `norm="none"`, it has 6,570,890 parameters; FedMatch's network has no norm and no bias, and 6,568,640.
 
-Departure. The released file pools over a fixed 4x4 window at the end; this one over whatever map is left, which is
-the same for 32x32 images and also takes others.
+Deviation: the released file pools over a fixed 4x4 window at the end. This network pools over the whole map, which is
+the same for 32x32 images and also accepts other sizes.
 """
 
 import torch
@@ -16,7 +16,7 @@ from benchmark.models.norms import Norm
 
 
 class ConvBlock(nn.Module):
-    """conv3x3 with bias, norm, ReLU, and max-pool 2 where `pool`."""
+    """conv3x3 with bias, norm, ReLU, and, if `pool`, max-pool 2."""
 
     def __init__(self, channels_in: int, channels_out: int, norm: Norm, *, pool: bool = False) -> None:
         super().__init__()
@@ -25,12 +25,14 @@ class ConvBlock(nn.Module):
         self.pool: nn.Module = nn.MaxPool2d(2) if pool else nn.Identity()
 
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
-        """hidden_NCHW with `channels_out` channels, and half the rows and columns where it pools."""
+        """Return a map with `channels_out` channels, and half of the rows and columns if the block pools."""
         return self.pool(torch.relu(self.norm(self.conv(hidden_NCHW))))
 
 
 class ResNet9(Classifier):
-    """64; 128, pooled; plus two of 128; 256, pooled; 512, pooled; plus two of 512; maximum over the map, fc D."""
+    """ResNet-9, with blocks of 64 channels; 128, pooled; two residual of 128; 256, pooled; 512, pooled; two residual of
+    512; then the maximum over the map and fc D.
+    """
 
     norm_channels = (64, 128, 256, 512)
     smallest_side = 8
@@ -43,7 +45,7 @@ class ResNet9(Classifier):
         self.stage2 = ConvBlock(128, 256, norm, pool=True)
         self.stage3 = ConvBlock(256, 512, norm, pool=True)
         self.residual3 = nn.Sequential(ConvBlock(512, 512, norm), ConvBlock(512, 512, norm))
-        # Not amax: where values tie, as zeros after ReLU do, amax would spread the gradient and max-pooling does not.
+        # amax would distribute the gradient among equal values, such as zeros after ReLU; max-pooling does not.
         self.pool = nn.AdaptiveMaxPool2d(1)
         self.fc = nn.Linear(512, num_classes)
 

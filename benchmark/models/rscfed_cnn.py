@@ -1,10 +1,10 @@
-"""The CNN that RSCFed trains on SVHN and CIFAR-100.
+"""Define the CNN that RSCFed trains on SVHN and CIFAR-100.
 
-Two convolutions, two hidden layers, a head of three. Source: RSCFed, section 4.1; released networks/models.py:14-85.
-With 3x32x32 images: 92,626 parameters for 10 classes and 115,756 for 100. It has no norm: only `norm="none"` is
-accepted.
+It has two convolutions, two hidden layers and a head of three layers. Source: RSCFed, section 4.1; released
+networks/models.py:14-85. With 3x32x32 images, it has 92,626 parameters for 10 classes and 115,756 for 100. It has no
+norm, so that only `norm="none"` is accepted.
 
-Departures: reports/rscfed/departures.md, entry 20. Besides, images may have any size.
+Deviations: reports/rscfed/departures.md, entry 20. In addition, images may have any size.
 """
 
 import torch
@@ -17,9 +17,9 @@ from benchmark.models.norms import Norm
 class RscfedCnn(Classifier):
     """Twice (conv5x5, ReLU, max-pool 2) with 6 and 16 channels; fc 120, 84, 84, a ReLU after each; fc 256; fc D.
 
-    The convolutions are not padded: 32 pixels become 28, 14, 10 and 5; 400 = 16 x 5 x 5 features.
-    ReLU comes after the pooling in the code below: the same function and gradient, on a quarter of the values.
-    fc4 and fc5 follow each other without a ReLU, as released: together they are one linear map of rank 84 at most.
+    The convolutions are not padded, so that 32 pixels become 28, 14, 10 and 5, with 400 = 16 x 5 x 5 values before
+    fc 120. ReLU comes after pooling, which is the same function with the same gradient, on a quarter of the values. As
+    in the released code, there is no ReLU between fc4 and fc5, which together are a linear map of rank at most 84.
     """
 
     head = "fc5"
@@ -47,5 +47,5 @@ class RscfedCnn(Classifier):
 
 
 def _side_left(side: int) -> int:
-    """Pixels of a side that are left after both convolutions and both poolings."""
+    """Return the number of pixels that remain of a side after both convolutions and both poolings."""
     return ((side - 4) // 2 - 4) // 2

@@ -1,16 +1,17 @@
-"""Two networks that learn in seconds on two CPU cores.
+"""Define two networks that train in seconds on two CPU cores.
 
-The `laptop` and `demo` profiles have them. They are not from a paper: they are this suite's stand-ins for the papers'
-networks, and every page says so. SmallCnn is for 28x28 images (207k parameters with GN(4), 1 channel, 10 classes),
-TinyCnn for scikit-learn's 8x8 digits. Measured with GN(4): 16 and 32 channels cannot have the 32 groups of the papers.
+The `laptop` and `demo` profiles use them. They are not from a paper; they are this suite's surrogates for the papers'
+networks, and every page with their results has a note about it. SmallCnn is for 28x28 images (207k parameters with
+GN(4), 1 channel, 10 classes), and TinyCnn is for scikit-learn's 8x8 digits. They are used with GN(4), because 16
+channels cannot have the papers' 32 groups.
 
-Pooling comes directly after its convolution, before norm and ReLU. Before ReLU it is exactly the same function (ReLU
-never decreases, so max relu(x) = relu(max x)), and ReLU then works on a quarter of the values. Before the norm it is
-not the same function: that order is part of these networks' definition, as they were measured.
+Pooling comes directly after its convolution, before norm and ReLU. Pooling before ReLU is exactly the same function as
+after it, because max relu(x) = relu(max x), and ReLU then processes a quarter of the values. Pooling before the norm is
+a different function; this order is part of the definition of the networks.
 
-A width below 1 makes HeteroFL's sub-network (Diao et al. 2021, section 3): that share of the hidden channels and of the
-hidden layer, rounded up, and to a multiple that the groups of a group norm divide. Features are flattened channel by
-channel, so that every tensor of a narrower network has the shape of a leading slice of the full one's.
+A width below 1 creates HeteroFL's sub-network (Diao et al. 2021, section 3). It has this share of the hidden channels
+and of the hidden layer, rounded up to a multiple of the number of groups of a group norm. Features are flattened
+channel by channel, so that every tensor of a narrower network has the shape of a leading slice of the full tensor.
 """
 
 import math
@@ -23,15 +24,18 @@ from benchmark.models.norms import Norm
 
 
 def narrowed(full: int, width: float, multiple: int = 1) -> int:
-    """`width` of `full` units, rounded up to a multiple of `multiple`. At least one, and `full` at width 1. Rounding
-    at the ninth decimal first keeps .55 x 20 = 11.000000000000002 at 11."""
+    """Return the share `width` of `full` units, rounded up to a multiple of `multiple`, and at least one multiple.
+
+    The result is `full` for width 1 if `multiple` divides it. Rounding to nine decimals first ensures that
+    .55 x 20 = 11.000000000000002 becomes 11.
+    """
     return multiple * math.ceil(round(full * width / multiple, 9) or 1)
 
 
 class SmallCnn(Classifier):
     """Twice (conv3x3, max-pool 2, norm, ReLU) with 16 and 32 channels; fc 128, ReLU; fc D.
 
-    The convolutions are padded by 1: 28 pixels become 14 and 7, 1568 = 32 x 7 x 7 features.
+    The convolutions are padded by 1, so that 28 pixels become 14 and 7, with 1568 = 32 x 7 x 7 values before fc 128.
     """
 
     head = "fc2"
@@ -65,7 +69,7 @@ class SmallCnn(Classifier):
 class TinyCnn(SmallCnn):
     """conv3x3 16, norm, ReLU; conv3x3 32, max-pool 2, norm, ReLU; fc 64, ReLU; fc D.
 
-    The convolutions are padded by 1: 8 pixels stay 8 and become 4, 512 = 32 x 4 x 4 features.
+    The convolutions are padded by 1, so that 8 pixels stay 8 and become 4, with 512 = 32 x 4 x 4 values before fc 64.
     """
 
     smallest_side = 2

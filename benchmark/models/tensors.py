@@ -1,4 +1,4 @@
-"""List a network's own tensors, for operations that take all of them at once."""
+"""List a network's own tensors, for operations on all of them at once."""
 
 from typing import NamedTuple
 
@@ -7,18 +7,18 @@ from torch._C import _functorch
 
 
 class Tensors(NamedTuple):
-    """Hold a network's own tensors, not copies, each once, in the order of `parameters()` and `buffers()`."""
+    """A network's own tensors, not copies, each once, in the order of `parameters()` and `buffers()`."""
 
     parameters: list[Tensor]
     floats: list[Tensor]  # parameters and running statistics
-    counters: list[Tensor]  # of batches
+    counters: list[Tensor]  # counters of batches
 
 
 def tensors_of(network: nn.Module) -> Tensors:
     """List the tensors that the network has at this moment.
 
-    Nothing is remembered from call to call: `torch.func.functional_call` swaps a network's tensors, and a list from
-    before would then name tensors that the network no longer uses. PyTorch's own walk takes about three times as long.
+    Nothing is cached between calls, because `torch.func.functional_call` swaps a network's tensors, so that an earlier
+    list may contain tensors that the network no longer uses. PyTorch's own traversal takes about three times as long.
     """
     parameters: dict[int, Tensor] = {}
     buffers: dict[int, Tensor] = {}
@@ -38,12 +38,12 @@ def tensors_of(network: nn.Module) -> Tensors:
 
 
 def is_stacked(tensor: Tensor) -> bool:
-    """Return whether the tensor stands for those of several jobs (`benchmark.federated.stacked`)."""
+    """Return whether the tensor represents the tensors of several jobs (`benchmark.federated.stacked`)."""
     return bool(_functorch.is_batchedtensor(tensor))
 
 
 def _collect(module: nn.Module, found: dict[int, nn.Module]) -> None:
-    """Add the module and all modules inside it to `found`, each once, from the outside in."""
+    """Add the module and all modules inside it to `found`, each once, outer modules first."""
     if id(module) in found:
         return
     found[id(module)] = module

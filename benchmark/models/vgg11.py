@@ -1,12 +1,13 @@
-"""VGG11 with norms, for STL-10 (SSFL Table I.1).
+"""Define VGG11 with norms, for STL-10 (SSFL Table I.1).
 
-Source: SSFL appendix I says "VGG11" and no more. Of the two in the released code this is models/vgg.py:7-74, the one
-made for 96 x 96 images: eight convolutions, pools that round up, 4,608 -> 512 -> 128 -> D. 11,653,770 parameters with a
-norm for 3 channels of 96 x 96 pixels and 10 classes.
+Source: SSFL appendix I only names "VGG11". Of the two versions in the released code, this is models/vgg.py:7-74, which
+is for 96 x 96 images: eight convolutions, pools that round up, 4,608 -> 512 -> 128 -> D. It has 11,653,770 parameters
+with a norm for 3 channels of 96 x 96 pixels and 10 classes.
 
-Departures. The released file has batch norm alone; here the norm is passed in, so that Table I.1's "CRL with GN"
-exists, and one also follows the first fully connected layer, whose 512 outputs count as a map of one pixel. The
-released file takes 96 x 96 images only; here the first layer is as wide as the last map, whatever the image's size.
+Deviations: the released file only has batch norm. This network accepts any norm, as Table I.1's "CRL with GN" requires,
+and a norm also follows the first fully connected layer, whose 512 outputs are treated as a map of one pixel. The
+released file only accepts 96 x 96 images. This network's first fully connected layer fits the last map of any image
+size.
 """
 
 import torch
@@ -17,11 +18,11 @@ from benchmark.models.classifier import Classifier
 from benchmark.models.norms import Norm
 
 _CHANNELS = (64, 128, 256, 256, 512, 512, 512, 512)
-_POOLED = (0, 1, 3, 5, 7)  # convolutions that a pool follows
+_POOLED = (0, 1, 3, 5, 7)  # convolutions that are followed by a pool
 
 
 class Vgg11(Classifier):
-    """Eight times conv3x3, norm, ReLU, with five max-pools; fc 512, norm, ReLU; fc 128; fc D, no ReLU between them."""
+    """Eight times conv3x3, norm, ReLU, with five max-pools; fc 512, norm, ReLU; fc 128 and fc D without a ReLU."""
 
     head = "fc3"
     norm_channels = (64, 128, 256, 512)

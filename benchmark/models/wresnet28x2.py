@@ -1,13 +1,14 @@
-"""WideResNet 28-2, which SemiFL trains on CIFAR-10 and SVHN.
+"""Define WideResNet 28-2, which SemiFL trains on CIFAR-10 and SVHN.
 
-Source: SemiFL, section 4.1; released models/wresnet.py:54-112. 1,467,610 parameters with BN, 3 channels and 10 classes.
-Pre-activation: norm and ReLU come before each convolution. Where a block changes the shape, its shortcut is a 1x1
-convolution of the activated input; everywhere else the shortcut is the input itself, before norm and ReLU.
+Source: SemiFL, section 4.1; released models/wresnet.py:54-112. It has 1,467,610 parameters with BN, 3 channels and 10
+classes. With pre-activation, norm and ReLU come before each convolution. If a block changes the shape, its shortcut is
+a 1x1 convolution of the activated input; otherwise the shortcut is the input itself, before norm and ReLU.
 
-Initial weights: convolutions from N(0, 2 / (9 x channels out)) or, 1x1, N(0, 2 / channels out); the last bias is 0.
+Initial weights: 3x3 convolutions are drawn from N(0, 2 / (9 x channels out)), and 1x1 convolutions from
+N(0, 2 / channels out). The last bias is 0.
 
-Departure. The released file takes the number of stages from the image's side (three at 32 pixels, two at 28, and four
-at 96); this one always has three, so that one name is one network.
+Deviation: the released file derives the number of stages from the image's side (three for 32 pixels, two for 28, and
+four for 96). This network always has three stages, so that its name identifies one network.
 """
 
 import torch
@@ -33,7 +34,7 @@ class PreActivationBlock(nn.Module):
             self.projection = nn.Conv2d(channels_in, channels_out, kernel_size=1, stride=stride, bias=False)
 
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
-        """hidden_NCHW with `channels_out` channels, and rows and columns divided by the stride."""
+        """Return a map with `channels_out` channels, and rows and columns divided by the stride."""
         active_NCHW = torch.relu(self.norm1(hidden_NCHW))
         shortcut_NCHW = hidden_NCHW if self.projection is None else self.projection(active_NCHW)
         return shortcut_NCHW + self.conv2(torch.relu(self.norm2(self.conv1(active_NCHW))))

@@ -1,1 +1,1 @@
-"""Check records, and send them to others."""
+"""Check run records, and share them with others."""

@@ -1,9 +1,9 @@
-"""A bundle: records of some cells for others to check, the source of the sender's own code, and a card; one zip file.
+"""Write, read and check submissions: zip files with run records of some cells, the sender's custom code, and a card.
 
-card.json, records/<cell_key>/seed=<n>.json.gz (compact copies), source/<hash>/<module>.py
+The members are card.json, records/<cell_key>/seed=<n>.json.gz (compact copies) and source/<hash>/<module>.py.
 
-A bundle has the bytes that `packed` makes of its members: none is compressed, a link, encrypted, or there twice. It is
-read in memory and stays one file. `running` alone unpacks its source, for who trusts it.
+A submission has exactly the bytes that `packed` computes from its members. No member is compressed, a link, encrypted
+or duplicated. It is read in memory and stays one file. Only `running` unpacks its source, for users who trust it.
 """
 
 import contextlib
@@ -31,28 +31,28 @@ from benchmark.records.record import RunRecord
 from benchmark.records.schema import Wanted, check
 from benchmark.sharing.verify import check_records
 
-SUBMITTED = "submitted"  # folder of the results: accepted bundles, and beside each what was trained again
-LARGEST, UNPACKED, MOST = 100_000_000, 1 << 28, 5_000  # bytes of a bundle, of its records as text; members
-LONGEST = 300  # characters of a text on the card
+SUBMITTED = "submitted"  # results folder of accepted submissions, with a note per submission on retrained records
+LARGEST, UNPACKED, MOST = 100_000_000, 1 << 28, 5_000  # limits: bytes of a file, of its unpacked records; members
+LONGEST = 300  # largest number of characters of a text on the card
 MEMBER = re.compile(
     r"card\.json|records/[0-9a-f]{16}/seed=\d{1,20}\.json\.gz|source/[0-9a-f]{16}/([A-Za-z_]\w*/)*[A-Za-z_]\w*\.py",
     re.ASCII,
 )
-CARD, AGAIN = "card.json", "ask its sender for another"
+CARD, AGAIN = "card.json", "ask its sender for a new one"
 TEXTS = ("title", "by", "note")
 SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}}
 NOTED: Wanted = {"retrained": ["text"], "believed": ["text"]}
-SUITE = "suite"  # among the names of code
+SUITE = "suite"  # name of the suite among the names of custom code
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What a bundle holds, each part checked on its own and against the others."""
+    """The contents of a submission, which are checked individually and against each other."""
 
     card: Mapping[str, Any]  # TEXTS, and labels by cell key
     records: Sequence[RunRecord]
-    source: Mapping[str, bytes]  # of its own code: "<hash>/pkg/part.py" -> content
-    content: bytes  # of the file
+    source: Mapping[str, bytes]  # custom code: "<hash>/pkg/part.py" -> content
+    content: bytes  # bytes of the file
 
     @cached_property
     def contents(self) -> dict[str, dict[str, list[Any]]]:
@@ -74,24 +74,27 @@ class Bundle:
 
     @property
     def own(self) -> list[str]:
-        """Classes and folders of the sender's."""
+        """Return the sender's custom classes and folders of images."""
         return sorted({name for record in self.records for name in own_names(record.experiment)})
 
     def split_seeds(self, key: str, again: Collection[str]) -> tuple[list[int], list[int]]:
-        """A cell's seeds that were trained again, by the names of their records, and those that were not."""
+        """Split a cell's seeds into retrained seeds and the others; `again` has the names of retrained records."""
         chosen = [seed for seed in self.contents["seeds"][key] if f"records/{key}/seed={seed}.json.gz" in again]
         return chosen, [seed for seed in self.contents["seeds"][key] if seed not in chosen]
 
 
 def write(texts: Mapping[str, str], labels: Mapping[str, str], records: Sequence[RunRecord]) -> bytes:
-    """The bundle of these runs. Raises DataError for what `fssl verify` would refuse."""
+    """Return the submission of these runs. Raise DataError if `fssl verify` would refuse it."""
     members = {CARD: json_bytes({**texts, "labels": labels})}
     for run in records:
         members[f"records/{run.cell_key}/seed={run.seed}.json.gz"] = copied(run)
         for name in own_code(run):
             files = files_of(name.partition(":")[0])
             if run.manifest.get("sources", {}).get(name) != hash_of(files):
-                raise DataError(f"{name}: the source of these runs is not here; call from its folder, or train again")
+                raise DataError(
+                    f"{name}: the source with which these runs were trained was not found; "
+                    "run the command in its folder, or train them again"
+                )
             members |= {f"source/{hash_of(files)}/{path}": content for path, content in files.items()}
     content = packed(members)
     for fault in check_bundle(read(content), trusted=False, with_data=False)[0]:
@@ -100,12 +103,12 @@ def write(texts: Mapping[str, str], labels: Mapping[str, str], records: Sequence
 
 
 def packed(members: Mapping[str, bytes]) -> bytes:
-    """The zip file of these members: equal members, equal bytes."""
+    """Return the zip file of these members; equal members give equal bytes."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, content in sorted(members.items()):
-            member = zipfile.ZipInfo(name)  # of 1980, not compressed
-            member.create_system = 3  # also where it is not Unix
+            member = zipfile.ZipInfo(name)  # has the date 1980-01-01, and is not compressed
+            member.create_system = 3  # Unix, on every system
             archive.writestr(member, content)
     return file.getvalue()
 
@@ -115,30 +118,33 @@ def own_code(record: RunRecord) -> list[str]:
 
 
 def opened(path: Path) -> Bundle:
-    """The bundle at `path`. Raises DataError as `read`."""
+    """Read the submission at `path`. Raise DataError as `read` does, and if the file cannot be opened."""
     try:
         with path.open("rb") as file:
             return read(file.read(LARGEST + 1))
     except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror})") from None
+        raise DataError(f"the file cannot be read ({error.strerror})") from None
 
 
 def read(content: bytes) -> Bundle:
-    """The bundle in a file's content. Raises DataError that names the first member that is not as it has to be."""
+    """Read the submission in a file's content. Raise DataError, which names the first member that is not valid."""
     members = _members(content)
     names = [name for name in members if name.startswith("records/")]
     if CARD not in members or not names:
-        raise DataError(f"holds no {'records' if CARD in members else CARD}")
-    unpacked = sum(int.from_bytes(members[name][-4:], "little") for name in names)  # so gzip files end; zlib checks it
+        raise DataError(f"the submission contains no {'records' if CARD in members else CARD}")
+    # A gzip file ends with its unpacked size, which zlib checks when it unpacks the file.
+    unpacked = sum(int.from_bytes(members[name][-4:], "little") for name in names)
     if unpacked > UNPACKED:
         raise DataError(f"its records unpack to {unpacked:,} bytes; at most {UNPACKED:,} are read")
     records = [copy_of(members[name], Path(name), AGAIN) for name in names]
     card = check(json_object(members[CARD], Path(CARD)), SCHEMA, CARD, AGAIN)
     if card["labels"].keys() != {record.cell_key for record in records}:
-        raise DataError(f"{CARD}: labels are not those of its cells")
+        raise DataError(f"{CARD}: the labels do not belong to the cells of its records")
     for text in (*(card[name] for name in TEXTS), *card["labels"].values()):
         if len(text) > LONGEST or not text.isprintable():
-            raise DataError(f"{CARD}: {quoted(text)} is longer than {LONGEST} characters, or has unseen ones")
+            raise DataError(
+                f"{CARD}: {quoted(text)} has more than {LONGEST} characters, or characters that do not print"
+            )
     source = {name.removeprefix("source/"): members[name] for name in members if name.startswith("source/")}
     bundle = Bundle(card=card, records=records, source=source, content=content)
     _check_source(bundle)
@@ -146,68 +152,81 @@ def read(content: bytes) -> Bundle:
 
 
 def _members(content: bytes) -> dict[str, bytes]:
-    """Name -> content."""
+    """Return the members of the zip file, name -> content. Raise DataError if it is not as `fssl submit` writes it."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             entries = archive.infolist()
             if len(entries) > MOST or sum(entry.file_size for entry in entries) > min(len(content), LARGEST):
-                raise DataError(f"holds more than it may: {MOST:,} members, {LARGEST:,} bytes, and what the file has")
+                raise DataError(
+                    f"the submission is larger than {MOST:,} members, {LARGEST:,} bytes, or the size of its file"
+                )
             for entry in entries:
                 if not MEMBER.fullmatch(entry.orig_filename):
-                    raise DataError(f"member {quoted(entry.orig_filename)} is nothing that a bundle holds")
+                    raise DataError(f"member {quoted(entry.orig_filename)} does not belong in a submission")
             if len({entry.filename.lower() for entry in entries}) < len(entries):
-                raise DataError("has a member twice")
+                raise DataError("the submission contains a member twice")
             members = {entry.filename: archive.read(entry) for entry in entries}
     except DataError:
         raise
-    except Exception as error:  # whatever a made-up archive brings about
-        raise DataError(f"is not a zip file that can be read ({quoted(one_line(error))})") from None
+    except Exception as error:  # a malicious archive may cause any error
+        raise DataError(f"the file is not a readable zip file ({quoted(one_line(error))})") from None
     if packed(members) != content:
-        raise DataError("is not as `fssl submit` writes it: a member is a link or compressed, or there are other bytes")
+        raise DataError(
+            "the file was not written by `fssl submit`: a member is a link or compressed, or there are additional bytes"
+        )
     return members
 
 
 def _check_source(bundle: Bundle) -> None:
-    """Raises DataError where folders of source are not of the hashes and classes that the records name."""
+    """Raise DataError if the source folders do not match the hashes and classes that the records name."""
     folders = dict[str, dict[str, bytes]]()
     for name, content in bundle.source.items():
         folder, _, path = name.partition("/")
         folders.setdefault(folder, {})[path] = content
     named = {hashed: name for name, hashes in bundle.contents["code"].items() if name != SUITE for hashed in hashes}
     for folder in sorted(named.keys() ^ folders.keys()):
-        raise DataError(f"source/{folder} is {'missing' if folder in named else 'of no record'}")
+        raise DataError(f"source/{folder} is {'missing' if folder in named else 'not used by any record'}")
     for folder, files in folders.items():
         if hash_of(files) != folder:
-            raise DataError(f"source/{folder}: its content has hash {hash_of(files)}")
+            raise DataError(f"source/{folder}: its content has the hash {hash_of(files)}")
         if named[folder].partition(":")[0] not in map(module_of, files):
-            raise DataError(f"source/{folder}: does not define {quoted(named[folder])}")
+            raise DataError(f"source/{folder} does not define {quoted(named[folder])}")
     every = {file for files in folders.values() for file in files.items()}
     if len(every) > len(dict(every)):
-        raise DataError("source: two modules of one name differ")
+        raise DataError("source: two modules have the same name but different contents")
 
 
 def check_bundle(bundle: Bundle, *, trusted: bool, with_data: bool = True) -> tuple[list[str], set[str]]:
-    """`check_records`, and what a stranger's have to be beyond: of this version, without a gap of seeds."""
+    """Return the results of `check_records`, with additional faults that matter for other people's records.
+
+    Submitted records must have this suite's numerics, and each cell must have all seeds of a seed block up to its
+    largest seed.
+    """
     faults = []
     for record in bundle.records:
         if record.result["numerics"] != NUMERICS:
-            faults.append(f"{record.path}: is of numerics {record.result['numerics']}, this suite of {NUMERICS}")
+            faults.append(f"{record.path} has numerics {record.result['numerics']}, but this suite has {NUMERICS}")
     for key, seeds in bundle.contents["seeds"].items():
         missing = {number for seed in seeds for number in range(seed // 100 * 100, seed)} - set(seeds)
         if missing:
-            faults.append(f"cell {key}: has seed {max(seeds)}, but not {', '.join(map(str, sorted(missing)))}")
+            faults.append(f"cell {key} has seed {max(seeds)}, but not {', '.join(map(str, sorted(missing)))}")
     others, absent = check_records(bundle.records, trusted=trusted, with_data=with_data)
     return [*faults, *others], absent
 
 
 @contextlib.contextmanager
 def running(bundle: Bundle) -> Iterator[None]:
-    """Its own code is imported, and records that name it can be read. Raises ConfigError, DataError."""
+    """Import the submission's custom code for the duration of the context, so that its records can be read.
+
+    Raise ConfigError if a module of the same name exists, and DataError if the custom code fails.
+    """
     files = {name.partition("/")[2]: content for name, content in bundle.source.items()}
     tops = {name.removesuffix(".py").partition("/")[0] for name in files}
     for top in sorted(tops):
         if top in sys.modules or importlib.util.find_spec(top) is not None:
-            raise ConfigError(f"{top}: is the name of another module here; call from another folder")
+            raise ConfigError(
+                f"{top} is also the name of a different module on this machine; run the command in a different folder"
+            )
     with tempfile.TemporaryDirectory(prefix="fssl-source-") as place:
         for name, content in files.items():
             Path(place, name).parent.mkdir(parents=True, exist_ok=True)
@@ -218,13 +237,13 @@ def running(bundle: Bundle) -> Iterator[None]:
             for name in bundle.contents["code"].keys() - {SUITE}:
                 try:
                     importlib.import_module(name.partition(":")[0])
-                except (Exception, SystemExit) as error:  # whatever the file does
-                    raise DataError(f"{name}: cannot be imported ({error!r})") from None
+                except (Exception, SystemExit) as error:  # the file may raise anything
+                    raise DataError(f"{name} cannot be imported ({error!r})") from None
             yield
         except FsslError:
             raise
-        except Exception as error:  # whatever it does
-            raise DataError(f"its own code fails ({error!r})") from None
+        except Exception as error:  # custom code may raise anything
+            raise DataError(f"the submission's code fails ({error!r})") from None
         finally:
             sys.path.remove(place)
             for module in [module for module in sys.modules if module.partition(".")[0] in tops]:
@@ -232,6 +251,9 @@ def running(bundle: Bundle) -> Iterator[None]:
 
 
 def noted(path: Path) -> dict[str, list[str]]:
-    """Of an accepted bundle, which records were trained again, and what was believed. Raises DataError."""
+    """Read which records of an accepted submission were trained again, and what was accepted without a check.
+
+    Raise DataError if the note is damaged.
+    """
     value = read_json(path.with_suffix(".json")) or {"retrained": [], "believed": []}
     return dict(check(value, NOTED, f"{path}", "`fssl verify --accept` writes it"))

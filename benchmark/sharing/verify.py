@@ -1,6 +1,7 @@
-"""Whether a record adds up, and whether records agree with each other and with the data that are here.
+"""Check that each run record is consistent, and that records agree with each other and with the data on this machine.
 
-Functions of files, but for `retrain`: nothing is repaired or trained. Types were checked where the record was read.
+Only `retrain` trains; the other functions only examine files, and none repairs anything. The types of values were
+checked when the record was read.
 """
 
 import contextlib
@@ -26,18 +27,19 @@ from benchmark.records.record import RunRecord, metrics_in, read_run, run_folder
 from benchmark.records.result import settings_of, sums_of
 
 ROUNDING = 1e-5  # committed copies have six significant digits
-SIX_DIGITS = 2e-6  # by which a fraction of six significant digits may differ, and a little more
-SPREAD = 0.0039  # of accuracy: root mean square by which a run ends elsewhere on another type of processor, as measured
-MOST_SPREADS = 4  # so many times the spread may one run differ, and so many of its standard errors a mean of runs
+SIX_DIGITS = 2e-6  # tolerance for a fraction with six significant digits, slightly more than its rounding error
+SPREAD = 0.0039  # measured root mean square difference of a run's final accuracy between types of processors
+MOST_SPREADS = 4  # largest difference of one run in units of the spread, or of a mean of runs in standard errors
 FRACTIONS = ("accuracy", "auroc", "precision", "recall", "kept", "class_balance")  # last parts of metric names
 
 
 def check_records(
     records: Sequence[RunRecord], *, trusted: bool = True, with_data: bool = True
 ) -> tuple[list[str], set[str]]:
-    """All that does not add up in records, and the data sets whose hashes could not be computed again.
+    """Return all faults of the records, and the data sets whose hashes could not be computed again.
 
-    `trusted`: the code and the folders of images that records name may be used; else what needs them is left out.
+    If `trusted`, the code and the folders of images that records name may be used. If not, the checks that need them
+    are left out.
     """
     faults = [fault for record in records for fault in record_faults(record, trusted=trusted)]
     readable = [record for record in records if trusted or not own_names(record.experiment)]
@@ -46,7 +48,7 @@ def check_records(
 
 
 def record_faults(record: RunRecord, *, trusted: bool = True) -> list[str]:
-    """What does not add up in one record: key, settings, rounds, sums, saved state, digest."""
+    """Return the faults of one record: wrong key, settings, rounds, sums, saved state or digest."""
     readable = trusted or not own_names(record.experiment)
     faults = [*_experiment_faults(record, readable=readable), *_round_faults(record), *_accuracy_faults(record)]
     if record.result:
@@ -54,18 +56,18 @@ def record_faults(record: RunRecord, *, trusted: bool = True) -> list[str]:
     if not record.is_copy:
         faults += _unfinished_faults(record.path, f"{record.cell_key}/seed={record.seed}")
     if record.edited:
-        faults.append("its digest is of other content: experiment, manifest, rounds or result was edited afterwards")
+        faults.append("its digest does not match: experiment, manifest, rounds or result was edited afterwards")
     return [f"{record.path}: {fault}" for fault in faults]
 
 
 def _experiment_faults(record: RunRecord, *, readable: bool) -> Iterator[str]:
-    """`readable`: what it names may be used; else its key and its settings are believed."""
+    """Yield faults of the experiment. If not `readable`, its code may not be used, and its settings are not checked."""
     seed, set_name = record.experiment["seed"], record.experiment["data"]["name"]
     if seed != record.seed:
-        yield f"experiment.json: seed {seed}, but the record is of seed {record.seed}"
+        yield f"experiment.json: seed is {seed}, but the record has seed {record.seed}"
     name = record.manifest.get("data", {}).get("name", set_name)
     if name not in (set_name, public_name(set_name)):
-        yield f"manifest.json: data.name {name!r}, but experiment.json has {set_name!r}"
+        yield f"manifest.json: data.name is {name!r}, but experiment.json has {set_name!r}"
     if not readable:
         return
     try:
@@ -75,21 +77,21 @@ def _experiment_faults(record: RunRecord, *, readable: bool) -> Iterator[str]:
         return
     if experiment.cell_key != record.cell_key and record.result.get("numerics") == NUMERICS:
         yield (
-            f"experiment.json has cell_key {experiment.cell_key}, but the record is of {record.cell_key}; "
+            f"experiment.json has cell_key {experiment.cell_key}, but the record has {record.cell_key}; "
             "`fssl reproduce` trains it again"
         )
     result = record.result
     for key, right in settings_of(experiment).items():
         if key in result and result[key] != right:
-            yield f"result.json: {key} {result[key]!r}, but experiment.json has {right!r}"
+            yield f"result.json: {key} is {result[key]!r}, but experiment.json has {right!r}"
     if result.get("status") == "done" and result["rounds"] != experiment.federation.rounds:
-        yield f"result.json: done after {result['rounds']} rounds of {experiment.federation.rounds}"
+        yield f"result.json: status is 'done' after {result['rounds']} rounds of {experiment.federation.rounds}"
     if result.get("status") == "diverged" and "error" not in result:
-        yield "result.json: status 'diverged' without the field error; remove the run's folder, and it is trained anew"
+        yield "result.json: status is 'diverged' without the field error; delete the run's folder to train it again"
 
 
 def _round_faults(record: RunRecord) -> Iterator[str]:
-    """Committed copies name cell and seed once, not in each round."""
+    """Yield faults of the rounds. Committed copies contain cell and seed only once, not in each round."""
     numbers = [line.get("round") for line in record.rounds]
     if numbers != list(range(1, len(numbers) + 1)):
         yield f"rounds.jsonl: rounds {numbers[:3]}... are not 1 to {len(numbers)}, each once"
@@ -97,7 +99,7 @@ def _round_faults(record: RunRecord) -> Iterator[str]:
         where = f"rounds.jsonl: round {line.get('round')}"
         for name, right in (("cell_key", record.cell_key), ("seed", record.seed)):
             if line.get(name, right) != right:
-                yield f"{where} is of {name} {line[name]}, not {right}"
+                yield f"{where} has {name} {line[name]}, not {right}"
         yield from (f"{where}, {fault}" for fault in _not_fractions(line))
 
 
@@ -108,7 +110,7 @@ def _not_fractions(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _accuracy_faults(record: RunRecord) -> Iterator[str]:
-    """The first accuracy that is not a share of the images on which it was measured. A copy has six digits of it."""
+    """Yield the first accuracy that is not a fraction of the number of evaluated images; a copy has six digits."""
     data = record.experiment["data"]
     known = DATASETS.get(data["name"])
     images = {"validation": data.get("N_validation"), "test": data.get("pooled_test") or (known and known.test)}
@@ -118,15 +120,18 @@ def _accuracy_faults(record: RunRecord) -> Iterator[str]:
         for where, metrics in parts:
             accuracy = (metrics or {}).get(f"{part}/accuracy")
             if accuracy is not None and N and abs(accuracy * N - round(accuracy * N)) > 1e-3 + SIX_DIGITS * N:
-                yield f"{where}{part}/accuracy is {accuracy}, which {N:,} images cannot give"
+                yield f"{where}{part}/accuracy is {accuracy}, which is impossible for {N:,} images"
                 break
 
 
 def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
-    """The result against the rounds that it sums up. A copy has counts of all rounds, and the rest of some."""
+    """Yield differences between the result and the rounds that it summarises.
+
+    A copy contains the counts of all rounds, and all other values of some rounds.
+    """
     result, right, copied = record.result, sums_of(record.rounds), tolerance > 0
     if result["rounds"] != right["rounds"]:
-        yield f"rounds {result['rounds']}, but the record has {right['rounds']}"
+        yield f"rounds is {result['rounds']}, but the record has {right['rounds']}"
     yield from (f"last.{fault}" for fault in _not_fractions(result["last"]))
     if copied:
         right["last"] = {name: value for name, value in right["last"].items() if name in record.rounds[-1]}
@@ -134,12 +139,12 @@ def _result_faults(record: RunRecord, tolerance: float) -> Iterator[str]:
         said, sums = result.get(part) or {}, right.get(part) or {}
         for name in sorted(said.keys() | sums.keys() if part == "cost" else said.keys()):
             if not equal(said.get(name), sums.get(name), tolerance) and (name in sums or not copied):
-                yield f"{part}.{name} is {said.get(name)}, the rounds make {sums.get(name)}"
+                yield f"{part}.{name} is {said.get(name)}, but the rounds give {sums.get(name)}"
 
 
 def _unfinished_faults(folder: Path, run: str) -> Iterator[str]:
     if run_lock.read(folder) == {}:
-        yield f"{run_lock.NAME}: is damaged; its heartbeat counts"
+        yield f"{run_lock.NAME} is damaged; its heartbeat decides whether the run is locked"
     try:
         state.load(folder, run)
     except (ConfigError, DataError) as error:
@@ -147,15 +152,17 @@ def _unfinished_faults(folder: Path, run: str) -> Iterator[str]:
 
 
 def equal(left: Any, right: Any, tolerance: float) -> bool:
-    """Numbers up to a share of their size, other values exactly."""
+    """Return whether two values are equal: numbers up to a share of their size, other values exactly."""
     if not isinstance(left, int | float) or not isinstance(right, int | float):
         return bool(left == right)
     return math.isclose(left, right, rel_tol=tolerance, abs_tol=tolerance * 1e-4)
 
 
 def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
-    """Hashes of data and partitions and the classes that holders have, computed again; and the sets of which these
-    files are not here."""
+    """Compute the hashes of data and partitions and the class counts of participants again, and return differences.
+
+    Also return the data sets whose files are not on this machine.
+    """
     from benchmark.federated.environment import prepare
 
     faults, absent = [], set()
@@ -177,28 +184,28 @@ def data_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
                 here = prepare(experiment.with_seed(record.seed), data=sets[name])
                 computed[key] = {"hash": here.data.content_hash, "partition": here.split.hash(), "note": here.data.note}
                 classes[key] = here.class_counts
-        except FsslError:  # `record_faults` reports what is wrong with the experiment
+        except FsslError:  # `record_faults` reports faults of the experiment
             continue
         notes = (record.data_note, computed[key]["note"])
         other_files = notes[0] != notes[1] and UNKNOWN_ORIGIN not in "".join(notes)
         if other_files and name in DATASETS and DATASETS[name].original:
-            absent.add(name)  # the suite lists the record's files, too: those of the original, or packed ones
+            absent.add(name)  # the suite also lists the record's files: the original or the packed ones
             continue
         right = computed[key]["hash"]
         if name not in DATASETS and record.data_hash != right and (record.cell_key, record.seed, right) in trained_on:
-            absent.add(name)  # of a folder as it was; this run was trained again on the images that are there now
+            absent.add(name)  # the folder has changed, and this run was trained again on its current images
             continue
         for what in ("hash", "partition"):
             recorded, right = record.manifest.get("data", {}).get(what), computed[key][what]
             if record.manifest and recorded != right:
-                faults.append(f"{record.path}: manifest.json: data.{what} is {recorded}; computed again {right}")
+                faults.append(f"{record.path}: manifest.json: data.{what} is {recorded}, but it should be {right}")
         if record.class_counts not in ({}, classes[key]):
-            faults.append(f"{record.path}: manifest.json: data.class_counts are not those of these data")
+            faults.append(f"{record.path}: manifest.json: data.class_counts do not match the data")
     return faults, absent
 
 
 def equal_rounds(records: Iterable[RunRecord]) -> list[str]:
-    """Runs of one cell under two seeds that measured the same in every round: one is a copy of the other."""
+    """Return faults for runs of one cell with different seeds and equal metrics in every round, which are copies."""
     first: dict[str, tuple[int, Path]] = {}
     faults = []
     for record in records:
@@ -206,7 +213,7 @@ def equal_rounds(records: Iterable[RunRecord]) -> list[str]:
         key = json.dumps([record.cell_key, record.is_copy, lines], sort_keys=True, default=str)
         seed, other = first.setdefault(key, (record.seed, record.path))
         if lines and seed != record.seed:
-            faults.append(f"{record.path}: rounds.jsonl: every round is that of {other}, of another seed")
+            faults.append(f"{record.path}: rounds.jsonl: every round is equal to {other}, which has a different seed")
     return faults
 
 
@@ -214,12 +221,13 @@ def equal_rounds(records: Iterable[RunRecord]) -> list[str]:
 class Retrained:
     """The outcome of training a record again.
 
-    `trouble`: what differs; None where nothing does. `skipped`: why nothing could be compared; None where it was.
-    `difference`: between processors, by how much the accuracy of the record is higher.
+    `trouble` is the first difference, or None if there is none. `skipped` is the reason why nothing could be compared,
+    or None if the runs were compared. `difference` is how much higher the accuracy of the record is, if the two runs
+    used different processors.
     """
 
-    exact: bool = False  # compared bit by bit; else to six digits, or within the spread between processors
-    without_diversity: str = ""  # the older version of gradient diversity, which was not compared
+    exact: bool = False  # compared bit by bit, not to six digits or within the spread between processors
+    without_diversity: str = ""  # an older version of gradient diversity, which was not compared
     trouble: str | None = None
     skipped: str | None = None
     difference: float | None = None
@@ -230,16 +238,16 @@ class Retrained:
         how = "bit by bit" if self.exact else "to six digits"
         how += f", without gradient diversity ({self.without_diversity})" if self.without_diversity else ""
         if self.difference is not None:
-            how = f"within the spread between processors (it ends {100 * self.difference:+.2f} points from here)"
+            how = f"within the spread between processors (its accuracy differs by {100 * self.difference:+.2f} points)"
         return f"trained again, equal {how}" if self.trouble is None else f"trained again, not equal {how}"
 
 
 def retrain(record: RunRecord) -> Retrained:
-    """Train the record's run again, by an engine of its settings, and compare.
+    """Train the record's run again, with an engine that has its settings, and compare the two.
 
-    All numbers that both have are compared where engine, processor, packages and numerics are equal: bit by bit, and to
-    six digits of a compact copy, which has no more. Elsewhere rounding differs, and the final accuracy has to lie
-    within the measured spread between processors. Data and partition must have the hashes of the manifest.
+    If engine, processor, packages and numerics are equal, all common numbers are compared: bit by bit, or to the six
+    digits of a compact copy. If not, rounding differs, and the final accuracy must be within the measured spread
+    between processors. Data and partition must have the hashes in the manifest. Raise Stopped if the user interrupts.
     """
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run  # trains, and takes seconds to load
@@ -250,10 +258,10 @@ def retrain(record: RunRecord) -> Retrained:
         try:
             experiment = from_record(record.experiment)
             engine = EngineOptions().as_recorded(record.manifest)
-            with contextlib.suppress(Diverged):  # the record of it is compared
+            with contextlib.suppress(Diverged):  # the diverged run also has a record, which is compared
                 run(experiment, Path(place), engine=engine)
             again = read_run(run_folder(Path(place), experiment))
-        except Stopped:  # Ctrl-C: the user's, and no word on the record
+        except Stopped:  # Ctrl-C of the user is not a result of the check
             raise
         except DataError as error:
             return Retrained(skipped=str(error))
@@ -264,7 +272,7 @@ def retrain(record: RunRecord) -> Retrained:
 
 
 def compared(record: RunRecord, again: RunRecord) -> Retrained:
-    """Compare a record with that of the same run which was trained again, as `retrain` says."""
+    """Compare a record with the record of the same run that was trained again, by the rules of `retrain`."""
     if equal_bits_expected(record.manifest, again.manifest):
         exact = not record.committed
         changed_inputs = _differences(record, again, 0.0 if exact else ROUNDING)
@@ -277,14 +285,14 @@ def compared(record: RunRecord, again: RunRecord) -> Retrained:
         return Retrained(trouble=trouble)
     if abs(old - new) > MOST_SPREADS * SPREAD:
         trouble = (
-            f"{name} is {new:.4f} in the end, it was {old:.4f}: between processors runs differ by "
-            f"{100 * SPREAD:.2f} points, and by at most {MOST_SPREADS} times as much"
+            f"the final {name} is {new:.4f}, but it was {old:.4f}; the spread between processors is "
+            f"{100 * SPREAD:.2f} points, and a difference of at most {MOST_SPREADS} times the spread is accepted"
         )
     return Retrained(trouble=trouble, difference=old - new)
 
 
 def retrain_each(chosen: Iterable[RunRecord], *, silent: bool) -> dict[Path, Retrained]:
-    """`retrain` them. Unless `silent`, each outcome is printed at once, since training takes time."""
+    """Apply `retrain` to each record. Unless `silent`, print each outcome immediately, because training takes time."""
     outcomes = {}
     for record in chosen:
         outcomes[record.path] = retrain(record)
@@ -294,40 +302,43 @@ def retrain_each(chosen: Iterable[RunRecord], *, silent: bool) -> dict[Path, Ret
 
 
 def troubles_of(retrained: Mapping[Path, Retrained]) -> list[str]:
-    """What differs; where nothing could be compared, why."""
+    """Return the differences found by training again; if nothing could be compared, return the reason."""
     troubles = [f"{path}: {outcome.trouble}" for path, outcome in retrained.items() if outcome.trouble is not None]
     if retrained and all(outcome.skipped is not None for outcome in retrained.values()):
         troubles.append(f"nothing was checked by training: {next(iter(retrained.values())).skipped}")
     shifts = [outcome.difference for outcome in retrained.values() if outcome.difference is not None]
     if len(shifts) > 1 and abs(fmean(shifts)) > MOST_SPREADS * SPREAD / math.sqrt(len(shifts)):
         troubles.append(
-            f"accuracies of {len(shifts)} runs are {100 * fmean(shifts):+.2f} points in the mean from those here, "
-            "more than the spread between processors explains"
+            f"accuracies of {len(shifts)} runs differ by {100 * fmean(shifts):+.2f} points on average from the new "
+            "ones, which the spread between processors does not explain"
         )
     return troubles
 
 
 def why_not_here(record: RunRecord) -> str | None:
-    """Why the record's run cannot be trained again by this code on this machine; None where it can."""
+    """Return why this code cannot train the record's run again on this machine, or None if it can."""
     from benchmark.federated.engines import EngineOptions
 
     if record.result.get("numerics") != NUMERICS:
-        return f"it is of numerics {record.result.get('numerics')}, this code of {NUMERICS}"
-    weights = {**record.numerics, "diversity": CURRENT["diversity"]}  # the rest can be compared without diversity
+        return f"it has numerics {record.result.get('numerics')}, but this code has {NUMERICS}"
+    weights = {
+        **record.numerics,
+        "diversity": CURRENT["diversity"],
+    }  # all other metrics can be compared without diversity
     if old := numerics_in_words(weights):
-        return f"of {old}: not checked bit by bit"
+        return f"it has {old}, so that it cannot be checked bit by bit"
     try:
         EngineOptions().as_recorded(record.manifest)
-    except ConfigError as error:  # an engine that is withdrawn, or a device that is not here
+    except ConfigError as error:  # the engine was withdrawn, or this machine has no such device
         return str(error)
     return next(iter(changed_inputs(record.experiment, record.manifest, finished=True)), None)
 
 
 def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[str]:
-    """What two records of one run both have and that differs.
+    """Yield the differences between values that two records of one run both contain.
 
-    Of data, rounds, and a committed copy's means and medians, which are of rounds that it has not kept. Clocks are not
-    compared, and gradient diversity is not if the old record has another version of it.
+    Data, rounds, and a committed copy's means and medians (of rounds that it does not contain) are compared. Times are
+    not compared, nor is gradient diversity if the old record has a different version of it.
     """
     left_out = ("time/",) if old.numerics["diversity"] == CURRENT["diversity"] else ("time/", "diversity/")
     yield from (others := list(_other_data_or_length(old, new)))
@@ -336,19 +347,19 @@ def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[s
     for before, now in zip(old.rounds, new.rounds, strict=True):
         for name in before.keys() & now.keys() - {"cell_key", "seed"}:
             if not name.startswith(left_out) and not equal(before[name], now[name], tolerance):
-                yield f"round {before['round']}: {name} is {now[name]}, it was {before[name]}"
+                yield f"round {before['round']}: {name} is {now[name]}, but it was {before[name]}"
     for name, sums in old.summaries.items():
         if name.startswith(left_out):
             continue
         for what, value in new.summary(name).items():
             if not equal(sums.get(what), value, tolerance):
-                yield f"{what} of {name} is {value}, it was {sums.get(what)}"
+                yield f"{what} of {name} is {value}, but it was {sums.get(what)}"
 
 
 def _other_data_or_length(old: RunRecord, new: RunRecord) -> Iterator[str]:
     there, here = (record.manifest.get("data", {}) for record in (old, new))
     for name in ("hash", "partition"):
         if there.get(name) != here.get(name):
-            yield f"manifest.json: data.{name} is {there.get(name)}, it is now {here.get(name)}"
+            yield f"manifest.json: data.{name} is {there.get(name)}, but it is now {here.get(name)}"
     if (old.status, len(old.rounds)) != (new.status, len(new.rounds)):
-        yield f"{new.status} after {len(new.rounds)} rounds, it was {old.status} after {len(old.rounds)}"
+        yield f"the run is {new.status} after {len(new.rounds)} rounds, but it was {old.status} after {len(old.rounds)}"

@@ -142,7 +142,7 @@ EDITS: list[tuple[Callable[[Members], Any], str]] = [
     (put(RECORD, "evaluated", "diversity/delta/l2/squared/clients", 1, to=0.0), f"{RECORD}: round 2: diversity/"),
     (put(RECORD, "result", "last", "test/accuracy", to=0.9), "last.test/accuracy"),
     (put(RECORD, "cell_key", to=NO_HASH), "cell_key"),
-    (without(RECORD), f"cell {SUITE}: has seed 1"),
+    (without(RECORD), f"cell {SUITE} has seed 1"),
     (put(RECORD, "result", "status", to="stopped"), "'stopped'"),
     (put(RECORD, "manifest", "data", "hash", to="0" * 64), "data.hash"),
     (changed("source", lambda text: text + b"# changed\n"), "hash"),

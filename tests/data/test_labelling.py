@@ -107,7 +107,7 @@ def test_a_share_of_each_client_by_hand(client, share, expected):
 
 def test_settings_that_cannot_be():
     whole = split(LABELS_N, 5, 0, 3, Iid(), 0)
-    with pytest.raises(ConfigError, match="4 of K=3 clients; choose 1 to 3"):
+    with pytest.raises(ConfigError, match="labelled_clients is 4, .*K=3; choose 1 to 3"):
         assign_labels(whole, LABELS_N, "some_clients", labelled_clients=4)
-    with pytest.raises(ConfigError, match="N_s=0"):
+    with pytest.raises(ConfigError, match="N_s"):
         assign_labels(whole, LABELS_N, "one_more_client")

@@ -97,17 +97,17 @@ def test_a_cache_that_cannot_be_written_is_only_slower(tmp_path, monkeypatch):
 NO_IMAGES = {"images": np.zeros((0, 4, 4), np.uint8), "labels": np.zeros(0, np.uint8)}
 NOISE = {"images": None, "webp": np.zeros(60, np.uint8), "offsets": np.arange(0, 61, 10)}
 WRONG = {
-    "labels out of range": ({"labels": np.array([0, 1, 2, 0, 1, 0], np.uint8)}, "labels lie in 0..2, 2 classes"),
-    "negative labels": ({"labels": np.array([0, 1, -1, 0, 1, 0])}, "labels lie in -1..1"),
+    "labels out of range": ({"labels": np.array([0, 1, 2, 0, 1, 0], np.uint8)}, r"labels .* 0\.\.2, but 2 classes"),
+    "negative labels": ({"labels": np.array([0, 1, -1, 0, 1, 0])}, r"labels .* -1\.\.1"),
     "labels of a wrong type": ({"labels": np.zeros(6, np.float32)}, "labels are float32"),
-    "fewer labels than images": ({"labels": np.zeros(5, np.uint8)}, "6 images but 5 labels"),
-    "images of a wrong shape": ({"images": np.zeros((6, 16), np.uint8)}, "expected u1 with 3 axes"),
+    "fewer labels than images": ({"labels": np.zeros(5, np.uint8)}, "6 images and 5 labels"),
+    "images of a wrong shape": ({"images": np.zeros((6, 16), np.uint8)}, "u1 with 3 axes"),
     "no images": ({"images": None}, "images"),
     "pickled classes": ({"classes": np.array(["cat", 1], dtype=object)}, "allow_pickle=False"),
     "other classes than the test part": ({"classes": np.array(["cat", "cow"])}, "different classes"),
-    "no image at all": (NO_IMAGES, "0 images but 0 labels"),
+    "no image at all": (NO_IMAGES, "0 images and 0 labels"),
     "another size than the test part": ({"images": np.zeros((6, 3, 4), np.uint8)}, "test images are"),
-    "offsets past the end": (encoded(COLOUR_NHWC) | {"offsets": np.arange(7) * 9999}, "offsets do not cut"),
+    "offsets past the end": (encoded(COLOUR_NHWC) | {"offsets": np.arange(7) * 9999}, "offsets do not divide"),
     "offsets of a wrong type": (encoded(COLOUR_NHWC) | {"offsets": np.zeros(7)}, "offsets are float64"),
     "bytes that are no image": (NOISE, "cannot identify image"),
 }
@@ -134,7 +134,7 @@ def test_known_files_are_checked_by_hash(tmp_path):
     save(folder, "train")
     actual = packed.file_sha256(folder / "train.npz")
     expected = DATASETS["emnist_balanced_small"].packed_sha256["train.npz"]
-    with pytest.raises(DataError, match=f"train.npz: sha256 is {actual}, expected {expected}"):
+    with pytest.raises(DataError, match=f"train.npz: .* {actual}, .* {expected}"):
         load(folder.name, tmp_path)
 
 

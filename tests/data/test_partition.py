@@ -159,11 +159,16 @@ def test_shards_give_every_image_once_and_as_many_classes_as_asked(n_d, K, wante
 @pytest.mark.parametrize(
     ("rule", "n_d", "K", "words"),
     [
-        (Shards(classes_per_client=4), [50] * 3, 5, "4 distinct classes of 3: take at most 3, or distinct=False"),
-        (Shards(classes_per_client=2), [50] * 10, 4, "8 shards, fewer than the 10 classes: take classes_per_client=3"),
-        (Shards(classes_per_client=2), [50, 50, 4, 50], 10, "cuts class 2 into 5 shards, it has 4 images left"),
+        (Shards(classes_per_client=4), [50] * 3, 5, "classes_per_client=4, .* at most 3, or distinct=False"),
+        (
+            Shards(classes_per_client=2),
+            [50] * 10,
+            4,
+            "8 shards, fewer than the 10 .* classes_per_client=3",
+        ),
+        (Shards(classes_per_client=2), [50, 50, 4, 50], 10, "cuts class 2 into 5 shards, .* 4 images"),
         (Dirichlet(alpha=0.1, rule="sage"), [100] * 10, 5, "K=5 is odd; choose K=6"),
-        (FedMatchSkew(), [100] * 9, 5, "made for 10 classes, not 9"),
+        (FedMatchSkew(), [100] * 9, 5, "FedMatchSkew needs 10 classes, .* 9"),
         (Dirichlet(alpha=1, min_size=10), [9] * 2, 2, "min_size can be at most 9"),
     ],
 )

@@ -69,7 +69,7 @@ def test_torchvisions_layout_is_known_by_the_archives_that_its_files_came_in(tmp
 
 def test_another_number_of_images_than_the_sets_is_refused(tmp_path):
     save_idx(tmp_path / "MNIST" / "raw", "", np.zeros((10, 4, 4)))
-    with pytest.raises(DataError, match="mnist: 10 training and .*, but that set has 60,000 .*folder:PATH"):
+    with pytest.raises(DataError, match="mnist has 10 training and .*, but that set has 60,000 .*folder:PATH"):
         load("mnist", tmp_path)
 
 
@@ -126,7 +126,7 @@ def test_cinic10_is_read_from_its_folders_and_then_from_the_cache(tmp_path, monk
     Image.new("RGB", (6, 5), (1, 2, 3)).save(folder / "test" / "cat" / "3.png")
     assert load("cinic10", tmp_path).test_images_NCHW[-1, :, 0, 0].tolist() == [1, 2, 3]
     (folder / "test" / "cat").rename(folder / "test" / "dog")
-    with pytest.raises(DataError, match="cinic10 is incomplete .*other classes"):
+    with pytest.raises(DataError, match="cinic10 is incomplete .*different classes"):
         load("cinic10", tmp_path)
 
 

@@ -55,7 +55,7 @@ def test_names(two_cards):
         ("7", "no device 'cuda:7' in '7'; choose cpu, cuda:0 or cuda:1"),
         ("0,tpu", "no device 'tpu' in '0,tpu'; choose cpu, cuda:0 or cuda:1"),
         ("", "no device '' in ''"),
-        ("cpu,0", "'cpu,0'; the CPU and CUDA devices give other bits"),
+        ("cpu,0", "'cpu,0', .* the CPU and CUDA devices"),
     ],
 )
 def test_a_wrong_name_says_what_is_there(two_cards, text, says):
@@ -117,7 +117,7 @@ def test_tf32_is_refused_where_it_is_not_to_be_had(two_cards, monkeypatch):
     rough = replace(PAPER, precision="tf32")
     assert EngineOptions(engine="auto").devices_of(rough) == ("cuda:0",)
     for name in ("cpu", "cuda:1"):
-        with pytest.raises(ConfigError, match=f"precision: 'tf32', which {name} does not have; choose fp32"):
+        with pytest.raises(ConfigError, match=f"precision is 'tf32', but {name} .* choose fp32"):
             EngineOptions(engine="pool", devices=(name,)).processes(rough)
     assert len({rough.cell_key, PAPER.cell_key, replace(PAPER, precision="bf16").cell_key}) == 3
 

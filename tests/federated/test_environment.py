@@ -95,7 +95,7 @@ def test_fedmatch_s_split_pools_train_and_test():
         ({"label_setting": "share", "labelled_clients": 2}, "labelled_clients"),
         ({"label_setting": "share", "labelled_share": 1.0}, "labelled_share"),
         ({"label_setting": "server", "N_s": 0}, "N_s"),
-        ({"label_setting": "drawn_apart", "N_s": 50}, "N_s: 50 with .* choose 0"),
+        ({"label_setting": "drawn_apart", "N_s": 50}, "N_s is 50, .* choose 0"),
         ({"streaming_steps": 0}, "streaming_steps"),
     ],
 )

@@ -69,9 +69,9 @@ def test_a_round_trains_on_them_and_reports_no_accuracy_of_pseudo_labels(root):
 
 
 def test_what_it_cannot_do_is_refused(root):
-    with pytest.raises(ConfigError, match="'extra' with digits, which has no unlabelled split; choose 'train'"):
+    with pytest.raises(ConfigError, match="'extra', but digits has no unlabelled split; choose 'train'"):
         prepare(replace(experiment(), data=replace(experiment().data, name="digits")))
-    with pytest.raises(ConfigError, match="which has no labels; choose iid"):
+    with pytest.raises(ConfigError, match="has no labels; choose iid"):
         prepare(experiment(partition=ClassSkew(R=0.4)))
     with pytest.raises(ConfigError, match="'extra' images have no labels for label_setting 'everywhere'"):
         Data(name="stl10", unlabelled="extra", label_setting="everywhere")

@@ -119,7 +119,7 @@ Bare = make_dataclass("Bare", [], bases=(Method,), frozen=True, kw_only=True)
     ("hint", "default", "message"),
     [
         (float, math.inf, "method.own: inf has no exact JSON form"),
-        (list[int], field(default_factory=lambda: [1]), r"method.own: .*cannot hold list.int.; write .*tuple.int, "),
+        (list[int], field(default_factory=lambda: [1]), r"method.own: .*cannot contain list.int.; write .*tuple.int, "),
         (tuple[int, ...] | Literal["all"], "all", "method.own.kind: unknown value 'all'"),
         (int, 0.5, "method.own: 0.5 is not a whole number"),
     ],

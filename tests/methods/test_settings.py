@@ -55,7 +55,7 @@ def test_buffers_of_an_own_network_stay_as_they_are(kind):
 
 
 def test_a_batch_norm_that_gets_one_image_is_refused_with_the_holder():
-    with pytest.raises(ConfigError, match="round 2, client 3: a batch of one image"), failures_named("client 3", 2):
+    with pytest.raises(ConfigError, match="round 2, client 3: .* batch of one image"), failures_named("client 3", 2):
         nn.BatchNorm1d(4)(torch.ones(1, 4))
 
 
@@ -81,7 +81,7 @@ OWN_NET = {"network": f"{__name__}:OwnNet"}
         ("ssfl", VIEWS, "server", {}, "client_labels is 'released_code'"),
         ("ssfl", {**VIEWS, "objective": SelfTraining()}, "every_client", {}, "client_labels is 'released_code'"),
         ("ssfl", {"bn_statistics": "slot"}, "server", {}, "bn_statistics is 'slot'"),
-        ("ssfl", {}, "server", {"norm": "sbn"}, "model.norm: 'sbn' with method 'ssfl', which asks for no statistics"),
+        ("ssfl", {}, "server", {"norm": "sbn"}, "model.norm is 'sbn', but method 'ssfl' "),
         ("fedirm", {"passes": 5}, "some_clients", {}, "method.passes is 5"),
         ("lg_fedavg", {"private_layers": 9}, "everywhere", {}, "method.private_layers is 9"),
         ("lg_fedavg", {"private_layers": 1}, "everywhere", {"norm": "bn"}, "model.norm is 'bn'"),

@@ -44,9 +44,9 @@ def test_cifar10_as_released_falls_once_by_epoch_228():
 
 
 def test_wrong_combinations_are_refused():
-    with pytest.raises(ConfigError, match="nesterov: true needs momentum"):
+    with pytest.raises(ConfigError, match="nesterov is true, .* momentum"):
         Optimizer(momentum=0.0)
-    with pytest.raises(ConfigError, match="nesterov: true, but rule 'adam' has none; choose false"):
+    with pytest.raises(ConfigError, match="nesterov is true, but rule 'adam' .* choose nesterov false"):
         Optimizer(rule="adam")
-    with pytest.raises(ConfigError, match="steps: 5 is not beyond warmup_steps"):
+    with pytest.raises(ConfigError, match="steps is 5, .* warmup_steps"):
         Cosine(warmup_steps=5, steps=5)

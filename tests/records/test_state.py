@@ -70,7 +70,7 @@ def test_a_disk_that_is_full_at_any_byte_leaves_the_state_before(tmp_path, monke
             yield tmp_path / "temporary", file
 
     monkeypatch.setattr(files, "_temporary", on_a_full_disk)
-    with pytest.raises(DiskFull, match="state.pt: cannot be written"):
+    with pytest.raises(DiskFull, match="state.pt cannot be written"):
         save(tmp_path, large, RUN)
     loaded = load(tmp_path, RUN)
     assert loaded is not None and agree(vars(loaded.state), vars(state_after(1).state))

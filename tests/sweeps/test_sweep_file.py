@@ -63,7 +63,7 @@ def test_factors_land_where_the_papers_letters_mean():
         ("    values:\n    - 0\n    - 0.2", "    values: 0.2", "is not a list of values"),
         ("method: grid", "method: bayes", "W&B chooses its runs"),
         ("- benchmark.cli.main", "- os", "command: is not that of this suite"),
-        ("project: fssl", "project: !!python/object/apply:os.system [id]", "is not whole"),
+        ("project: fssl", "project: !!python/object/apply:os.system [id]", "is not valid"),
     ],
 )
 def test_every_trap_of_the_format_is_named(old, new, said, tmp_path):

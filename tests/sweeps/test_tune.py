@@ -261,8 +261,8 @@ def test_the_declared_study_has_the_key_that_it_always_had():
         ("cells = {demo", "cells = {demo = 3} #", "cells.demo: 3 is not a text"),
         ("cells = {demo", "cells = 'a demo' #", "cells: 'a demo' is not a table"),
         ("[fields]", "fields = 'x'\n[x]", "fields: 'x' is not a table"),
-        ("seeds = 2", "seeds = 0", "seeds: 0; choose 1 or more"),
-        ("startup = 2", "startup = -1", "startup: -1; choose 0 or more"),
+        ("seeds = 2", "seeds = 0", "seeds is 0"),
+        ("startup = 2", "startup = -1", "startup is -1"),
         (Path(TOY_FILE).read_text().partition("startup = 2")[2], "\nspace = []", "space: is empty"),
     ],
 )
