@@ -82,7 +82,7 @@ def departures(paper: Paper, profile: str) -> Item:
         cells=tuple(cells),
         seeds=3 if profile in REDUCED else 1,
         notes=(
-            "This table answers a question of ours and is not in the paper. The two cells of a row differ only in the choice.",
+            "This table answers a question of ours; it is not in the paper. A row's cells differ only in the choice.",
             "No claim judges these differences, so they have no interval.",
             *notes,
             SELECTIONS["last"],
