@@ -129,7 +129,7 @@ def check_keys(where: str, table: Mapping[str, Any], known: set[str]) -> None:
     """Raise ConfigError for a key of the table that is not in `known`."""
     for key in table:
         if key not in known:
-            raise ConfigError(f"{where} has an unknown key {key!r}; {nearest(key, known)}")
+            raise ConfigError(f"{where} has the unknown key {key!r}; {nearest(key, known)}")
 
 
 def claims_of(tables: Iterable[Mapping[str, Any]], data_names: Mapping[str, str] | None = None) -> tuple[Claim, ...]:

@@ -103,7 +103,7 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
     [
         ('title = "A table"', 'titel = "A table"', r"unknown key 'titel'; did you mean 'title'"),
         ("seeds = 4\n", "", "seeds is missing"),
-        ("spread = 0.5", "spraed = 0.5", r"a cell: unknown key 'spraed'; did you mean 'spread'"),
+        ("spread = 0.5", "spraed = 0.5", r"a cell has the unknown key 'spraed'; did you mean 'spread'"),
         (
             'form = "improves"',
             'from = "improves"',
@@ -120,8 +120,16 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
             "claim 'A is better': unknown data set 'svhm'; choose",
         ),
         ('form = "improves"', 'form = "improve"', "form: unknown value 'improve'; did you mean 'improves'"),
-        ('"{data}/A/alpha=0.1" = 1', '"{data}/A/alpha=0.2" = 1', "no cell 'SVHN/A/alpha=0.2'; choose SVHN/A/"),
-        ('"{data}/A/alpha=0.1" = 1', '"svhn/0.1/D" = 1', "no cell 'svhn/0.1/D'; choose SVHN/A/"),  # only shown
+        (
+            '"{data}/A/alpha=0.1" = 1',
+            '"{data}/A/alpha=0.2" = 1',
+            "'SVHN/A/alpha=0.2', which is no cell; choose SVHN/A/",
+        ),
+        (
+            '"{data}/A/alpha=0.1" = 1',
+            '"svhn/0.1/D" = 1',
+            "'svhn/0.1/D', which is no cell; choose SVHN/A/",
+        ),  # only shown
     ],
 )
 def test_what_is_misspelt_is_refused(toy, old, new, message):
