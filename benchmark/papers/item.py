@@ -32,7 +32,7 @@ def check_metrics(metrics: Iterable[str]) -> None:
     for metric in metrics:
         if metric.startswith("rounds_to/") and not ROUNDS_TO.fullmatch(metric):
             raise ConfigError(
-                f"metric {metric} has no fraction as its accuracy; write a fraction, such as rounds_to/0.7"
+                f"metric {metric} must end with an accuracy as a fraction; write, for example, rounds_to/0.7"
             )
 
 

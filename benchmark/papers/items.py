@@ -84,8 +84,7 @@ def items(
         if name in VARIANTS and profile not in profiles(name):
             own = " or ".join(profiles(name))
             raise ConfigError(
-                f"{name} does not exist under profile {profile}, whose settings are reduced anyway; choose "
-                f"--profile {own}"
+                f"{name} is not available under profile {profile}, with its own settings; choose --profile {own}"
             )
     builders = {**ITEMS, **VARIANTS}
     own_profiles = {name: profile_of(profile, profiles(name)) for name in chosen}

@@ -43,7 +43,7 @@ def too_short_in_words(e: Experiment, assign: str = "{name} = {value}") -> str:
     none = assign.format(name="method.warm_start_rounds", value=0)
     return (
         f"federation.rounds is {rounds}, but clients first train on unlabelled images in round {warm + 1}, after a "
-        f"warm start of {warm} rounds on labels alone; set {longer} or more, or {none}"
+        f"warm start of {warm} rounds only on labels; set {longer} or more, or {none}"
     )
 
 

@@ -17,10 +17,11 @@ verdict shows the number of collapsed runs. Only claims about collapse test it, 
 verdict in it, at any look. It is .05 on a paper's first seed block and .05 / 2^k on block k for k
 >= 2, so that all later blocks together have at most .025. Half of it is for the few primary claims
 in a fixed order: each one has the whole half once all claims before it are rejected ("holds" or
-"contradicted"). All other claims of the paper share the other half equally. The shares of an item's
-claims stay within the item: if a claim is rejected, its share goes to the item's other claims
-(Holm). "No effect of interest" does not reject the hypothesis of no difference, so that its share
-is not passed on. No verdict therefore depends on the runs of a different item.
+"contradicted"). All other claims of the paper share the other half equally. (If a family has only
+one of these two kinds of claims, that kind has the whole error.) The shares of an item's claims
+stay within the item: if a claim is rejected, its share goes to the item's other claims (Holm). "No
+effect of interest" does not reject the hypothesis of no difference, so that its share is not passed
+on. No verdict therefore depends on the runs of a different item.
 
 Example: a family on the first block has two primary claims and ten others, five of them in item X.
 The first primary claim is tested at .025, and so is the second one if the first is rejected. Each
@@ -81,7 +82,7 @@ class Judged:
     level: float = 1 - FAMILY_ERROR  # of the intervals
     error: float = FAMILY_ERROR  # of all its looks together
     diverged: tuple[str, ...] = ()  # runs of the claim's cells: "fedavg/C=47 seed 1"
-    looks: int = 0  # number of looks so far
+    looks: int = 0  # number of looks so far, up to the one that decided
     collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of its n runs collapsed
     runs_fall: bool = False  # whether the sign test had to agree because many runs of a cell collapsed
     waits_for: str = ""  # an open primary claim before it, which must be decided first

@@ -3,8 +3,8 @@
 Raise the version with every change that can move a verdict, whether in a constant or in the code:
 
 1  2026-11-22 20:40 UTC, 189696b: signed ranks at interim analyses of confirmatory seeds.
-2  2026-11-22 23:08, 944a7df: collapse is judged separately; it decides a claim only if more than a fifth of a cell's
-   runs collapsed. The first confirmatory runs had begun at 22:07; no verdict moved.
+2  2026-11-22 23:08, 944a7df: collapse is judged separately; if more than a fifth of a cell's runs collapsed, it alone
+   decides the claim. The first confirmatory runs had begun at 22:07; no verdict moved.
 3  2026-11-23 10:19, d5a55a3: collapse is judged contrast by contrast, and (02:08, e4b6505) a seed whose cells were
    trained by several engines does not count. Made after confirmatory runs; no verdict moved.
 4  2026-11-25 03:59, fb4a3a8: signed ranks judge all confirmatory seeds, and the sign test has to agree if runs
