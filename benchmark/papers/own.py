@@ -250,8 +250,7 @@ def _check_claim(claim: Claim, item: Item) -> None:
         if is_fraction and abs(total := sum(contrast.values())) > ROUNDED:
             raise ConfigError(
                 f"the weights add up to {total:g}, so that the claim compares {claim.metric} with nothing; let them "
-                "add up to "
-                "0, such as 1 and -1"
+                "add up to 0, such as 1 and -1"
             )
     if is_fraction and claim.least >= MOST:
         raise ConfigError(

@@ -113,10 +113,9 @@ def _notes_on_code(built: Item) -> Iterator[str]:
     if built.profile not in REDUCED and any(isinstance(cell.experiment.method, TwoLabellers) for cell in built.trained):
         yield (
             "Cells of other papers follow the released code where it contradicts the paper. These cells do not in "
-            "three "
-            "points that the paper does not mention: one optimizer for all clients, different statistics of test "
-            "images, "
-            "and a labelled list of 2,000 copies (deviations 2, 3 and 6). The published numbers came from that code."
+            "three points that the paper does not mention: one optimizer for all clients, different statistics of "
+            "test images, and a labelled list of 2,000 copies (deviations 2, 3 and 6). The published numbers came "
+            "from that code."
         )
 
 

@@ -20,6 +20,5 @@ def numerics_caveat(records: Collection[RunRecord]) -> str:
     old = sum(not record.is_current for record in records if record.result)
     return (
         f"{old} of {len(records)} runs have an earlier numerics version ({'; '.join(lines)}): they are valid, but "
-        "this code "
-        "does not reproduce them bit by bit; --no-reference trains them again"
+        "this code does not reproduce them bit by bit; --no-reference trains them again"
     )
