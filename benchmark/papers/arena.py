@@ -1,10 +1,12 @@
-"""The arena: every method in one environment, untuned and at the best of an equal budget.
+"""Build the method comparison: all methods in one environment, untuned and tuned with an equal budget.
 
-No paper has this table. The environment (images, who holds them, labels, network, K, C, T, seeds, length, batch sizes,
-warm start) is the same for all, and none of the papers'; arena.toml has the environments and the methods. "untuned":
-what the environment leaves open is as the paper has it, or is given with the entry. "tuned": of six settings, three
-learning rates by two values of the method's own hyperparameter, the one with the best accuracy on labels held out at
-the server, on seeds apart from the table's.
+No paper contains this table. All methods share the environment (images, their division among the
+participants, labels, network, K, C, T, seeds, length, batch sizes, warm start), which is the
+environment of none of the papers. arena.toml contains the environments and the methods. "untuned":
+whatever the environment leaves open is set as in the method's paper, or as given with the method's
+entry. "tuned": of six settings, three learning rates times two values of the method's own
+hyperparameter, the one with the best accuracy on labels that are held out at the server. The trials
+use different seeds from the table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,21 +28,22 @@ from benchmark.papers.table import SELECTIONS
 
 FILE = values_of("arena")
 UNTUNED = "untuned"
-TRIAL_SEED = 1000  # the table's seeds are 0, 1, ...
+TRIAL_SEED = 1000  # the seeds of the table are 0, 1, ...
 Setting = Literal["server", "one_more_client", "everywhere", "drawn_apart"]
-SETTINGS: tuple[Setting, ...] = ("server", "one_more_client", "everywhere")  # the first that suits a method is its own
-AT_CLIENTS: Setting = "drawn_apart"  # the setting of an environment whose clients have some labels
+# The first one that suits a custom method is used.
+SETTINGS: tuple[Setting, ...] = ("server", "one_more_client", "everywhere")
+AT_CLIENTS: Setting = "drawn_apart"  # the setting of an environment in which clients have some labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArenaMethod:
-    """A method as its paper has it, and what its second hyperparameter is in the equal budget."""
+    """A method as in its paper, and the second hyperparameter of its equal budget."""
 
     name: str
-    word: str = ""  # its name in a grid of factors; empty: it has none
+    word: str = ""  # its name in a grid of factors; empty if it has none
     method: Any = field(metadata={"read": read_method})
     optimizer: Optimizer
-    second: str | None = None  # the field tried with the learning rate; None: six learning rates
+    second: str | None = None  # the field that is tried with the learning rate; None: six learning rates
     values: tuple[float, float] = (0.8, 0.95)
     beta_from: Literal["images", "prior"] | None = None  # a key of `BETAS`
     setting: Setting = "server"
@@ -57,16 +60,21 @@ ENTRIES = tuple(
 
 
 def arena_method(name: str) -> ArenaMethod:
-    """A method of the catalogue, or of the user's own (`my_module:MyMethod`), at its defaults and SSFL's optimizer.
+    """Return an entry for a method of the catalogue or a custom one (`my_module:MyMethod`), with
+    defaults and SSFL's optimizer.
 
-    Its second hyperparameter is `threshold` where it has one. The server holds the labels if the method can work so,
-    else one more client. Raises ConfigError where it can work in neither setting.
+    Its second hyperparameter is `threshold` if it has that field. The server has the labels if the
+    method supports this; if not, one more client has them. Raise ConfigError if the method supports
+    neither.
     """
     method = method_class(name)()
     settings = [setting for setting in SETTINGS if setting in method.needs]
     if not settings:
-        raise ConfigError(f"{name}: needs labels as in {sorted(method.needs)}; the arena has them at the server")
-    at_client = "the server's labelled images are one more client's: the method trains nothing at the server"
+        raise ConfigError(
+            f"{name} needs the label setting {sorted(method.needs)}, but these items have labels at the server; "
+            "leave it out"
+        )
+    at_client = "one more client has the server's labelled images, because the method trains nothing at the server"
     return ArenaMethod(
         name=name.rpartition(":")[2],
         method=method,
@@ -78,16 +86,17 @@ def arena_method(name: str) -> ArenaMethod:
 
 
 def read_base(fields: Mapping[str, Any], path: str) -> Experiment:
-    """An environment's experiment, with a method that takes the labels of every environment."""
+    """Read the experiment of an environment, with a method that supports the labels of every environment."""
     data = read_data(fields["data"], f"{path}.data")
     return from_plain(Experiment, {"method": "fedprox_fixmatch", **fields, "data": data}, path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArenaSetting:
-    """What all methods of an item share, and how large its tuning is."""
+    """The environment that all methods of an item share, and the size of their tuning."""
 
-    base: Experiment = field(metadata={"read": read_base})  # what the method and its optimizer are put into
+    # An experiment into which the method and its optimizer are put.
+    base: Experiment = field(metadata={"read": read_base})
     batch_size: int
     warm_start_rounds: int
     seeds: int
@@ -101,13 +110,15 @@ class ArenaSetting:
 
     @property
     def entries(self) -> tuple[ArenaMethod, ...]:
-        """The methods that can work with its labels; where clients have some, not the bounds of other settings."""
+        """Return the methods that support its labels; if clients have some labels, without the
+        baselines of other settings.
+        """
         if not self.at_clients:
             return tuple(entry for entry in ENTRIES if entry.setting != AT_CLIENTS)
         return tuple(e for e in ENTRIES if AT_CLIENTS in e.method.needs and (e.setting == AT_CLIENTS or not e.bound))
 
     def experiment(self, entry: ArenaMethod, *, lr: float | None = None, second: float | None = None) -> Experiment:
-        """The entry in this environment, untuned where no value is given."""
+        """Return the experiment of the entry in this environment; a value that is not given is untuned."""
         method = entry.method
         if entry.beta_from:
             method = replace(method, beta=BETAS[entry.beta_from](method.beta, self.base))
@@ -121,7 +132,7 @@ class ArenaSetting:
         return experiment if second is None else changed(experiment, {f"method.{entry.second}": second})
 
     def settings(self, entry: ArenaMethod) -> dict[str, Experiment]:
-        """The six settings of the equal budget, by name."""
+        """Return the six settings of the equal budget, by name."""
         if entry.second is None:
             low, middle, high = self.learning_rates
             rates = (low / 4, low / 2, low, middle, high, 2 * high)
@@ -134,9 +145,10 @@ class ArenaSetting:
 
 
 def by_images(beta: float, environment: Experiment) -> float:
-    """RSCFed's beta in the environment, so that beta / N_i is the paper's.
+    """Return RSCFed's beta in the environment, scaled so that beta / N_i is the paper's.
 
-    Its unit is images / distance: it is scaled by a client's images over those of a client in the paper's SVHN.
+    Its unit is images per distance. It is multiplied by the images of a client here divided by the
+    images of a client in the paper's SVHN.
     """
     data = environment.data
     return beta * ((entry_of(data.name).train - data.N_s - data.N_validation) / environment.federation.K) / 7326
@@ -150,20 +162,22 @@ BETAS: Mapping[str, Callable[[float, Experiment], float]] = {
 
 
 def environment_of(name: str, profile: str) -> ArenaSetting:
-    """The environment of that name under a profile of its own."""
+    """Return the environment with that name under one of its profiles."""
     table = FILE["environments"][name][profile]
     table = {**table, "base": {**table["base"], "profile": profile}}
     environment = from_plain(ArenaSetting, table, f"arena.toml: {name}.{profile}")
     data, of = environment.base.data, environment.base.federation
     labels = f"{data.N_s:,} labels"
     if environment.at_clients:
-        labels = f"{100 * data.labelled_share:g} % of the rarest class labelled, of each class as many"
-    clients = f"{of.K} clients of which {of.C} a round, T = {of.T}, {labels}."
+        labels = f"in each class as many labels as {100 * data.labelled_share:g} % of the rarest class has images"
+    clients = f"{of.K} clients, {of.C} per round, T = {of.T}, {labels}."
     return replace(environment, notes=(clients, *environment.notes))
 
 
 def compared(name: str, profile: str, also: Sequence[ArenaMethod] = ()) -> Item:
-    """The item: methods as rows; untuned and tuned hyperparameters as columns, for `alpha` its values, untuned."""
+    """Build the item: methods as rows; untuned and tuned hyperparameters as columns, or for `alpha`
+    its values, untuned.
+    """
     table = FILE["items"][name]
     environment = environment_of(table.get("environment", name), profile)
     entries = (*environment.entries, *also)
@@ -201,7 +215,7 @@ def _cell(entry: ArenaMethod, column: str, value: str | float, experiment: Exper
 
 
 def choice(entry: ArenaMethod, environment: ArenaSetting) -> Choice:
-    """The entry's cell to come, with its trials."""
+    """Return the entry's tuned cell, which waits for its trials."""
     finals = environment.settings(entry)
     return Choice(
         label=f"{entry.name}/tuned",
@@ -214,7 +228,7 @@ def choice(entry: ArenaMethod, environment: ArenaSetting) -> Choice:
 
 
 def trial(experiment: Experiment, rounds: int) -> Experiment:
-    """The experiment as a trial: shorter, measured on held-out labels, on a seed of its own."""
+    """Return the experiment as a trial: shorter, evaluated on held-out labels, with a separate seed."""
     federation = replace(experiment.federation, rounds=rounds)
     evaluation = Evaluation(every=rounds, validation=True)
     return replace(experiment, federation=federation, evaluation=evaluation, seed=TRIAL_SEED)

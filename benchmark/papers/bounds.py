@@ -1,7 +1,8 @@
-"""Labels alone: the bound that every method has to beat.
+"""Build the supervised baselines, which train on labels only: every method should beat its baseline.
 
-A bound trains on the same labels as the cells of an item, in as many steps on them, and on nothing else. Where the
-server holds the labels, the server trains; where clients hold them, the labelled clients train.
+A baseline trains on the same labels as the cells of an item, in as many steps on them, and on
+nothing else. If the server has the labels, the server trains. If clients have labels, only these
+clients train.
 """
 
 import math
@@ -16,18 +17,20 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.item import UNTRAINED, Cell
 
-ALONE, ALONE_NOTE = "Labels alone", "ours: the bound that every method has to beat"
+ALONE, ALONE_NOTE = "Labels alone", "ours: the supervised baseline, which every method should beat"
 
 
 def steps_on_labels(e: Experiment) -> int:
-    """Local steps of the server in one round."""
+    """Return the local steps of the server in one round."""
     size = getattr(e.method, "server_batch_size", e.method.batch_size)
     steps = (e.federation.epochs or 0) * math.ceil(e.data.N_s / size) or e.federation.T
     return steps * getattr(e.method, "server_epochs_each", 1)
 
 
 def labels_alone(e: Experiment) -> Experiment:
-    """The bound of an experiment: its labels alone, in as many steps on them a round."""
+    """Return the supervised baseline of an experiment: only its labels, with the same number of
+    steps on them per round.
+    """
     size = getattr(e.method, "server_batch_size", e.method.batch_size)
     if e.data.label_setting == "server":
         method: Any = ServerOnly(batch_size=size)
@@ -40,14 +43,16 @@ def labels_alone(e: Experiment) -> Experiment:
 
 
 def bound(alone: Experiment) -> Cell:
-    """The cell of a bound."""
+    """Return the cell of a supervised baseline."""
     return Cell(label=ALONE, setting={"method": ALONE}, experiment=alone, role="bound", note=ALONE_NOTE)
 
 
 def lacking(
     cells: Sequence[Cell], alone: Callable[[Experiment], Experiment] = labels_alone
 ) -> Iterator[tuple[Cell, Experiment]]:
-    """Cells without a bound among these, each with the bound that is to be added; each bound once."""
+    """Yield each of these cells that has no supervised baseline among them, with the baseline to
+    add; each baseline once.
+    """
     added: set[str] = set()
     for cell in cells:
         if cell.role not in UNTRAINED and not is_bound(cell) and bound_of(cell, cells) is None:
@@ -58,10 +63,10 @@ def lacking(
 
 
 def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
-    """The bounds that these cells still lack, each once.
+    """Yield the supervised baselines that these cells still lack, each once.
 
-    Where the server holds the labels no client takes part. One client that holds all images stands for the clients, so
-    that items share the runs.
+    If the server has the labels, no client trains in the baseline. The clients are then replaced by
+    one client with all images, so that items share the runs.
     """
     for cell, alone in lacking([c for c in cells if c.experiment.data.label_setting not in ("server", "everywhere")]):
         yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
@@ -86,7 +91,7 @@ def _without_clients(alone: Experiment) -> Experiment:
 
 
 def is_bound(cell: Cell) -> bool:
-    """Whether the cell trains on labels alone."""
+    """Return whether the cell trains only on labels."""
     e = cell.experiment
     server = isinstance(e.method, ServerOnly) and e.method.images == "servers"
     clients = isinstance(e.method, SupervisedFL) and e.data.label_setting not in ("server", "everywhere")
@@ -94,9 +99,11 @@ def is_bound(cell: Cell) -> bool:
 
 
 def bound_of(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
-    """The bound of a cell among these cells; None for a bound, and where there is none of the cell's labels.
+    """Return the supervised baseline of a cell among these cells.
 
-    Labels at clients: the bound has the same clients. All labels at one more client are compared with the server's.
+    If clients have the labels, the baseline has the same clients. If one more client has all
+    labels, the baseline is the server's. Return None for a cell that is a baseline, and if no
+    baseline has the cell's labels.
     """
     mine = cell.experiment
     if is_bound(cell):
@@ -115,5 +122,5 @@ def bound_of(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
 
 
 def _steps(e: Experiment) -> int:
-    """Local steps of the server in the whole run."""
+    """Return the local steps of the server in the whole run."""
     return e.federation.rounds * steps_on_labels(e)

@@ -1,8 +1,9 @@
-"""When each claim was registered: the first commit in which its hash exists.
+"""Give each claim the date of its registration: the first commit in which its hash exists.
 
-A claim's hash contains the keys of its cells, so that a sentence that was written down once has a new hash, and a new
-date, wherever its cells change. A claim's file has the date of the sentence; `registry.toml` beside the papers' files
-has the first commit of the hashes whose cells are younger or older than that.
+A claim's hash contains the keys of its cells. If the cells of a claim change, its sentence stays
+the same, but it has a new hash and a new date. A claim's file has the date of the sentence.
+`results/published/registry.toml` has the first commit of each hash whose cells are newer or older
+than that.
 """
 
 import tomllib
@@ -19,13 +20,15 @@ REGISTRY = PUBLISHED / "registry.toml"
 
 @cache
 def first_commits() -> Mapping[str, tuple[datetime, str]]:
-    """Read the time and the name of the first commit of each hash of `registry.toml`."""
+    """Return the time and the name of the first commit for each hash of `registry.toml`."""
     commits = tomllib.loads(REGISTRY.read_text())["commits"]
     return {name: (entry["made"], entry["commit"]) for entry in commits for name in entry["hashes"]}
 
 
 def registered(item: Item) -> Item:
-    """Date each claim of the item by its hash; a claim that is not in the registry keeps its file's date."""
+    """Return the item with the registration date of each claim; a claim that is not in the registry
+    keeps its file's date.
+    """
     known = first_commits()
     claims = []
     for claim in item.claims:

@@ -1,7 +1,8 @@
-"""FedSwitch (arXiv:2301.10114): from a printed line to the experiment, every number with its section.
+"""Build the experiments of FedSwitch (arXiv:2301.10114) from its published lines, with the section of each number.
 
-There is no released code. What section 5.3 tuned and does not print is FixMatch's here (`OPEN`); what the paper takes
-over from FedMatch without printing it is FedMatch's released code's (wyjeong/FedMatch, 4947aa2).
+There is no released code. Hyperparameters that section 5.3 tuned and does not publish are
+FixMatch's (fedswitch.toml). Settings that the paper takes over from FedMatch without publishing
+them follow FedMatch's released code (wyjeong/FedMatch, 4947aa2).
 """
 
 import math
@@ -29,23 +30,26 @@ class Setting:
     """One line of a table or figure of FedSwitch: a partition by name, or a Dirichlet alpha."""
 
     method: str
-    labels: Literal["Labels at Client", "Labels at Server"] = "Labels at Server"  # Figure 4; assumed for Figures 2, 3
+    # As in Figure 4; assumed for Figures 2 and 3.
+    labels: Literal["Labels at Client", "Labels at Server"] = "Labels at Server"
     partition: Literal["Batch-IID", "Batch-NonIID", "Streaming-NonIID"] | None = None
     alpha: float | None = None
 
 
 @cache
 def experiment(setting: Setting) -> Experiment:
-    """The line as published, without what `settled` fills in."""
+    """Return the line's experiment as published, without the fields that `settled` fills in."""
     fedmatch = setting.labels if setting.method == "FedMatch" else None
     return experiment_of("fedswitch", {**vars(setting), "fedmatch": fedmatch})
 
 
 def settled(e: Experiment) -> Experiment:
-    """FedSwitch with its beta of Eq. 3, "the amount of expected imbalance", and grouping with its local steps.
+    """Return FedSwitch with its beta of Eq. 3, "the amount of expected imbalance", and grouping
+    with its local steps.
 
-    The paper does not print beta. Here it is the mean divergence of the clients' true classes from equal shares.
-    Grouping counts steps: as many as batches in which a client passes over its images (six of 510 or 550).
+    The paper does not publish beta. Here it is the mean divergence of the clients' true classes
+    from equal shares. Grouping counts local steps: as many as a client has batches in one pass over
+    its images (six for 510 or 550 images).
     """
     if isinstance(e.method, FedSwitch):
         return replace(e, method=replace(e.method, beta=prior_of(e)))
@@ -53,22 +57,22 @@ def settled(e: Experiment) -> Experiment:
 
 
 def prior_of(e: Experiment) -> float:
-    """The clients' mean divergence from equal shares, in nats, to two digits."""
+    """Return the clients' mean divergence from equal class shares, in nats, rounded to two digits."""
     return round(float(divergence_K(clients_of(e, pooled=True)).mean()), 2)
 
 
 def divergence_K(counts_Kd: IntArray) -> FloatArray:
-    """(K,) nats between each client's classes and equal shares."""
+    """Return the divergence between each client's class shares and equal shares, (K,), in nats."""
     share_Kd = counts_Kd / counts_Kd.sum(axis=1, keepdims=True)
     terms_Kd = share_Kd * np.log(share_Kd, where=share_Kd > 0, out=np.zeros_like(share_Kd))
     return np.asarray(math.log(counts_Kd.shape[1]) + terms_Kd.sum(axis=1))
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """The stand-in of a line.
+    """Return the reduced setting of a line.
 
-    A teacher's ratio counts rounds, and is smaller in a short run. Clients hold equally many images under both label
-    settings.
+    The teacher's ratio counts rounds, so that it is smaller in a short run. Clients have equally
+    many images under both label settings.
     """
     streaming = setting.partition == "Streaming-NonIID"
     stand_in = stand_ins("fedswitch")[profile]["streaming" if streaming else "batch"]
@@ -84,10 +88,10 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """The bounds, one for each way in which labels are held, of items that show accuracies."""
+    """Return the supervised baselines, one for each distribution of labels, of items that show accuracies."""
     if name not in ("tab2", "tab3", "fig4", "fig5"):
         return
-    held: dict[object, Cell] = {}  # at clients: by the same clients
+    held: dict[object, Cell] = {}  # if clients have the labels, the clients matter too
     for cell in (cell for cell in cells if cell.role == "published"):
         e = cell.experiment
         held.setdefault((e.data, e.partition if e.data.label_setting == "every_client" else None), cell)
@@ -97,7 +101,11 @@ def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def alone_in_as_many_steps(e: Experiment) -> Experiment:
-    """The bound; at clients, too, in as many steps a round, which repeat their labels until all images are through."""
+    """Return the supervised baseline. If clients have the labels, it has as many steps per round as the method.
+
+    In these steps the clients repeat their labels until the method would have used all its images
+    once.
+    """
     alone = labels_alone(e)
     if e.data.label_setting == "server":
         return alone
@@ -105,13 +113,17 @@ def alone_in_as_many_steps(e: Experiment) -> Experiment:
 
 
 def steps_of(e: Experiment) -> int:
-    """The batches in which a client passes over its images of a round."""
+    """Return the number of batches in which a client passes over its images of a round."""
     images = int(clients_of(e).sum(axis=1).max()) / e.data.streaming_steps
     return math.ceil(images / e.method.batch_size)
 
 
 def skewed_labels(e: Experiment) -> Experiment:
-    """Labels of a client's classes in proportion (section 5.4) instead of equally many of each; as many in all."""
+    """Return the experiment with a client's labels in proportion to its classes (section 5.4)
+    instead of equally many per class.
+
+    The total number of labels is unchanged.
+    """
     labels = CLASSES * e.data.labels_per_client
     share = round(labels / (labels + float(clients_of(e).sum(axis=1).mean())), 4)
     return replace(e, data=replace(e.data, label_setting="share", labelled_share=share, labels_per_client=5))
@@ -130,5 +142,5 @@ PAPER = Paper(
         "more_labels": lambda e: replace(e, data=replace(e.data, N_s=5 * e.data.N_s)),  # 5,000 (section 5.1)
     },
 )
-OWN_PROFILES: Mapping[str, tuple[str, ...]] = {"tab1": REDUCED}  # items whose runs do not differ in all profiles
+OWN_PROFILES: Mapping[str, tuple[str, ...]] = {"tab1": REDUCED}  # items whose runs differ only in these profiles
 ITEMS = items(PAPER, ("tab1", "tab2", "tab3", "fig2", "fig3_left", "fig3_right", "fig4", "fig5"))

@@ -1,6 +1,6 @@
-"""What a paper's table or figure is to the suite: cells to run, values to compare with, claims to judge.
+"""Define the data of a published table or figure: its cells, its published values and its claims.
 
-Plain data, shared by the papers (which declare items), the sweeps (which run them) and the reports (which show them).
+The papers declare items, the sweeps run their cells, and the reports show them.
 """
 
 import hashlib
@@ -16,58 +16,64 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 
 ACCURACY = "test/accuracy"
-UNTRAINED = ("quoted", "partition")  # roles of cells that a plan leaves out
-# Of verdicts/metrics.py.
+UNTRAINED = ("quoted", "partition")  # roles of cells that a plan does not train
+# Implemented in verdicts/metrics.py.
 ENDPOINTS = ("last", "end", "speed", "throughout", "reached", "spread", "collapse", "arithmetic")
-LAST_ROUNDS = re.compile(r"last_(\d+)")  # one more endpoint: the mean over so many last rounds
-ROUNDS_TO = re.compile(r"rounds_to/(0?\.\d+)")  # a metric: "rounds_to/0.4", the rounds to an accuracy of 40 %
-COUNTED = re.compile(r"parameters|MFLOP|MB|classes.*|exchange/\w+")  # metrics that are the same in every run
-PILOTS, CONFIRMING = range(100), range(100, 1000)  # seeds; from 1000 on they tune
+LAST_ROUNDS = re.compile(r"last_(\d+)")  # a further endpoint: the mean over the last N rounds
+# The metric "rounds_to/0.4": the number of rounds to an accuracy of 40 %.
+ROUNDS_TO = re.compile(r"rounds_to/(0?\.\d+)")
+COUNTED = re.compile(r"parameters|MFLOP|MB|classes.*|exchange/\w+")  # metrics with the same value in every run
+# Exploratory and confirmatory seeds; seeds from 1000 on are for tuning.
+PILOTS, CONFIRMING = range(100), range(100, 1000)
 
 
 def check_metrics(metrics: Iterable[str]) -> None:
-    """Raises ConfigError for "rounds_to/70": the accuracy has to be a fraction."""
+    """Raise ConfigError for a metric such as "rounds_to/70", whose accuracy is not a fraction."""
     for metric in metrics:
         if metric.startswith("rounds_to/") and not ROUNDS_TO.fullmatch(metric):
-            raise ConfigError(f"{metric}: write a fraction, such as rounds_to/0.7")
+            raise ConfigError(
+                f"metric {metric} must end with an accuracy as a fraction; write, for example, rounds_to/0.7"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """A number as the paper prints it: percent for metrics that are fractions, else the metric's own unit."""
+    """A published number: in percent if the metric is a fraction, and in the metric's own unit if not."""
 
     value: float
-    spread: float | None = None  # standard deviation over its runs, where the paper prints one
-    runs: int = 1  # that the number is a mean of
-    metric: str = ""  # the paper's own, where the item has another in its place: "rounds_to/0.4"
+    spread: float | None = None  # standard deviation over the paper's runs, if it is published
+    runs: int = 1  # number of runs that the number is a mean of
+    metric: str = ""  # the paper's metric, if the item shows a different one: "rounds_to/0.4"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemEntry:
-    """An entry of a published table without a run: quoted from another paper, or computed."""
+    """An entry of a published table without a run: it is cited from another paper, or computed."""
 
-    label: str  # unique in the item: "FedAvg/full"; claims refer to it
-    setting: Mapping[str, str | int | float]  # what row and column say, for people: {"method": "FedAvg", "C": 47}
-    published: Mapping[str, Printed] = field(default_factory=dict)  # metric -> what the paper prints
-    computed: Mapping[str, float | str] = field(default_factory=dict)  # columns that need no run: "parameters", "MB"
-    note: str = ""  # what a reader has to know: "the server's labels are one more client's"
-    # What the published numbers are of, as the paper prints it: the data set, and each setting that differs from this
-    # entry's: {"data": "SVHN", "N_s": 250}. Empty without published numbers.
+    label: str  # unique in the item, such as "FedAvg/full"; claims refer to it
+    setting: Mapping[str, str | int | float]  # values of row and column, as shown: {"method": "FedAvg", "C": 47}
+    published: Mapping[str, Printed] = field(default_factory=dict)  # metric -> published value
+    computed: Mapping[str, float | str] = field(default_factory=dict)  # columns without runs: "parameters", "MB"
+    note: str = ""  # a caveat for readers: "the server's labels are one more client's"
+    # The published setting of these numbers: the data set, and each setting that differs from this entry's, such as
+    # {"data": "SVHN", "N_s": 250}. It is empty if nothing is published.
     printed_at: Mapping[str, str | int | float] = field(default_factory=dict)
 
     def printed(self, metric: str = ACCURACY) -> float | None:
-        """The printed value of that metric; None where the paper has none."""
+        """Return the published value of the metric, or None if there is none."""
         return self.published[metric].value if metric in self.published else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(ItemEntry):
-    """An entry that can be trained: a full setting without the seed."""
+    """An entry that can be trained: a complete setting without the seed."""
 
-    experiment: Experiment  # seed 0 stands for every seed
-    # published: in the paper. control, ladder, bound: added by the suite (ladder: below the table; bound: not ranked).
-    # quoted: the paper quotes another paper's number; trained on request alone (`Item.with_quoted`).
-    # partition: the classes of each client are shown, and nothing is trained. own: of a user's table.
+    experiment: Experiment  # its seed is 0, whatever seeds are run
+    # published: the cell is in the paper. control, ladder, bound: the suite added it; a rung of the ladder
+    # (cumulative ablation) appears below the table, and a bound (supervised baseline) is not ranked. quoted: the
+    # paper cites the number from another paper, and the cell is only trained on request (`Item.with_quoted`).
+    # partition: the classes of each client are shown, and nothing is trained. own: the cell belongs to a custom
+    # table.
     role: Literal["published", "quoted", "control", "ladder", "bound", "partition", "own"] = "published"
 
     @property
@@ -83,9 +89,9 @@ class Cell(ItemEntry):
         label: str = "",
         role: Literal["control", "bound"] = "control",
     ) -> "Cell":
-        """A cell that the suite adds next to this one, with another method's name.
+        """Build a cell that the suite adds next to this one, with the name of a different method.
 
-        `label`: where that name alone does not make the label unique.
+        `label` is needed if the label with that name is not unique.
         """
         return replace(
             self,
@@ -101,22 +107,27 @@ class Cell(ItemEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(ItemEntry):
-    """A cell that is known only after its trials: the setting with the best accuracy on held-out labels.
+    """A cell whose hyperparameters are chosen by the accuracy on held-out labels, so that it is
+    unknown before its trials.
 
-    Trials and cell use different seeds, so that no image on which it was chosen counts. Of equal trials the first wins.
+    Trials and cell use different seeds, so that no image that was used for the choice counts in the
+    result. If trials have equal scores, the first one wins.
     """
 
-    trials: Mapping[str, Experiment]  # what is tried, for people ("lr 0.03, tau 0.95") -> the trial, with its seed
+    trials: Mapping[str, Experiment]  # name for readers ("lr 0.03, tau 0.95") -> the trial, with its seed
     finals: Mapping[str, Experiment]  # the same names -> the experiment of the cell
     role: Literal["published", "bound"] = "published"
 
     def cell(self, score: Callable[[Experiment], float | None]) -> Cell | None:
-        """The best setting's cell; None while a trial has no score. A diverged trial scores below all others."""
+        """Return the cell with the best setting, or None if a trial has no score yet.
+
+        A diverged trial ranks below all others.
+        """
         scores = {name: score(trial) for name, trial in self.trials.items()}
         known = {name: value for name, value in scores.items() if value is not None}
         if len(known) < len(scores):
             return None
-        best = max(known, key=lambda name: known[name])  # the first of equals
+        best = max(known, key=lambda name: known[name])  # the first one of equal scores
         chosen = f"best of {len(known)} on held-out labels: {best}"
         note = f"{chosen}; {self.note}" if self.note else chosen
         return Cell(label=self.label, setting=self.setting, experiment=self.finals[best], role=self.role, note=note)
@@ -124,13 +135,18 @@ class Choice(ItemEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """A contrast of another item on a claim's sentence, at another setting; shown, never judged."""
+    """A contrast of a different item that tests a claim's sentence in a different setting. It is
+    shown and never judged.
+    """
 
     item: str  # "ssfl/tabj1"
     contrast: Mapping[str, float]  # "{data}" in a label stands for each data set of that item
 
     def contrasts_in(self, labels: Iterable[str]) -> tuple[Mapping[str, float], ...]:
-        """Fill in that item's labels: one contrast, or one for each data set. Empty if a label is absent."""
+        """Return the contrast with that item's labels: one contrast, or one per data set.
+
+        The result is empty if the item lacks one of the labels.
+        """
         known = frozenset(labels)
         pattern = re.escape(next(iter(self.contrast))).replace(re.escape("{data}"), "(.+)")
         matches = filter(None, (re.fullmatch(pattern, label) for label in known))
@@ -145,55 +161,69 @@ class Elsewhere:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Checked):
-    """A sentence of the paper (or a question of ours), with the test that is fixed before the runs that judge it.
+    """A hypothesis, from the paper or our own, whose test is fixed before the runs that judge it.
 
-    The estimand is a linear contrast of cells, paired by seed: sum over cells of coefficient x endpoint of `metric`.
-    Forms: improves (the contrast is above zero), comparable (it lies inside +-least), trend (as improves, over an
-    ordered factor), every (each of `contrasts` is above zero), order (the same, one after another).
-    Endpoints are those of verdicts/metrics.py.
+    The estimand is a linear contrast of cells, paired by seed: the sum over cells of coefficient
+    times endpoint of `metric`. `form` says what holds if the claim is true:
+
+    - improves: the contrast is above zero;
+    - comparable: the contrast lies within ±`least`, that is, the cells are equivalent;
+    - trend: as improves, for a contrast over an ordered factor;
+    - every: each of `contrasts` is above zero;
+    - order: as every, for contrasts between neighbours in a ranking.
+
+    verdicts/metrics.py implements the endpoints.
     """
 
     name: str
     quote: str  # verbatim from the paper; empty for a question of ours
     source: str  # "section 4.2"
-    contrasts: tuple[Mapping[str, float], ...]  # cell label -> coefficient; several of the forms "every" and "order"
+    contrasts: tuple[Mapping[str, float], ...]  # cell label -> coefficient; several for "every" and "order"
     form: Literal["improves", "comparable", "every", "trend", "order"]
     endpoint: str = "last"
-    least: NotNegative  # least difference of interest, in the metric's unit (accuracy: fraction)
+    least: NotNegative  # smallest effect size of interest, in the metric's unit (a fraction for accuracies)
     metric: str = ACCURACY
-    main: bool = False  # one of the few that a paper's error is spent on first, in the order of its item
-    # Not part of its hash:
+    main: bool = False  # whether it is a primary claim, which is tested first, in the order of its item
+    # The hash does not depend on the fields below.
     made: datetime | None = None  # when it was written down in this form, in UTC
-    commit: str = ""  # the first one that has it
-    withdrawn: str = ""  # why its form does not express its sentence: judged as declared, but in no summary
-    verdicts: Mapping[str, str] = field(default_factory=dict)  # of a withdrawn claim: hash -> verdict at that time
-    replaces: str = ""  # the name of the withdrawn claim of its table whose sentence it expresses
+    commit: str = ""  # the first commit that contains it
+    withdrawn: str = ""  # why its form does not express its sentence; it is judged as declared, but in no summary
+    verdicts: Mapping[str, str] = field(default_factory=dict)  # of a withdrawn claim: hash -> its verdict then
+    replaces: str = ""  # name of the withdrawn claim in its table that it replaces
     elsewhere: tuple[Elsewhere, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.labels:
-            raise ConfigError("contrast is missing")
+            raise ConfigError("a claim needs a contrast of cells; write contrast = { A = 1, B = -1 }")
         if self.endpoint not in ENDPOINTS and not LAST_ROUNDS.fullmatch(self.endpoint):
             raise ConfigError(f"unknown endpoint {self.endpoint!r}; {nearest(self.endpoint, (*ENDPOINTS, 'last_100'))}")
         check_metrics([self.metric])
         if self.endpoint == "arithmetic" and not COUNTED.fullmatch(self.metric):
-            raise ConfigError(f"endpoint 'arithmetic': {self.metric} differs from run to run; choose 'end'")
+            raise ConfigError(
+                f"endpoint 'arithmetic' needs a metric that is equal in all runs, but {self.metric} is not; choose "
+                "'end'"
+            )
         if self.metric.startswith("rounds_to/") != (self.endpoint == "reached"):
-            raise ConfigError(f"endpoint {self.endpoint!r} of {self.metric}; rounds_to/... has 'reached', and it alone")
+            raise ConfigError(
+                f"endpoint is {self.endpoint!r} for {self.metric}; rounds_to/... needs 'reached', and no other "
+                "metric has it"
+            )
 
         if self.verdicts and not self.withdrawn:
-            raise ConfigError("verdicts are those of a withdrawn claim; write why it is withdrawn")
+            raise ConfigError("only a withdrawn claim can have verdicts; write withdrawn = 'why'")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The cells that it is about, each once."""
+        """Return the labels of all cells in its contrasts, each once."""
         return tuple(dict.fromkeys(label for contrast in self.contrasts for label in contrast))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimFamily:
-    """The hashes of claims that are judged together. The main ones are judged in this order, all in one item."""
+    """The hashes of the claims that share an error rate. The primary ones are tested in this order
+    and are all in one item.
+    """
 
     main: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -209,15 +239,15 @@ class ClaimFamily:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How a figure is drawn. `x` is "round" for curves, else a key of `Cell.setting` ("alpha")."""
+    """How a figure is drawn. `x` is "round" for learning curves, and a key of `Cell.setting` ("alpha") if not."""
 
     kind: Literal["curves", "against", "class_counts"] = "curves"
     x: str = "round"
     log_x: bool = False
-    metrics: tuple[str, ...] = (ACCURACY,)  # a panel each
-    panels: tuple[str, ...] = ()  # keys of `Cell.setting` whose values make panels
-    lines: tuple[str, ...] = ("method",)  # keys of `Cell.setting` whose values make lines
-    truth: Mapping[str, str] = field(default_factory=dict)  # metric -> metric drawn dotted with it
+    metrics: tuple[str, ...] = (ACCURACY,)  # one panel per metric
+    panels: tuple[str, ...] = ()  # keys of `Cell.setting` with one panel per value
+    lines: tuple[str, ...] = ("method",)  # keys of `Cell.setting` with one line per value
+    truth: Mapping[str, str] = field(default_factory=dict)  # metric -> metric of the truth, drawn dotted next to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,42 +258,42 @@ class Item:
     title: str
     profile: str
     cells: tuple[Cell, ...]
-    shown: tuple[ItemEntry, ...] = ()  # further entries
+    shown: tuple[ItemEntry, ...] = ()  # entries that are not trained
     claims: tuple[Claim, ...] = ()
     seeds: int = 1
-    notes: tuple[str, ...] = field(default=())  # stand-ins, scale, selection rule: printed wherever the table is
+    notes: tuple[str, ...] = field(default=())  # surrogate data, scale, selection rule: shown with the table
     choices: tuple[Choice, ...] = ()  # cells that wait for their trials
-    tried: frozenset[Experiment] = frozenset()  # all trials, once it is resolved
-    metrics: tuple[str, ...] = (ACCURACY,)  # a block of columns each; the first one ranks
-    rows: tuple[str, ...] = ()  # keys of `Cell.setting` that name a row; empty: all that are not columns
+    tried: frozenset[Experiment] = frozenset()  # all trials, after `resolved`
+    metrics: tuple[str, ...] = (ACCURACY,)  # one block of columns per metric; the first one ranks
+    rows: tuple[str, ...] = ()  # keys of `Cell.setting` that name a row; if empty, all that are not columns
     columns: tuple[str, ...] = ("method",)  # keys of `Cell.setting` that name a column
-    drawing: Drawing | None = None  # of a figure; None: a table
-    margin: float | None = None  # below it a published and a reproduced accuracy count as equal (a fraction)
-    typed: str = ""  # what names it on a command line, where that is not its name: "./mine.toml"
-    claims_of: str = ""  # whose they are: "ssfl", "ssfl-printed"; empty: the paper's
-    # The first seed of the paper's claims; a later one where earlier cells were wrong and are withdrawn.
+    drawing: Drawing | None = None  # of a figure; None for a table
+    margin: float | None = None  # tolerance (a fraction) within which a reproduced accuracy equals the published one
+    typed: str = ""  # its name on a command line, if that differs from `name`: "./mine.toml"
+    claims_of: str = ""  # the owner of its claims: "ssfl", "ssfl-printed"; if empty, the paper
+    # The first seed that judges the paper's claims; it is later if earlier cells were wrong and are withdrawn.
     confirms_from: int = CONFIRMING.start
-    # The paper's families that have confirming runs, by their first seed; filled in by the plan.
+    # The paper's families that have confirmatory runs, by their first seed; the plan fills them in.
     closed: Mapping[int, ClaimFamily] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         drawn = Drawing().metrics if self.drawing is None else self.drawing.metrics
         if not self.metrics or not drawn:
-            raise ConfigError('metrics: is empty; write metrics = ["test/accuracy"]')
+            raise ConfigError('metrics is empty; write metrics = ["test/accuracy"]')
         check_metrics((*self.metrics, *drawn))
 
     @property
     def family(self) -> str:
-        """What manifests call the family of its claims: "ssfl demo", "ssfl-printed gpu"."""
+        """Return the name of its family of claims in manifests: "ssfl demo", "ssfl-printed gpu"."""
         return f"{self.claims_of or self.name.partition('/')[0]} {self.profile}"
 
     @property
     def word(self) -> str:
-        """What names it on a command line."""
+        """Return its name on a command line."""
         return self.typed or self.name
 
     def resolved(self, score: Callable[[Experiment], float | None]) -> "Item":
-        """The item with a cell for every choice whose trials are done; the other choices still wait."""
+        """Return the item with a cell for each choice whose trials are done; the other choices remain."""
         chosen = {choice.label: choice.cell(score) for choice in self.choices}
         cells = tuple(cell for cell in chosen.values() if cell is not None)
         waiting = tuple(choice for choice in self.choices if chosen[choice.label] is None)
@@ -272,23 +302,27 @@ class Item:
 
     @property
     def trained(self) -> tuple[Cell, ...]:
-        """The cells that a plan runs: all except those that are only shown."""
+        """Return the cells that a plan trains, without the cells that are only shown."""
         return tuple(cell for cell in self.cells if cell.role not in UNTRAINED)
 
     def with_quoted(self) -> "Item":
-        """The item with its quoted cells trained like the others."""
+        """Return the item with its cited cells trained like the others."""
         cells = (replace(cell, role="published") if cell.role == "quoted" else cell for cell in self.cells)
         return replace(self, cells=tuple(cells))
 
     def main_claims_only(self) -> "Item":
-        """The item with the cells of its main claims, the bounds, and the claims on these alone."""
+        """Return the item with only the cells of its primary claims, the supervised baselines, and
+        the claims on these cells.
+        """
         main = {label for claim in self.claims if claim.main for label in claim.labels}
         cells = tuple(cell for cell in self.cells if cell.label in main or cell.role == "bound")
         kept = {cell.label for cell in cells}
         return replace(self, cells=cells, claims=tuple(c for c in self.claims if kept.issuperset(c.labels)))
 
     def contrasts_of(self, claim: Claim) -> tuple[tuple[tuple[str, float], ...], ...]:
-        """Write the claim's contrasts with cell keys; a label that is not a cell's stays as it is."""
+        """Return the claim's contrasts as sorted (cell key, coefficient) pairs; a label of no
+        trainable cell is kept.
+        """
         keys = {cell.label: cell.cell_key for cell in self.cells}
         contrasts = []
         for contrast in claim.contrasts:
@@ -297,12 +331,18 @@ class Item:
         return tuple(contrasts)
 
     def hash_of(self, claim: Claim) -> str:
-        """16 hexadecimal digits of all that makes the claim: sentence, cells, endpoint, form, margin, main or not."""
+        """Return the claim's hash, 16 hexadecimal digits.
+
+        It depends on the quote, source, contrasts (as cell keys), endpoint, metric, form, margin
+        and `main`.
+        """
         fixed = (claim.quote, claim.source, claim.form, claim.endpoint, claim.metric, float(claim.least), claim.main)
         return hashlib.sha256(json.dumps((self.contrasts_of(claim), *fixed)).encode()).hexdigest()[:16]
 
     def withdrawal_of(self, claim: Claim) -> str:
-        """Say why the claim is withdrawn, its verdict then and its replacement; empty if it is not withdrawn."""
+        """Return why the claim is withdrawn, with its verdict at that time and its replacement;
+        empty if it is not withdrawn.
+        """
         if not claim.withdrawn:
             return ""
         verdict = claim.verdicts.get(self.hash_of(claim))
@@ -315,5 +355,5 @@ class Item:
         return "; ".join(filter(None, parts))
 
     def cell(self, label: str) -> Cell:
-        """The cell of that label. Raises KeyError."""
+        """Return the cell with that label. Raise KeyError if there is none."""
         return {cell.label: cell for cell in self.cells}[label]

@@ -1,4 +1,4 @@
-"""Every item that `fssl reproduce` knows, by name."""
+"""List all items that `fssl reproduce` accepts, and build them by name."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ WITH_SWITCHES = (ssfl.PAPER, semifl.PAPER, rscfed.PAPER, fedswitch.PAPER, sage.P
 _OF_PAPERS = {f"{paper}/{name}": build for paper, module in PAPERS.items() for name, build in module.ITEMS.items()}
 _DEPARTURES = {f"{paper.name}/departures": partial(departures, paper) for paper in WITH_SWITCHES}
 ITEMS: Mapping[str, Callable[..., Item]] = {**_OF_PAPERS, **_DEPARTURES}
-# Papers' items as variants build them, "rscfed/fig2-plain": each is chosen by its own name alone.
+# The papers' items as variants build them, such as "rscfed/fig2-plain". Only its own name selects a variant.
 VARIANTS: dict[str, Callable[..., Item]] = {}
 VARIANT_OF: dict[str, Variant] = {}
 for _paper in WITH_SWITCHES:
@@ -33,12 +33,12 @@ for _paper in WITH_SWITCHES:
         for _name, _build in _builders.items():
             _full = f"{_paper.name}/{_name}{_variant.suffix}"
             VARIANTS[_full], VARIANT_OF[_full] = partial(_variant.item, _build), _variant
-# Questions of the suite's own: chosen by name, or with all, but not with the paper.
+# Questions of our own: they are selected by their name or by "all", but not by the paper's name.
 OURS = frozenset(name for name in ITEMS if name.endswith("/departures"))
 
 
 def profiles(name: str) -> tuple[str, ...]:
-    """The profiles in which the runs of that item differ."""
+    """Return the profiles in which the runs of the item differ."""
     if variant := VARIANT_OF.get(name):
         return variant.profiles
     paper, _, item = name.partition("/")
@@ -54,20 +54,20 @@ def items(
     also_quoted: bool = False,
     rule: Rule = "released_code",
 ) -> list[Item]:
-    """The items of these names, each once: "ssfl/tab2", "ssfl" for a whole paper without OURS, "all".
+    """Build the items with these names, each once: "ssfl/tab2", "ssfl" (the whole paper without OURS) or "all".
 
-    A name that ends with .toml is the file of an item of one's own.
-    Where an item's runs under that profile would be those of a smaller one, it is the item of the smaller profile.
+    A name that ends with .toml is the file of a custom table. If an item's runs under the profile
+    would equal the runs under a smaller profile, the item is built under the smaller one.
 
-    `also`: more methods for the arena's items, by name ("my_module:MyMethod").
-    `also_quoted`: cells that the paper quotes, which are else only shown, are trained too.
-    `rule`: "paper" takes the print where the released code contradicts it, for the papers that have both.
-    Raises ConfigError.
+    `also` names further methods for the items of the method comparison ("my_module:MyMethod"). With
+    `also_quoted`, cells that the paper cites from another paper are trained. `rule="paper"` follows
+    the paper where the released code contradicts it, for the papers that have both variants. Raise
+    ConfigError for an unknown name or combination.
     """
     entries = [arena.arena_method(name) for name in also]
     files = [name for name in dict.fromkeys(names) if name.endswith(".toml")]
     if files and (entries or rule == "paper"):
-        raise ConfigError(f"{files[0]}: has all its methods and fields in the file; leave out --also and --rule")
+        raise ConfigError(f"{files[0]} defines all its methods and fields itself; leave out --also and --rule")
     chosen: dict[str, None] = {}
     for name in (name for name in names if name not in files):
         matches = [one for one in ITEMS if name in ("all", one) or (name == one.split("/")[0] and one not in OURS)]
@@ -78,11 +78,14 @@ def items(
     for name in chosen:
         if entries and not name.startswith("arena/"):
             raise ConfigError(
-                f"--also: {name} compares what its paper compares; choose arena/digits or another of the arena"
+                f"--also adds a method only to the method comparison, not to {name}; choose arena/digits or a "
+                "different arena item"
             )
         if name in VARIANTS and profile not in profiles(name):
             own = " or ".join(profiles(name))
-            raise ConfigError(f"{name}: profile {profile} has a stand-in's own numbers; choose --profile {own}")
+            raise ConfigError(
+                f"{name} is not available under profile {profile}, with its own settings; choose --profile {own}"
+            )
     builders = {**ITEMS, **VARIANTS}
     own_profiles = {name: profile_of(profile, profiles(name)) for name in chosen}
     built = [read_own(name, profile, cell_named) for name in files]
@@ -93,24 +96,24 @@ def items(
 
 @cache
 def item_of(build: Callable[..., Item], profile: str) -> Item:
-    """Build the item once, with each claim's own date: a report asks for every item several times."""
+    """Build the item once, with the registration date of each claim: a report asks for every item several times."""
     return registered(build(profile))
 
 
 def cell_named(name: str, profile: str) -> Experiment:
-    """The experiment of "ITEM:LABEL". Raises ConfigError."""
+    """Return the experiment of "ITEM:LABEL". Raise ConfigError if there is no such cell."""
     item_name, _, label = name.partition(":")
     named = items([item_name], profile)
     if len(named) != 1:
-        raise ConfigError(f"cell: {item_name!r} is more than one item; write ITEM:LABEL")
+        raise ConfigError(f"cell {item_name!r} names more than one item; write ITEM:LABEL")
     labels = [cell.label for cell in named[0].cells]
     if label not in labels:
-        raise ConfigError(f"cell: {item_name} has no cell {label!r}; {nearest(label, labels)}")
+        raise ConfigError(f"{item_name} has no cell {label!r}; {nearest(label, labels)}")
     return named[0].cell(label).experiment
 
 
 def _printed(name: str) -> str:
     printed = f"{name.removesuffix(AS_PRINTED)}{AS_PRINTED}"
     if printed not in VARIANTS:
-        raise ConfigError(f"--rule paper: {name} has one rule; choose an item of ssfl")
+        raise ConfigError(f"--rule paper does not apply to {name}, which has only one rule; choose an item of ssfl")
     return printed

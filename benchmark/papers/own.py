@@ -1,7 +1,8 @@
-"""An item of one's own: a TOML file with rows, columns, and the fields of an experiment that each of them sets.
+"""Build a custom table: a TOML file with rows and columns, and the experiment fields that each of them sets.
 
-README.md of this folder has its keys. Every cell begins with `from`, a cell of the suite's ("ITEM:LABEL"), or with what
-`fssl run` begins with; its row's fields come next, then its column's.
+README.md of this folder describes its keys. Every cell starts from `from`, a cell of the suite
+("ITEM:LABEL"), or from the default of `fssl run`. Then its row's fields apply, and then its
+column's.
 """
 
 import re
@@ -37,14 +38,15 @@ SHORT = {"data": "data.name", "network": "model.network"}  # short names of fiel
 CLAIM = {"quote": "", "source": "ours", "least": 0.005}
 SEEDS = 3
 
-# What `fssl run` begins with, on data that installs with the package: clients without labels gain over labels alone in
-# a minute. FedSwitch as the arena has it untuned; beta by what R = .4 gives.
+# The default of `fssl run`, on data that installs with the package: within a minute, clients without labels improve
+# over the supervised baseline. FedSwitch as in the method comparison, untuned; beta is the value for R = .4.
 DEFAULT = Experiment(
     data=Data(augmentation=AUGMENTATIONS["digits"]),
     method=FedSwitch(beta=0.42, batch_size=25, labelled_batch_size=25, server_batch_size=25, warm_start_rounds=15),
     federation=Federation(C=5, rounds=60),
 )
-# Metrics that runs have whatever their method. `test_own.py` holds them to what runs and verdicts know.
+# Metrics that all runs have, whatever their method. `test_own.py` compares them with the metrics of runs and
+# verdicts.
 MEASURED = re.compile(
     r"(test|validation)/(accuracy|loss|auroc|precision|recall)|local_steps|time/(round|cpu)_seconds"
     r"|pseudo/(kept|accuracy|class_balance|kl_(uniform|kept|true|ratio|log_ratio|gap))"
@@ -52,25 +54,25 @@ MEASURED = re.compile(
     r"|diversity/(gradient|delta)/l[12]/(squared|plain|released)/(clients|with_server)(_in_group)?"
 )
 EXAMPLES = ("test/accuracy", "test/loss", "test/auroc", "pseudo/kept", "pseudo/accuracy", "local_steps")
-# What the suite's own methods report begins with one of these; a user's method may report anything.
+# Metrics that the suite's own methods report begin with one of these; a custom method may report any metric.
 REPORTED = ("client", "server", "aggregation", "helpers", "feddb", "fedswitch", "proxyfl")
 FRACTION = re.compile(  # metrics whose differences are percentage points
     r"(test|validation)/(accuracy|auroc|precision|recall)|pseudo/(kept|accuracy|class_balance)|aggregation/.*"
 )
-ROUNDED = 1e-4  # what weights such as 0.333333 may miss 0 by
-MOST = 0.5  # from here on, a least difference of fractions was meant in points
+ROUNDED = 1e-4  # how far a sum of weights such as 0.333333 may be from 0
+MOST = 0.5  # from this value on, a smallest effect size of a fraction was meant in points
 
 CellNamed = Callable[[str, str], Experiment]  # ("ITEM:LABEL", profile) -> its experiment
 
 
 def read_own(path: str, profile: str, cell_named: CellNamed) -> Item:
-    """The item of the user's file. Raises ConfigError that names the file and the entry."""
+    """Return the item of a custom file. Raise ConfigError that names the file and the entry."""
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise ConfigError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if path in _reading:
-        raise ConfigError(f"{path} begins with itself; let `from` name a cell of another file")
+        raise ConfigError(f"{path} starts from itself; let `from` name a cell of a different file")
     _reading.append(path)
     try:
         return _read_once(path, text, profile, cell_named)
@@ -79,29 +81,35 @@ def read_own(path: str, profile: str, cell_named: CellNamed) -> Item:
 
 
 def own_item(path: str, text: str, profile: str, cell_named: CellNamed, *, trusted: bool = True) -> Item:
-    """`trusted`: modules that the text names are imported; those of a text out of records are not."""
+    """Return the item of the text of a custom file. Raise ConfigError that names the file.
+
+    With `trusted`, modules that the text names are imported; without it, as for a text from run
+    records, they are not.
+    """
     try:
         file = read_table(text)
         for key in OF_PAPERS:
             if getattr(file, key):
-                raise ConfigError(f"{key}: a table of your own has none; remove it")
+                raise ConfigError(f"{key} is not allowed in a custom table; remove it")
         seeds = SEEDS if file.seeds is None else file.seeds
         if not 1 <= seeds <= len(PILOTS):
-            raise ConfigError(f"seeds: {seeds}; choose 1 to 100; --seeds N has those that judge claims")
+            raise ConfigError(f"seeds is {seeds}, but it must be 1 to 100; type --seeds N for confirmatory seeds")
         return _item(path, replace(file, seeds=seeds), profile, cell_named, trusted)
     except (ValueError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
 _read_once = cache(own_item)  # a grid asks for it at every combination
-_reading: list[str] = []  # files whose cells are asked for
+_reading: list[str] = []  # files that are being read, to detect a file that starts from itself
 
 
 def _item(path: str, file: TableFile, profile: str, cell_named: CellNamed, trusted: bool) -> Item:
     rows, columns = file.rows, file.columns or {"": {}}
     for name, axis in (("rows", rows), ("columns", columns)):
         if not isinstance(axis, Mapping):
-            raise ConfigError(f'{name}: write {name} = {{ Mine = {{ method = "my_module:MyMethod" }}, ... }}')
+            raise ConfigError(
+                f'{name} has the wrong form; write {name} = {{ Mine = {{ method = "my_module:MyMethod" }}, ... }}'
+            )
     published = _published(file, rows, columns)
     cells = []
     for row, of_row in rows.items():
@@ -147,27 +155,32 @@ def _label(row: str, column: str) -> str:
 def _published(
     file: TableFile, rows: Mapping[str, object], columns: Mapping[str, object]
 ) -> dict[tuple[str, str], Line]:
-    """Find the published values by row and column. Raise ConfigError for a line of no cell that is not only shown."""
+    """Return the published values by row and column.
+
+    Raise ConfigError for a line of no cell, unless it is only shown (`not_yet`).
+    """
     check_lines(replace(file, rows=(), columns=()), file.cells, {"column"})
     lines = {}
     for number, line in enumerate(file.cells):
         if "column" in line and not file.columns:
-            raise ConfigError(f"cells[{number}].column: the table has no columns; remove it")
+            raise ConfigError(f"cells[{number}] has a column, but the table has no columns; remove it")
         place = (str(line.get("method", "")), str(line.get("column", "")))
         for key, name, axis in (("method", place[0], rows), ("column", place[1], columns)):
             if name not in axis and not line.get("not_yet"):
                 raise ConfigError(
-                    f"cells[{number}].{key}: no such name is in the table: {name!r}; {nearest(name, axis)} "
+                    f"cells[{number}].{key} is {name!r}, which the table does not have; {nearest(name, axis)} "
                     '(not_yet = "why" shows a value that nothing is trained for)'
                 )
         if place in lines:
-            raise ConfigError(f"cells[{number}]: {_label(*place)!r} is given twice; remove one of them")
+            raise ConfigError(f"cells[{number}] gives {_label(*place)!r} a second time; remove one of them")
         lines[place] = line
     return lines
 
 
 def _entry(file: TableFile, row: str, column: str, line: Line, data: str = "") -> ItemEntry:
-    """Build the entry of that row and column, with what is published. `data`: the data set that is trained on."""
+    """Build the entry of that row and column, with its published values. `data` is the data set
+    that is trained on.
+    """
     setting = {"method": row, "column": column} if column else {"method": row}
     published = printed_of(file, line, runs=1)
     printed_at = {"data": WORDS.get(data, data)} if published and data else {}
@@ -176,7 +189,7 @@ def _entry(file: TableFile, row: str, column: str, line: Line, data: str = "") -
 
 
 def _check_labels_differ(cells: Sequence[Cell]) -> None:
-    """Raise ConfigError for two cells whose labels are the same to a reader."""
+    """Raise ConfigError if two cells have labels that look the same to a reader."""
     seen: dict[str, str] = {}
     for cell in cells:
         words = unicodedata.normalize("NFC", cell.label).replace("/", " / ").split()
@@ -191,11 +204,11 @@ def _check_metrics(item: Item) -> None:
     drawn = () if item.drawing is None else item.drawing.metrics
     for metric in (*item.metrics, *drawn):
         if not any(measures(cell.experiment, metric) for cell in item.cells):
-            raise ConfigError(f"metrics: no cell measures {metric!r}; {_instead(metric)}")
+            raise ConfigError(f"metrics contains {metric!r}, which no cell measures; {_instead(metric)}")
 
 
 def measures(experiment: Experiment, metric: str) -> bool:
-    """Whether a run of the experiment may have the metric."""
+    """Return whether a run of the experiment may have the metric."""
     if COUNTED.fullmatch(metric):
         return True
     start = "test/" if ROUNDS_TO.fullmatch(metric) else metric.partition("/")[0] + "/"
@@ -211,16 +224,16 @@ def measures(experiment: Experiment, metric: str) -> bool:
 
 
 def _instead(metric: str) -> str:
-    """What to write in place of a metric that is not measured."""
+    """Return what to write in place of a metric that is not measured."""
     if metric.startswith("diversity/gradient/") and MEASURED.fullmatch(metric):
         return "set evaluation.gradient_diversity_every"
     if MEASURED.fullmatch(metric) or ROUNDS_TO.fullmatch(metric):
-        return "evaluation.validation decides between test/ and validation/"
+        return "set evaluation.validation, which decides between test/ and validation/"
     return nearest(metric, EXAMPLES)
 
 
 def _check_claim(claim: Claim, item: Item) -> None:
-    """Raise ConfigError for a claim that compares nothing, or that its numbers cannot mean."""
+    """Raise ConfigError for a claim that compares nothing, or whose numbers make no sense."""
     is_fraction = bool(FRACTION.fullmatch(claim.metric))
     for contrast in claim.contrasts:
         cells: dict[str, str] = {}
@@ -232,12 +245,12 @@ def _check_claim(claim: Claim, item: Item) -> None:
                 raise ConfigError(f"{label!r} does not measure {claim.metric!r}; {_instead(claim.metric)}")
             if (first := cells.setdefault(cell.cell_key, label)) != label:
                 raise ConfigError(
-                    f"{first!r} and {label!r} are one cell, with the same settings; change a field of one of them"
+                    f"{first!r} and {label!r} are the same cell, with the same settings; change a field of one of them"
                 )
         if is_fraction and abs(total := sum(contrast.values())) > ROUNDED:
             raise ConfigError(
-                f"the weights add up to {total:g}, so that it compares {claim.metric} with nothing; let them add up to "
-                "0, such as 1 and -1"
+                f"the weights add up to {total:g}, so that the claim compares {claim.metric} with nothing; let them "
+                "add up to 0, such as 1 and -1"
             )
     if is_fraction and claim.least >= MOST:
         raise ConfigError(
@@ -245,11 +258,11 @@ def _check_claim(claim: Claim, item: Item) -> None:
             f"least = {claim.least / 100:g}"
         )
     if claim.form == "comparable" and not claim.least:
-        raise ConfigError("least is 0, but no two cells are comparable within 0; write least = 0.01")
+        raise ConfigError("least is 0, but no two cells are equivalent within 0; write least = 0.01")
 
 
 def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: CellNamed, trusted: bool) -> Experiment:
-    """What the last `from` names, with the fields of all parts in their order."""
+    """Return the cell that the last `from` names, with the fields of all parts in their order. Raise ConfigError."""
     starts = [part["from"] for part in parts if "from" in part]
     start = cell_named(f"{starts[-1]}", profile) if starts else DEFAULT
     plain = to_json(start)
@@ -263,11 +276,11 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
             raise ConfigError(f"{min(wrong)}: cannot be set for a cell; {write[min(wrong)]}")
         fields = {key: value for key, value in part.items() if key != "from"}
         merge(plain, {SHORT.get(k, k) if isinstance(v, str) else k: v for k, v in fields.items()})  # data = "mnist"
-    if not trusted:  # no class of the user's own is imported
+    if not trusted:  # no custom class is imported
         check_known(plain["method"]["kind"])
         check_known(plain["model"]["network"], "network")
     fill_dependent_defaults(plain, given)
     experiment = from_json(plain)
-    if trusted:  # a record's text is shown as it is
+    if trusted:  # the text of a record is shown as it is
         check_reaches_clients(experiment, start)
     return experiment

@@ -1,9 +1,9 @@
-"""Reads a TOML file of the kind "table": what a paper prints (`results/published/PAPER/ITEM.toml`), or a table of a
-user's own, each with its claims.
+"""Read a TOML file of the kind "table": a published table (`results/published/PAPER/ITEM.toml`) or a custom one.
 
-README.md of this folder has the keys of a file. A claim that names `data` sets is one claim for each of them, where
-"{data}" in its cells' labels stands for the data set. With `mean_over` data sets it is one claim on the mean over them,
-and with `each_of` one that has its contrasts in each.
+README.md of this folder describes the keys. A claim with `data` becomes one claim per data set, and
+"{data}" in the labels of its cells becomes the data set. A claim with `mean_over` becomes one claim
+on the mean over these data sets, and with `each_of` one claim that has its contrasts in each data
+set.
 """
 
 import tomllib
@@ -25,67 +25,73 @@ Line: TypeAlias = Mapping[str, Any]  # an entry of `cells`
 
 
 def read_axis(raw: Any, path: str) -> tuple[str, ...] | Mapping[str, Mapping[str, Any]]:
-    """Read `rows` or `columns`: keys of a cell, or by name the fields that each sets. Raise ConfigError."""
+    """Read `rows` or `columns`: a list of keys of a cell, or the fields that each named row or column sets.
+
+    Raise ConfigError if it is neither.
+    """
     if isinstance(raw, list):
         return tuple(read_as(str, key, f"{path}[{number}]") for number, key in enumerate(raw))
     if not isinstance(raw, dict) or not raw or not all(isinstance(entry, dict) for entry in raw.values()):
-        raise ConfigError(f'{path}: write {path} = {{ Mine = {{ method = "my_module:MyMethod" }}, ... }}')
+        raise ConfigError(
+            f'{path} has the wrong form; write {path} = {{ Mine = {{ method = "my_module:MyMethod" }}, ... }}'
+        )
     return raw
 
 
 def read_drawing(raw: Any, path: str) -> Drawing:
-    """Read how a figure is drawn. Raise ConfigError."""
+    """Read how a figure is drawn. Raise ConfigError for an unknown key or kind."""
     kinds = get_args(get_type_hints(Drawing)["kind"])
     values = {"kind": "curves", **read_as(Mapping[str, Any], raw, path)}
     kind = values.pop("kind")
     if kind not in kinds:
-        raise ConfigError(f"{path}.kind: {quoted(kind)}; {nearest(kind, kinds)}")
+        raise ConfigError(f"{path}.kind is {quoted(kind)}, which is unknown; {nearest(kind, kinds)}")
     return replace(from_plain(Drawing, values, path), kind=kind)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFile:
-    """A file of the kind "table". Published files and a user's have different keys; cells may have published values."""
+    """A file of the kind "table". Published and custom files have different keys; cells may have published values."""
 
     title: str = ""
-    seeds: int | None = None  # over which a published mean is taken; of a user's, how many are trained
+    seeds: int | None = None  # published: number of runs in a published mean; custom: number of seeds to train
     metrics: tuple[str, ...] = (ACCURACY,)  # the first one ranks
-    # A published table: keys of a cell that name its row and its column. A user's: the fields that each row sets.
+    # In a published table, the keys of a cell that name its row and column; in a custom one, the fields that each
+    # row sets.
     rows: Any = field(default=(), metadata={"read": read_axis})
     columns: Any = field(default=(), metadata={"read": read_axis})
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of all cells of a user's; `from` is one of them
-    cells: tuple[Mapping[str, Any], ...] = ()  # with published values, if there are any
+    fields: Mapping[str, Any] = field(default_factory=dict)  # custom: fields of all cells, including `from`
+    cells: tuple[Mapping[str, Any], ...] = ()  # published values, if there are any
     notes: tuple[str, ...] = ()
     claims: tuple[Mapping[str, Any], ...] = ()
-    margin: float | None = None  # below it a published and a reproduced accuracy count as equal
+    margin: float | None = None  # tolerance within which a reproduced accuracy equals the published one
     figure: Drawing | None = field(default=None, metadata={"read": read_drawing})
-    # Of published files only:
+    # Only in published files:
     paper: str = ""
     item: str = ""
     source: str = ""
-    printed: str = ""  # what the figure shows if no value can be read from it
-    claims_made: datetime | None = None  # when claims without a time of their own were written down
+    printed: str = ""  # what the figure shows, if no value can be read from it
+    claims_made: datetime | None = None  # when claims without their own time were written down
     claims_commit: str = ""
     controls: tuple[Mapping[str, Any], ...] = ()  # cells that the suite adds
-    computed: tuple[str, ...] = ()  # columns that need no run
-    measured: bool = False  # whether exact gradient diversities are
-    runs: int | None = None  # seeds under every profile
-    cells_of: str = ""  # the item of the paper whose cells these are
+    computed: tuple[str, ...] = ()  # columns without runs
+    measured: bool = False  # whether exact gradient diversities are measured
+    runs: int | None = None  # number of seeds under every profile
+    cells_of: str = ""  # the item of the paper whose cells it shows
     switches: tuple[Mapping[str, Any], ...] = ()  # of departures.toml
-    ways: Mapping[str, Any] = field(default_factory=dict)  # that several switches share, by name
+    ways: Mapping[str, Any] = field(default_factory=dict)  # changes that several switches share, by name
 
     def __post_init__(self) -> None:
         if not self.metrics:
-            raise ConfigError('metrics: is empty; write metrics = ["test/accuracy"]')
+            raise ConfigError('metrics is empty; write metrics = ["test/accuracy"]')
 
 
-# Keys that a user's file cannot have: a row of its own says what `controls` say.
+# Keys that a custom file cannot have. It does not need `controls`, because a row can set any field.
 OF_PAPERS = ("paper", "item", "computed", "controls", "measured", "runs", "cells_of", "switches", "ways")
 KEYS = {"from", *(f.name for f in fields(TableFile))}
 
 
 def read_table(text: str) -> TableFile:
-    """Read a file of the kind "table", whoever wrote it. Raise ConfigError or ValueError."""
+    """Read a published or custom file of the kind "table". Raise ConfigError or ValueError."""
     file = tomllib.loads(text)
     for key in file:
         if key not in KEYS:
@@ -97,20 +103,21 @@ def read_table(text: str) -> TableFile:
     if table.claims_made is None:
         return table
     dated = {"made": table.claims_made, "commit": table.claims_commit}
-    # A claim with a time of its own has its own commit, too.
+    # A claim that has its own time also has its own commit.
     return replace(table, claims=tuple(claim if "made" in claim else {**claim, **dated} for claim in table.claims))
 
 
 def read_published(item: str) -> TableFile:
-    """Read the transcription of an item such as "ssfl/tab2". `cells_of`: its cells are another file's of the paper.
+    """Read the transcription of an item such as "ssfl/tab2". With `cells_of`, its cells come from
+    another file of the paper.
 
-    Raise ConfigError if there is none, or a key is unknown.
+    Raise ConfigError if the file is missing or has an unknown key.
     """
     path = PUBLISHED / f"{item}.toml"
     try:
         table = read_table(path.read_text())
     except FileNotFoundError:
-        raise ConfigError(f"{item}: {path} is missing; it holds what the paper prints") from None
+        raise ConfigError(f"{item} has no file {path}; write the published values into it") from None
     except (ValueError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from None
     if table.cells_of:
@@ -119,17 +126,17 @@ def read_published(item: str) -> TableFile:
 
 
 def check_keys(where: str, table: Mapping[str, Any], known: set[str]) -> None:
-    """Raises ConfigError for a key of the table that is not known."""
+    """Raise ConfigError for a key of the table that is not in `known`."""
     for key in table:
         if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}; {nearest(key, known)}")
+            raise ConfigError(f"{where} has the unknown key {key!r}; {nearest(key, known)}")
 
 
 def claims_of(tables: Iterable[Mapping[str, Any]], data_names: Mapping[str, str] | None = None) -> tuple[Claim, ...]:
-    """Read the claims, each once. `data_names`: data set of the paper -> what its cells' labels begin with.
+    """Read the claims, each once. `data_names` maps a data set of the paper to its name in the labels of the cells.
 
-    Where several data sets have one name (a stand-in for all), equal claims are one; of one's own they are refused.
-    Raise ConfigError that begins with the claim's name.
+    If one surrogate data set replaces several data sets, equal claims become one. In a custom
+    table, equal claims are an error. Raise ConfigError that begins with the claim's name.
     """
     claims: dict[tuple[object, ...], Claim] = {}
     for raw in tables:
@@ -142,7 +149,9 @@ def claims_of(tables: Iterable[Mapping[str, Any]], data_names: Mapping[str, str]
             estimand = tuple(tuple(sorted(contrast.items())) for contrast in claim.contrasts)
             first = claims.setdefault((estimand, claim.form, claim.endpoint, claim.metric, claim.replaces), claim)
             if data_names is None and first is not claim:
-                raise ConfigError(f"{where}: is {first.name!r} again, with one contrast and form; remove one of them")
+                raise ConfigError(
+                    f"{where} repeats {first.name!r}, with the same contrast and form; remove one of them"
+                )
     withdrawn = {claim.name for claim in claims.values() if claim.withdrawn}
     for claim in claims.values():
         if claim.replaces and claim.replaces not in withdrawn:
@@ -154,7 +163,7 @@ def claims_of(tables: Iterable[Mapping[str, Any]], data_names: Mapping[str, str]
 
 
 def _over_data(raw: Mapping[str, Any], data_names: Mapping[str, str], where: str) -> Iterable[dict[str, Any]]:
-    """The fields of a claim, or of its claim on each data set. A `contrast` is the first of its `contrasts`."""
+    """Return the fields of a claim, or of its claim on each data set. `contrast` is the first of its `contrasts`."""
     plain = {key: value for key, value in raw.items() if key not in (*OVER_DATA, "contrast")}
     contrasts = raw.get("contrasts", [])
     if "contrast" in raw and isinstance(contrasts, list):
@@ -163,14 +172,14 @@ def _over_data(raw: Mapping[str, Any], data_names: Mapping[str, str], where: str
     if way is None:
         return [{**plain, "contrasts": contrasts}]
     if not data_names:
-        raise ConfigError(f"{where}: {way}: these cells name no data set; write whole labels in the contrast")
+        raise ConfigError(f"{where} has {way}, but these cells name no data set; write whole labels in the contrast")
     for data in raw[way]:
         if data not in data_names:
-            raise ConfigError(f"{where}: unknown data set {data!r}; {nearest(data, data_names)}")
+            raise ConfigError(f"{where} names an unknown data set {data!r}; {nearest(data, data_names)}")
     names = list(dict.fromkeys(data_names[data] for data in raw[way]))
 
     def on(data: str, of: int = 1) -> list[dict[str, float]]:
-        """Write the contrasts on one data set, as parts of a mean over so many."""
+        """Return the contrasts on one data set, with weights for a mean over `of` data sets."""
         on_data = []
         for contrast in contrasts:
             on_data.append({label.replace("{data}", data): w / of for label, w in contrast.items()})

@@ -1,7 +1,9 @@
-"""RSCFed (arXiv:2203.13993): from a printed line to the experiment, every number with its section or table.
+"""Build the experiments of RSCFed (arXiv:2203.13993) from its published lines, with the section or
+table of each number.
 
-Where the paper is silent the number is the released code's (XMed-Lab/RSCFed, ae35f03), from which the printed
-accuracies came. The code has no baseline; section 4.2 says what the paper made of them.
+A number that the paper does not give comes from the released code (XMed-Lab/RSCFed, ae35f03), which
+produced the published accuracies. The code contains no baseline; section 4.2 describes how the
+paper adapted them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +22,7 @@ from benchmark.papers.item import Cell
 from benchmark.papers.scale import Scale, changed, experiment_of, stand_ins
 from benchmark.papers.table import Paper, Variant, items
 
-# For training, section 4.1; of ISIC 2018's 10,015 images 80 %, as released.
+# Training images, section 4.1; for ISIC 2018, 80 % of 10,015 images, as in the released code.
 IMAGES = {"svhn": 73_257, "cifar100": 50_000, "isic2018": 8_012}
 
 
@@ -29,23 +31,24 @@ class Setting:
     """One line of a table of RSCFed."""
 
     data: Literal["svhn", "cifar100", "isic2018"] = "svhn"  # section 4.4: "SVHN dataset unless separately clarified"
-    # FedAvg, FedIRM, Fed-Consist or "Basic" (Table 2 has its numbers), "Basic + SSO", RSCFed; then in brackets
-    # "origi." for no weight of labels, which section 4.2 adds.
+    # FedAvg, FedIRM, Fed-Consist or "Basic" (Table 2 has the numbers of Fed-Consist), "Basic + SSO", RSCFed. The
+    # suffix "(origi.)" means without the weight of labelled clients that section 4.2 adds.
     method: str
     K: int = 10  # clients (section 4.2)
-    labelled: int = 1  # of them, with all their labels
-    labelled_images: float | None = None  # or the share of every client's images that are labelled (section 4.3)
+    labelled: int = 1  # number of clients with labels for all their images
+    labelled_images: float | None = None  # or the labelled share of every client's images (section 4.3)
     share: float = 0.5  # labelled clients' weight in a round of Fed-Consist: "about 50%" (section 4.2)
     M: int = 3  # sub-sampling operations (section 4.1)
-    K_subset: int = 5  # clients of each
+    K_subset: int = 5  # clients per operation
 
 
 @cache
 def experiment(setting: Setting) -> Experiment:
-    """The line as published."""
+    """Return the line's experiment as published."""
     method, _, weights = setting.method.partition(" (")
     partly = setting.labelled_images is not None  # "no weight scaling operation is performed" (section 4.3)
-    fields: dict[str, Any] = {"federation.C": setting.K}  # all clients of Fed-Consist and FedAvg take part (4.4)
+    # All clients take part in Fed-Consist and FedAvg (section 4.4).
+    fields: dict[str, Any] = {"federation.C": setting.K}
     if partly:
         fields |= {"data.label_setting": "share", "data.labelled_share": setting.labelled_images}
     weighted = method in ("Fed-Consist", "Basic", "FedIRM") and weights != "origi.)" and not partly
@@ -59,13 +62,16 @@ def experiment(setting: Setting) -> Experiment:
         if not partly:
             rows |= {"sizes": setting.data, "labelled_distances": setting.data if has_distances else None}
     e = experiment_of("rscfed", rows, fields)
-    if method == "FedAvg":  # the clients with labels, and no others
+    if method == "FedAvg":  # only the labelled clients train
         return replace(e, optimizer=replace(e.optimizer, lr=e.optimizer.server_lr or e.optimizer.lr, server_lr=None))
     return e
 
 
 def experiment_before(setting: Setting) -> Experiment:
-    """The line as this suite had it until 2026-11-25: without the limit on clients' images, and another FedIRM."""
+    """Return the line's experiment as this suite had it until 2026-11-25.
+
+    It has no limit on the clients' images and a different version of FedIRM.
+    """
     now = experiment(setting)
     method = now.method
     if isinstance(method, FedIRM):
@@ -74,7 +80,9 @@ def experiment_before(setting: Setting) -> Experiment:
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """The stand-in of a line. beta keeps its ratio to a client's images: its unit is images / distance (Eq. 6)."""
+    """Return the reduced setting of a line. beta keeps its ratio to a client's images: its unit is
+    images / distance (Eq. 6).
+    """
     stand_in = stand_ins("rscfed")[profile][setting.data]
     method = experiment(setting).method
     if isinstance(method, RSCFed) and method.beta:
@@ -82,13 +90,13 @@ def scale(setting: Setting, profile: str) -> Scale:
         images = stand_in.own["client_images"]
         betas = {name: getattr(method, name) * images / IMAGES[setting.data] for name in names}
         stand_in = replace(stand_in, method=betas)
-    if stand_in.model and setting.data == "isic2018":  # the rates of the network that replaces it
+    if stand_in.model and setting.data == "isic2018":  # the learning rates of the network that replaces it
         stand_in = replace(stand_in, optimizer=experiment(replace(setting, data="svhn")).optimizer)
     return stand_in
 
 
 def models_sent(experiment: Experiment) -> float:
-    """Local models sent in a round, as a multiple of the clients: "Com. cost" of Table 6."""
+    """Return the number of local models sent in a round divided by the number of clients: "Com. cost" of Table 6."""
     method, K = experiment.method, experiment.federation.K
     if isinstance(method, RSCFed):
         return method.M * method.subset / K
@@ -98,7 +106,10 @@ def models_sent(experiment: Experiment) -> float:
 
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """The bounds of each data set and label setting; in Table 1, FedAvg's lower bound, and CBAFed beside RSCFed."""
+    """Return the supervised baselines of each data set and label setting; in Table 1 also CBAFed next to RSCFed.
+
+    In Table 1, the supervised baseline is the paper's FedAvg lower bound.
+    """
     if name == "tab1":
         yield from cbafed(cells)
     for cell, alone in lacking(cells):
@@ -109,24 +120,28 @@ def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def cbafed(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """CBAFed in RSCFed's place, with its warm start and momentum. What is built as it once was does not have it."""
+    """Return CBAFed in RSCFed's place, with its warm start and momentum.
+
+    The withdrawn variant of the paper does not get it.
+    """
     for cell in cells:
         e = cell.experiment
         if isinstance(e.method, RSCFed) and getattr(e.partition, "rule", "") == "limited":
             same = {name: getattr(e.method, name) for name in ("batch_size", "momentum", "warm_start_rounds")}
             method = CBAFed(cap=0.95 if e.data.name.startswith("cifar") else 0.9, **same)
-            yield cell.companion("CBAFed", replace(e, method=method), note="ours: a method of 2023 in RSCFed's place")
+            yield cell.companion("CBAFed", replace(e, method=method), note="ours: a method from 2023 in RSCFed's place")
 
 
 PLAIN = Variant(
     suffix="-plain",
-    title="plain Dirichlet partition: the suite's until 2026-11, not the released rule",
-    note="Clients' images are not limited, and FedIRM is the suite's until 2026-11: departures 16, 17 and 18.",
+    title="plain Dirichlet partition: the suite's rule until 2026-11, not the released one",
+    note="Clients' images are not limited, and FedIRM is the suite's version until 2026-11: deviations 16, 17 and 18.",
     experiment=experiment_before,
     switches=True,
     is_withdrawn=True,
-    named_by="Runs with the plain Dirichlet partition, the suite's until 2026-11, are in {name}, with the claims "
-    "that they judged. The claims here begin anew at seed 300, which judged nothing, with an error of 5 %.",
+    named_by="Runs with the plain Dirichlet partition, which the suite used until 2026-11, are in {name}, with the "
+    "claims that they judged. The claims of this item start again at seed 300, which judged no claim, with an error "
+    "rate of 5 %.",
 )
 PAPER = Paper(
     name="rscfed",

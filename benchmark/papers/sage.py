@@ -1,8 +1,9 @@
-"""SAGE's protocol: from a printed line to the experiment, every number with its place.
+"""Build the experiments of SAGE's protocol from published lines, with the source of each number.
 
-ProxyFL (arXiv:2602.21078) prints the tables. Their setting is SAGE's released code (Jay-Codeman/SAGE, e90fa96), whose
-paper was not at hand; ProxyFL's data and network files are the same but for two projections. No baseline is released:
-rows of other methods have the protocol's batches, steps and optimizer, and their own values where those are known.
+ProxyFL (arXiv:2602.21078) publishes the tables. Their setting follows SAGE's released code
+(Jay-Codeman/SAGE, e90fa96); SAGE's paper was not available to us. ProxyFL's data and network files
+are the same except for two projections. No baseline is released: the rows of other methods have the
+protocol's batches, steps and optimizer, and the method's own values if these are known.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,16 +34,18 @@ class Setting:
 
 @cache
 def experiment(setting: Setting) -> Experiment:
-    """The line as published."""
+    """Return the line's experiment as published."""
     svhn_labels = setting.labels if setting.data == "svhn" else None
     e = experiment_of("sage", {**vars(setting), "svhn_labels": svhn_labels})
-    if setting.data == "cifar100" and isinstance(e.method, ProxyFL) and e.method.tuning_passes:  # Q
+    if setting.data == "cifar100" and isinstance(e.method, ProxyFL) and e.method.tuning_passes:  # Q, the tuning passes
         e = replace(e, method=replace(e.method, tuning_passes=10))
     return e
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """The stand-in of a line. A method on labels alone has batches of labelled images only."""
+    """Return the reduced setting of a line. A method that trains only on labels has only batches of
+    labelled images.
+    """
     stand_in = stand_ins("sage")[profile][setting.data]
     labelled = stand_in.own["labelled_batch_size"]
     sizes: dict[str, Any] = {"batch_size": stand_in.batch_size, "labelled_batch_size": labelled}
@@ -53,22 +56,25 @@ def scale(setting: Setting, profile: str) -> Scale:
     labels: dict[str, Any] = {"labelled_share": stand_in.own["labelled_share"][str(setting.labels)]}
     if setting.method == "FedAvg-SL":
         labels = {"labelled_clients": stand_in.K} if stand_in.K else {}
-    optimizer = None if setting.method == "FedMatch" else stand_in.optimizer  # its losses diverge at the others' rate
+    # FedMatch's losses diverge at the learning rate of the others.
+    optimizer = None if setting.method == "FedMatch" else stand_in.optimizer
     return replace(stand_in, data={**stand_in.data, **labels}, optimizer=optimizer, batch_size=None, method=sizes)
 
 
 def targets(profile: str) -> Mapping[str, str]:
-    """The metrics that count rounds to an accuracy under a profile, by those of the paper; empty if they are equal."""
+    """Return the metrics that count rounds to an accuracy under a profile, by the paper's metrics;
+    empty if they are equal.
+    """
     if profile in REDUCED:
         return next(iter(stand_ins("sage")[profile].values())).own["targets"]
     return values_of("sage")["gpu"]["targets"] if profile == "gpu" else {}
 
 
 def item_of(name: str, profile: str) -> Item:
-    """Build the item. FedAvg on labels is the row that others are held against.
+    """Build the item. FedAvg, trained on labels, is the row that other rows are compared with.
 
-    If the paper counts rounds to an accuracy, a shorter run has an accuracy of its own. A withdrawn claim keeps that of
-    its hash.
+    If the paper counts rounds to an accuracy, a shorter run has an accuracy of its own. A withdrawn
+    claim keeps the accuracy with which it was hashed.
     """
     built = item(PAPER, name, profile)
     own = targets(profile)
@@ -78,7 +84,7 @@ def item_of(name: str, profile: str) -> Item:
         return {own.get(metric, metric): value for metric, value in metrics.items()}
 
     def published(entry: ItemEntry) -> dict[str, Printed]:
-        """Each number says to which of the paper's accuracies its rounds are counted."""
+        """Return the published numbers; each names the paper's accuracy to which its rounds are counted."""
         numbers = entry.published.items()
         return renamed({of: replace(number, metric=of) if of in own else number for of, number in numbers})
 
@@ -103,24 +109,27 @@ def item_of(name: str, profile: str) -> Item:
 
 
 def _notes_on_code(built: Item) -> Iterator[str]:
-    """Say on the items at the published scale where their cells are not as released."""
+    """Yield a note about deviations from the released code, on items at the published scale."""
     if built.profile not in REDUCED and any(isinstance(cell.experiment.method, TwoLabellers) for cell in built.trained):
         yield (
-            "Other papers' cells are as released where the code contradicts the print. These are not in three points "
-            "that the print does not have: one optimizer for all clients, other statistics of test images, and a "
-            "labelled list of 2,000 copies (departures 2, 3 and 6). The published numbers came from such code."
+            "Cells of other papers follow the released code where it contradicts the paper. These cells do not in "
+            "three points that the paper does not mention: one optimizer for all clients, different statistics of "
+            "test images, and a labelled list of 2,000 copies (deviations 2, 3 and 6). The published numbers came "
+            "from that code."
         )
 
 
 def _notes_on_rounds(built: Item) -> Iterator[str]:
-    """Say to which accuracies rounds are counted, and how exactly, on the items that count them."""
+    """Yield notes about the accuracies to which rounds are counted, and the resolution, on items
+    that count rounds.
+    """
     if not built.metrics[0].startswith("rounds_to/"):
         return
     if built.profile == "gpu":
         yield values_of("sage")["gpu"]["note"]
     every = max(cell.experiment.evaluation.every for cell in built.cells)
     if every > 1:
-        yield f"Accuracy is measured every {every} rounds, so that our rounds to an accuracy are multiples of {every}."
+        yield f"Accuracy is measured every {every} rounds, so our rounds to an accuracy are multiples of {every}."
 
 
 PAPER = Paper(
@@ -129,7 +138,7 @@ PAPER = Paper(
     experiment=experiment,
     scale=scale,
     bounded=True,
-    seeds={"demo": 2, "laptop": 5},  # of a table within two minutes
+    seeds={"demo": 2, "laptop": 5},  # so that a table takes two minutes
     computed={"total variation": lambda e: mean_total_variation(clients_of(e))},
 )
 TABLES = ("tab1", "tab2", "tab3", "tab4", "tab5", "tab6", "tab7", "tab8", "tab9")

@@ -1,9 +1,10 @@
-"""What PAPER.toml of this folder has: the experiment of a printed line, and how far a profile scales it down.
+"""Read PAPER.toml: the experiment of a published line, and the reduced settings of the profiles.
 
-`paper` is the experiment as published, and `gpu` the same with a tenth of the rounds. `demo` and `laptop` need a
-stand-in, which is a `Scale` in the paper's TOML file: other data, a small network, fewer clients and rounds. A `Scale`
-names the fields that change, of any experiment with any method. All else stays as in the paper: label setting, streams,
-pooled tests, local epochs and the method's own switches.
+`paper` is the experiment as published, and `gpu` has a tenth of its rounds. `demo` and `laptop`
+need a reduced setting, which is a `Scale` in the paper's TOML file: surrogate data, a small
+network, fewer clients and rounds. A `Scale` lists the fields that change, for any experiment with
+any method. All other fields stay as in the paper: label setting, streams, pooled tests, local
+epochs and the method's own switches.
 """
 
 import tomllib
@@ -23,11 +24,11 @@ from benchmark.models.build import Model
 from benchmark.optimizer import Cosine, Optimizer
 
 PROFILES = ("demo", "laptop", "gpu", "paper")  # from the smallest to the published one
-REDUCED = ("demo", "laptop")  # those with a stand-in
+REDUCED = ("demo", "laptop")  # profiles with reduced settings
 FULL_SIZE = ("gpu", "paper")
 
-# Of the stand-ins' data, by the name that PAPER.toml calls them. Digits are not mirrored: a mirrored 2 is not a 2. The
-# released codes mirror them (a departure of the stand-ins).
+# Augmentations of the surrogate data sets, by their name in PAPER.toml. Digits are not mirrored, because a mirrored
+# 2 is not a 2. The released codes mirror them (a deviation of the reduced settings).
 _UNMIRRORED = Weak(flip=0.0, padding_mode="zero")
 AUGMENTATIONS: Mapping[str, Augmentation] = {
     "mnist": Augmentation(weak=_UNMIRRORED, strong=RandAugment(pool="ssfl")),
@@ -40,45 +41,48 @@ AUGMENTATIONS: Mapping[str, Augmentation] = {
 
 
 def read_data(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Fields of `Data`, where an augmentation is a name of `AUGMENTATIONS`. Raises ConfigError."""
+    """Return fields of `Data`, with a name of an augmentation replaced by its entry of `AUGMENTATIONS`.
+
+    Raise ConfigError if the name is unknown.
+    """
     name = fields.get("augmentation")
     if name is None:
         return dict(fields)
     if name not in AUGMENTATIONS:
-        raise ConfigError(f"{path}.augmentation: {name!r} is unknown; {nearest(name, AUGMENTATIONS)}")
+        raise ConfigError(f"{path}.augmentation is {name!r}, which is unknown; {nearest(name, AUGMENTATIONS)}")
     return {**fields, "augmentation": AUGMENTATIONS[name]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """A stand-in: the fields that it changes. None, or not named: the field stays."""
+    """A reduced setting: the fields that it changes. A field that is None or not named stays as in the paper."""
 
-    title: str  # the stand-in's data, for people: "MNIST"
+    title: str  # name of the surrogate data set for readers: "MNIST"
     data: Mapping[str, Any] = field(default_factory=dict, metadata={"read": read_data})  # fields of Data
     partition: Mapping[str, Any] = field(default_factory=dict)  # fields of the partition
     model: Model | None = None
-    method: Mapping[str, Any] = field(default_factory=dict)  # fields, for the methods that have them
+    method: Mapping[str, Any] = field(default_factory=dict)  # fields, applied to the methods that have them
     batch_size: int | None = None  # of clients and server
-    server_batch_size: int | None = None  # of the server, where it is another
-    warm_start_rounds: int | None = None  # rounds in which labels alone are trained on
+    server_batch_size: int | None = None  # of the server, if it differs
+    warm_start_rounds: int | None = None  # rounds with training on labels only
     K: int | None = None
     C: int | None = None
-    T: int | None = None  # local steps; they replace the paper's epochs
+    T: int | None = None  # local steps, which replace the paper's epochs
     rounds: int | None = None
     optimizer: Optimizer | None = None
     evaluation: Evaluation | None = None
-    notes: tuple[str, ...] = ()  # for the foot of the table
-    own: Mapping[str, Any] = field(default_factory=dict)  # numbers that the paper's `scale` computes with
+    notes: tuple[str, ...] = ()  # shown below the table
+    own: Mapping[str, Any] = field(default_factory=dict)  # numbers that only the paper's `scale` function uses
 
 
 def check_profile(name: str) -> None:
-    """Raises ConfigError for a name that is not a profile's."""
+    """Raise ConfigError if there is no profile with that name."""
     if name not in PROFILES:
         raise ConfigError(f"unknown profile {name!r}; choose {', '.join(PROFILES[:-1])} or {PROFILES[-1]}")
 
 
 def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
-    """The experiment with the fields of the stand-in, whatever its method."""
+    """Return the experiment with the fields of the reduced setting, whatever its method."""
     sizes = {name: getattr(scale, name) for name in ("K", "C", "T", "rounds")}
     federation = {name: size for name, size in sizes.items() if size is not None}
     if scale.T is not None:
@@ -102,20 +106,22 @@ def scaled(experiment: Experiment, scale: Scale, profile: str) -> Experiment:
 
 
 def changed(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
-    """The experiment with these fields, by their dotted names; "None" for no value. Raises ConfigError."""
+    """Return the experiment with these fields, by their dotted names; "None" means no value. Raise ConfigError."""
     plain = to_json(experiment)
     merge(plain, dict(values))
     return from_json(plain)
 
 
 def with_fields(method: Any, wanted: Mapping[str, Any]) -> Any:
-    """The method with these values, for those of the fields that it has."""
+    """Return the method with these values, for the fields that it has."""
     has = {f.name for f in fields(method)}
     return replace(method, **{name: value for name, value in wanted.items() if name in has})
 
 
 def tenth(experiment: Experiment) -> Experiment:
-    """The `gpu` profile: full data and network, a tenth of the rounds and of the learning-rate schedule."""
+    """Return the experiment under `gpu`: full data and network, a tenth of the rounds and of the
+    learning-rate schedule.
+    """
     federation = replace(experiment.federation, rounds=max(1, experiment.federation.rounds // 10))
     share = federation.rounds / experiment.federation.rounds
     sgd = experiment.optimizer
@@ -131,9 +137,10 @@ def tenth(experiment: Experiment) -> Experiment:
 
 
 def profile_of(profile: str, available: Iterable[str]) -> str:
-    """The available profile whose runs `profile` would repeat: the largest not above it, else the smallest.
+    """Return the available profile whose runs `profile` would repeat: the largest one not above it,
+    or the smallest if all are above it.
 
-    Raises ConfigError for a name that is not a profile's.
+    Raise ConfigError if there is no profile with that name.
     """
     check_profile(profile)
     known = [name for name in PROFILES if name in set(available)]
@@ -141,26 +148,28 @@ def profile_of(profile: str, available: Iterable[str]) -> str:
     return below[-1] if below else known[0]
 
 
-# PAPER.toml.
+# Reading PAPER.toml.
 
 
 @cache
 def values_of(paper: str) -> Mapping[str, Any]:
-    """The file's tables. Raises ConfigError."""
+    """Read the file's tables. Raise ConfigError for an unknown `like`."""
     return alike(tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text()), f"{paper}.toml")
 
 
 def alike(tables: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The tables, where one that is `like` another beside it has that one's values, except its own.
+    """Return the tables with `like` resolved: such a table has the values of the table it names,
+    except for its own values.
 
-    Raises ConfigError that begins with `where` and the table's name.
+    `like` names a table on the same level. Raise ConfigError that begins with `where` and the
+    table's name.
     """
     whole = {}
     for name, own in tables.items():
         if isinstance(own, dict):
             like = own.get("like", name)
             if like not in tables:
-                raise ConfigError(f"{where}.{name}.like: {like!r} is unknown; {nearest(like, tables)}")
+                raise ConfigError(f"{where}.{name}.like is {like!r}, which is unknown; {nearest(like, tables)}")
             own = {key: value for key, value in {**tables[like], **own}.items() if key != "like"}
             own = alike(own, f"{where}.{name}")
         whole[name] = own
@@ -168,10 +177,11 @@ def alike(tables: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def experiment_of(paper: str, line: Mapping[str, Any], fields: Mapping[str, Any] | None = None) -> Experiment:
-    """The experiment of a printed line, by [experiment] and [keys] of PAPER.toml.
+    """Return the experiment of a published line, from [experiment] and [keys] of PAPER.toml.
 
-    A key of [keys] is a field, by its dotted name, or has a table of fields for each of its values. Keys come in the
-    file's order, then `fields`; each overrides what came before. Raises ConfigError for a value without a table.
+    A key of [keys] is the dotted name of a field, or has a table of fields for each of its values.
+    Keys apply in the file's order, and then `fields`; each overrides earlier values. Raise
+    ConfigError for a value without a table.
     """
     file = values_of(paper)
     plain: dict[str, Any] = deepcopy(file["experiment"])
@@ -184,14 +194,14 @@ def experiment_of(paper: str, line: Mapping[str, Any], fields: Mapping[str, Any]
         elif str(value) in sets:
             merge(plain, deepcopy(sets[str(value)]))
         else:
-            raise ConfigError(f"{key}: {value!r} is not in a table of {paper}; {nearest(str(value), sets)}")
+            raise ConfigError(f"{key} is {value!r}, which no table of {paper} has; {nearest(str(value), sets)}")
     merge(plain, dict(fields or {}))
     return from_json(plain)
 
 
 @cache
 def stand_ins(paper: str) -> Mapping[str, Mapping[str, Scale]]:
-    """Read a paper's reduced settings by profile and name. Raise ConfigError."""
+    """Return a paper's reduced settings by profile and name. Raise ConfigError."""
     reduced: dict[str, dict[str, Scale]] = {}
     for profile in REDUCED:
         tables = values_of(paper)[profile].items()

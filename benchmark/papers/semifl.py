@@ -1,6 +1,8 @@
-"""SemiFL (arXiv:2106.01432): from a printed line to the experiment, every number with its section or table.
+"""Build the experiments of SemiFL (arXiv:2106.01432) from its published lines, with the section or
+table of each number.
 
-Where the paper is silent the number is the released code's (dem123456789/SemiFL, 4ec3663, paths under src/).
+A number that the paper does not give comes from the released code (dem123456789/SemiFL, 4ec3663,
+paths under src/).
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,21 +36,25 @@ class Setting:
     E: int = 5  # Table 5: epochs of clients and server
     beta_g: float = 0.5  # Table 5: global momentum
     mixup: Literal["yes", "no"] = "yes"
-    sBN: Literal["server", "server and clients"] = "server and clients"  # Table 6: whose images give the statistics
+    # Table 6: whose images the statistics come from.
+    sBN: Literal["server", "server and clients"] = "server and clients"
     rounds: int = 800  # Table 3
 
 
 @cache
 def experiment(setting: Setting) -> Experiment:
-    """The line as published. Raises ConfigError for a value that its field cannot take, and for an unknown method."""
+    """Return the line's experiment as published.
+
+    Raise ConfigError for a value that its field does not allow, and for an unknown method.
+    """
     if setting.method in ("FedMatch", "FedRGD"):
         return ssfl_table_3(setting)
     all_labels = setting.N_s == "all"
     fields: dict[str, Any] = {}
-    if all_labels:  # the server has to hold an image of each class
+    if all_labels:  # the server needs an image of each class
         fields = {"data.N_s": 10, "data.label_setting": "everywhere"}
-    # Table 5: 250 with 4,000 labels and with SVHN's 1,000, else 10. Released: 250 above 1,000 labels, and with all
-    # (utils.py:145-148).
+    # Table 5: 250 with 4,000 labels and with SVHN's 1,000; if not, 10. Released code: 250 above 1,000 labels, and
+    # with all labels (utils.py:145-148).
     size = 250 if setting.N_s == "all" or setting.N_s >= 1000 else 10
     if setting.method == "SemiFL":
         fields |= {
@@ -56,7 +62,7 @@ def experiment(setting: Setting) -> Experiment:
             "method.server_momentum": setting.beta_g,
             "method.server_batch_size": size,
             "method.statistics": "server" if setting.sBN == "server" else "server_and_clients",
-            "federation.epochs": setting.E,  # that the server's E is the clients' in the row E = 1 is a guess
+            "federation.epochs": setting.E,  # in the row E = 1 we assume that the server's E equals the clients'
         }
     elif setting.method.endswith("Supervised"):
         fields |= {
@@ -68,7 +74,9 @@ def experiment(setting: Setting) -> Experiment:
 
 
 def ssfl_table_3(setting: Setting) -> Experiment:
-    """FedMatch and FedRGD: SSFL's own Table 3, whose "non-iid" is one class a client, in cohorts of 5."""
+    """Return FedMatch or FedRGD as in SSFL's own Table 3, where "non-iid" is one class per client,
+    with cohorts of 5.
+    """
     R = 0.0 if setting.partition == "IID" else 1.0
     theirs = replace(ssfl.CIFAR10, R=R, T=5, N_s=5000, K=100, C=5, network="resnet9", E=200)
     if setting.method == "FedMatch":
@@ -80,7 +88,9 @@ TABLE_5 = experiment(Setting(N_s=4000)).optimizer
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """The stand-in of a line, one for both data sets of the paper; "fewer" labels stand for 250."""
+    """Return the reduced setting of a line, which is the same for both data sets of the paper;
+    "fewer" labels replace 250.
+    """
     stand_in = stand_ins("semifl")[profile]["both"]
     N_s = stand_in.own["few" if setting.N_s == 250 else "many"]
     labels = {"N_s": 10 if setting.N_s == "all" else N_s}
@@ -91,29 +101,30 @@ def scale(setting: Setting, profile: str) -> Scale:
     scaled_down = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least)
     match setting.method:
         case "SemiFL":
-            # By the print a client makes five passes, and with E = 1 one: a fifth of the steps that replace them.
+            # In the paper a client makes five passes, and with E = 1 one pass: a fifth of the steps that replace
+            # them.
             return replace(scaled_down, T=max(1, scaled_down.T * setting.E // 5) if scaled_down.T else None)
-        case "Partially Supervised" | "Fully Supervised":  # as many steps as SemiFL's server, at its rate
+        case "Partially Supervised" | "Fully Supervised":  # as many steps as SemiFL's server, with its learning rate
             size = scaled_down.server_batch_size or scaled_down.batch_size
             return replace(scaled_down, batch_size=size, T=scaled_down.T or 5 * N_s // (size or 1), optimizer=TABLE_5)
         case method if isinstance(experiment(setting).method, Central):
-            # An average over .1 % of the print's 2^20 steps, and 1 % of these or more.
+            # The paper's average of weights covers .1 % of its 2^20 steps; this one covers 1 % of the steps or more.
             fields = {"unlabelled_ratio": 1, "ema": 0.95}
-            if method == "MixMatch":  # the print's 100 is reached after 16,384 steps, and here at once: 26 on digits,
-                fields["unlabelled_weight"] = 10.0  # seed 50; with 10 89
+            if method == "MixMatch":  # the paper's weight of 100 is reached after 16,384 steps, and here at once;
+                fields["unlabelled_weight"] = 10.0  # digits, seed 50: 26 % with 100, and 89 % with 10
             model, T, sgd = (
                 Model(network=network, norm="bn"),
                 scaled_down.T or N_s,
                 Optimizer(schedule=Cosine(c=0.4375)),
             )
             return replace(scaled_down, T=T, model=model, method=fields, optimizer=sgd)
-        case "FedMatch" | "FedRGD":  # as in SSFL's own stand-ins
+        case "FedMatch" | "FedRGD":  # as in SSFL's own reduced settings
             model, T = Model(network=network, norm="gn", norm_groups=4), scaled_down.T or 16
             optimizer = Optimizer(lr=0.02, schedule=Cosine(c=0.4375)) if setting.method == "FedRGD" else None
             return replace(scaled_down, model=model, T=T, optimizer=optimizer)
         case "HeteroFL":
             return scaled_down
-    # A network without norm, and the print's share of SemiFL's rounds.
+    # A network without norm, and the paper's share of SemiFL's rounds.
     rounds = setting.rounds * (scaled_down.rounds or 1) // 800
     scaled_down = replace(scaled_down, model=Model(network=network, norm="none"), rounds=rounds)
     if setting.method == "LG-FedAvg":
@@ -123,10 +134,10 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
-    """The suite's bounds, and the control of Table 3.
+    """Return the suite's supervised baselines, and the control of Table 3.
 
-    In the ablations the bound is labels alone, as rounds in which no client takes part. In Table 1 (FL)^2 stands
-    beside SemiFL.
+    In the ablations, the supervised baseline consists of rounds without clients. In Table 1, (FL)^2
+    appears next to SemiFL.
     """
     if name in ("tab4", "fig4", "tab6"):
         yield from labels_alone(cells)
@@ -137,9 +148,9 @@ def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """A bound for each number of labels and of steps on them.
+    """Return a supervised baseline for each number of labels and of steps on them.
 
-    The statistics of sBN are from everyone's images, as in the other cells.
+    The statistics of sBN come from all participants' images, as in the other cells.
     """
     last = {(cell.experiment.data.N_s, steps_on_labels(cell.experiment)): cell for cell in cells}
     amounts = dict(zip(sorted({N_s for N_s, _ in last}), ("fewer", "more"), strict=False))
@@ -155,9 +166,11 @@ def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def controls(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """Supervised FedAvg with SemiFL's backbone, sBN, strong augmentation and global momentum, equally long.
+    """Return supervised FedAvg with SemiFL's backbone, sBN, strong augmentation and global
+    momentum, trained equally long.
 
-    It excludes the "two major reasons" for SemiFL's lead over supervised methods (section 4).
+    This control excludes the "two major reasons" for SemiFL's lead over supervised methods (section
+    4).
     """
     for cell in cells:
         e = cell.experiment
@@ -179,14 +192,17 @@ def controls(cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def flfl(cells: Sequence[Cell]) -> Iterable[Cell]:
-    """(FL)^2 in SemiFL's place, for two partitions that its own paper has, too. Its Table 4 has Table 5's optimizer."""
+    """Return (FL)^2 in SemiFL's place, for two partitions that its own paper also has.
+
+    Table 4 of its paper has the optimizer of SemiFL's Table 5.
+    """
     for cell in cells:
         e = cell.experiment
         if isinstance(e.method, SemiFL) and cell.setting["partition"] in ("IID", "Non-IID, Dir(0.3)"):
             of_profile = e.method.batch_size if e.profile in REDUCED else FL2.batch_size
             same = {name: getattr(e.method, name) for name in ("server_batch_size", "warm_start_rounds")}
             method = FL2(batch_size=of_profile, **same)
-            yield cell.companion("(FL)^2", replace(e, method=method), note="ours: a method of 2024 in SemiFL's place")
+            yield cell.companion("(FL)^2", replace(e, method=method), note="ours: a method from 2024 in SemiFL's place")
 
 
 PAPER = Paper(

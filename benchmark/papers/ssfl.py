@@ -1,7 +1,8 @@
-"""SSFL (arXiv:2008.11364): from a line of its Table A.2 to the experiment, every number with its source.
+"""Build the experiments of SSFL (arXiv:2008.11364) from the lines of its Table A.2, with the source of each number.
 
-Where Table A.2 is silent the number is the released code's, with its line; `results/published/ssfl/` holds the rows.
-Every pair of grouping and FedAvg gets the control that the paper lacks.
+A number that Table A.2 does not give comes from the released code, with its line.
+`results/published/ssfl/` contains the rows. Every pair of grouping and FedAvg gets the control that
+the paper lacks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,17 +24,17 @@ from benchmark.papers.table import AS_PRINTED, Factor, Paper, Rule, Variant, ite
 
 BATCH_SIZE = 64  # B of Table A.1
 STEPS_PER_EPOCH = 65536 // BATCH_SIZE  # M / B of Table A.1
-# Table 3: 1000 images an epoch (--k_img 1000, run_cifar10_res9.sh), an incomplete batch left out.
+# Table 3: 1000 images per epoch (--k_img 1000, run_cifar10_res9.sh); an incomplete batch is left out.
 RESNET9_STEPS_PER_EPOCH = 1000 // BATCH_SIZE
 
-# E of Table A.1, which has no row for STL-10: CIFAR-10's.
+# E of Table A.1. It has no row for STL-10, which gets CIFAR-10's.
 EPOCHS = {"cifar10": 300, "svhn": 40, "emnist_balanced": 100, "stl10": 300}
 REPORTING_STEPS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One cell of a table: the columns of Table A.2, and what determines its network and length."""
+    """One cell of a table: the columns of Table A.2, and the values that determine its network and length."""
 
     data: Literal["cifar10", "svhn", "emnist_balanced", "stl10"]
     method: str
@@ -47,15 +48,15 @@ class Setting:
     network: Literal["emnist_cnn", "resnet9", "resnet18", "vgg11"]
     norm: Literal["gn", "bn", "none"]
     E: int  # epochs of M / B local steps
-    cohort: str | None = None  # its name in Table 2, whose stand-in is its own
-    measured: bool = False  # with exact gradient diversities
+    cohort: str | None = None  # its name in Table 2, which has reduced settings of its own
+    measured: bool = False  # whether exact gradient diversities are measured
 
 
 def as_printed(setting: Setting) -> Setting:
-    """The setting where Table A.2 and section 3.4 differ from the released code.
+    """Return the setting with the values of Table A.2 and section 3.4, where these differ from the released code.
 
-    Table 3 has T = 100 over CIFAR-10's length (row 50), and EMNIST's network has GN, since both arms of section 4 are
-    "CRL + GN".
+    Table 3 has T = 100 over CIFAR-10's length (row 50). EMNIST's network has GN, since both arms of
+    section 4 are "CRL + GN".
     """
     if setting.network == "resnet9":
         return replace(setting, T=100, E=EPOCHS["cifar10"])
@@ -64,27 +65,29 @@ def as_printed(setting: Setting) -> Setting:
 
 @cache
 def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
-    """The setting at the paper's scale. Raises ConfigError.
+    """Return the setting's experiment at the paper's scale. Raise ConfigError if grouping has no number of groups.
 
-    `rule` decides where the released code contradicts the print; the printed numbers came from the code.
-    reports/ssfl/departures.md has every difference.
+    `rule` decides whether the paper or the released code is followed where they contradict each
+    other. The published numbers came from the code. reports/ssfl/departures.md lists every
+    difference.
     """
     printed, steps_per_epoch = rule == "paper", STEPS_PER_EPOCH
     if printed:
         setting = as_printed(setting)
     elif setting.network == "resnet9":
         steps_per_epoch = RESNET9_STEPS_PER_EPOCH
-    # Rows 38-40 print T = 1 for the one holder of all images; its round is a reporting unit, as long as others'.
+    # Rows 38-40 give T = 1 for the one participant with all images. Its round is a reporting unit, as long as other
+    # rounds.
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
     rounds = setting.E * steps_per_epoch // T
-    # A tenth of the epochs lies between two measurements, as released (train_parallel.py: epoch_interval). EMNIST's
-    # runs are those of Table 2, which shows none; FixMatch has no cohort.
+    # A tenth of the epochs lies between two measurements, as in the released code (train_parallel.py:
+    # epoch_interval). EMNIST's runs are the runs of Table 2, which shows no diversities; FixMatch has no cohort.
     measured = setting.method != "FixMatch" and (setting.measured or setting.data != "emnist_balanced")
     fields: dict[str, Any] = {
         **_labels(setting),
         "federation.T": T,
         "federation.rounds": rounds,
-        "evaluation.every": steps_per_epoch // T,  # once an epoch, as released
+        "evaluation.every": steps_per_epoch // T,  # once per epoch, as in the released code
         "evaluation.gradient_diversity_every": rounds // 10 if measured else 0,
     }
     optimizer, steps = _optimizer(setting, rule)
@@ -92,13 +95,14 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
         fields["optimizer.schedule.steps"] = steps
     if setting.method == "Grouping":
         if setting.S is None:
-            raise ConfigError("S: grouping needs a number of groups; choose 1 or more")
-        # As released 10, 10, 10, 10, 7 at C = 47, S = 5, and 2 and 1 at C = 3, S = 2.
+            raise ConfigError("S is missing, but grouping needs a number of groups; choose 1 or more")
+        # In the released code 10, 10, 10, 10, 7 at C = 47, S = 5, and 2 and 1 at C = 3, S = 2.
         fields["method.averaging"] = {"kind": "grouping", "S": setting.S, "sizes": rule}
-        # Section 3.3's start of a client, from its last group's mean, is complete where all clients take part.
+        # In section 3.3 a client starts from its last group's mean, which is only possible if all clients take
+        # part.
         if printed and setting.C == setting.K:
             fields["method.client_start"] = "paper"
-    if setting.method == "DataSharing":  # how long it trains on G first is not said: one epoch
+    if setting.method == "DataSharing":  # the paper does not say how long it trains on G first: one epoch
         fields["method.warm_start_rounds"] = STEPS_PER_EPOCH // setting.T
     if printed:  # the paper has no cutout
         fields["data.augmentation.strong.cutout"] = 0.0
@@ -107,9 +111,11 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
 
 
 def _labels(setting: Setting) -> dict[str, Any]:
-    """N_s labels at the server, int(N_s / d) of each class (utils_v2.py:477-487), or at all clients equally.
+    """Return the fields for N_s labels: at the server, int(N_s / d) per class
+    (utils_v2.py:477-487), or equally at all clients.
 
-    Clients hold them of each class ("every_client": FedMatch's setting) or of their classes in proportion ("share").
+    Clients have labels of every class ("every_client", FedMatch's setting) or in proportion to
+    their classes ("share").
     """
     data = entry_of(setting.data)
     each = setting.N_s // data.num_classes
@@ -121,7 +127,7 @@ def _labels(setting: Setting) -> dict[str, Any]:
 
 
 def _optimizer(setting: Setting, rule: Rule) -> tuple[str, int | None]:
-    """The optimizer's row in ssfl.toml, and the length of its schedule where that depends on the line."""
+    """Return the optimizer's name in ssfl.toml, and the length of its schedule if that depends on the line."""
     if setting.method == "FedMatch":
         return "fedmatch", None
     data = "cifar10" if setting.data == "stl10" else setting.data
@@ -129,13 +135,13 @@ def _optimizer(setting: Setting, rule: Rule) -> tuple[str, int | None]:
         return f"{data}, printed", None if data == "emnist_balanced" else setting.E * STEPS_PER_EPOCH
     if setting.method == "Self-training":
         return "self-training", None
-    if setting.network == "resnet9":  # the script's epochs where clients have the labels
+    if setting.network == "resnet9":  # the script's epochs if clients have the labels
         return "resnet9", (1024 if setting.labels == "server" else setting.E) * RESNET9_STEPS_PER_EPOCH
     return data, setting.E * STEPS_PER_EPOCH if data == "svhn" else None
 
 
 def control_of(grouping: Experiment) -> Experiment:
-    """FedAvg that gives the server the weight it has inside a group, 1/(C/S + 1): the control that the paper lacks."""
+    """Return FedAvg with the weight of the server in a group, 1/(C/S + 1): the control that the paper lacks."""
     C, S = grouping.federation.C, grouping.method.averaging.S
     method = replace(grouping.method, averaging=FedAvg(server_weight=1 / (C / S + 1)))
     return replace(grouping, method=method)
@@ -145,7 +151,7 @@ T_OF_STAND_INS = 16
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """The stand-in of a line; its length in rounds depends on T."""
+    """Return the reduced setting of a line; its length in rounds depends on T."""
     stand_in = stand_ins("ssfl")[profile]["table_2" if setting.cohort else "others"]
     assert stand_in.model and stand_in.evaluation and stand_in.rounds and stand_in.warm_start_rounds
     evaluation = stand_in.evaluation
@@ -156,16 +162,18 @@ def scale(setting: Setting, profile: str) -> Scale:
         stand_in,
         data={**stand_in.data, **_stand_in_labels(setting, stand_in)},
         model=replace(stand_in.model, norm="bn" if setting.norm == "bn" else "gn"),
-        method={"unlabelled_ratio": 1, **grouping},  # FixMatch's, and two groups wherever the paper has any
+        method={"unlabelled_ratio": 1, **grouping},  # FixMatch's ratio, and two groups if the paper has any
         evaluation=evaluation,
-        # FedMatch has its own: its losses diverge at the rate of the others.
+        # FedMatch keeps its optimizer, because its losses diverge at the learning rate of the others.
         optimizer=None if setting.method == "FedMatch" else stand_in.optimizer,
     )
     if setting.cohort:
-        return replace(chosen, C=max(2, round(setting.C / 47 * (chosen.K or 1))))  # as of Table 2's 47; two at least
+        # Relative to Table 2's 47; at least two.
+        return replace(chosen, C=max(2, round(setting.C / 47 * (chosen.K or 1))))
     T = REPORTING_STEPS if setting.method == "FixMatch" else setting.T
-    longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]  # Table 3 has its own length
-    # Two clients in a cohort at least; where all clients take part, they still do.
+    # Table 3 has a length of its own.
+    longer = 1.0 if setting.network == "resnet9" else setting.E / EPOCHS[setting.data]
+    # A cohort has at least two clients; if all clients take part in the paper, all take part here.
     C = min(max(min(2, setting.C), round(setting.C * stand_in.own["share"])), stand_in.own["largest_cohort"])
     K = C if setting.C == setting.K else min(round(setting.K * stand_in.own["share"]), stand_in.own["most_clients"])
 
@@ -186,7 +194,11 @@ def scale(setting: Setting, profile: str) -> Scale:
 
 
 def _stand_in_labels(setting: Setting, stand_in: Scale) -> dict[str, Any]:
-    """N_s in the paper's ratio. With labels at clients, a share of each client's: 5 of each class are too many."""
+    """Return the labels of the reduced setting, with the paper's ratio of N_s.
+
+    If clients have the labels, each client has a share of its images labelled, because 5 labels of
+    each class are too many.
+    """
     N_s = stand_in.data["N_s"] * (setting.N_s // entry_of(setting.data).num_classes) // 100
     if setting.labels in ("every_client", "share"):
         share = N_s / stand_in.own["client_images"]
@@ -194,9 +206,9 @@ def _stand_in_labels(setting: Setting, stand_in: Scale) -> dict[str, Any]:
     return {"N_s": N_s}
 
 
-# Cells that the suite adds to the paper's.
+# Cells that the suite adds to the paper's cells.
 
-COUNTERPARTS = ("FedAvg", "CRL with GN")  # of grouping: "FedAvg", and in section 3 the other
+COUNTERPARTS = ("FedAvg", "CRL with GN")  # counterparts of grouping: "FedAvg", and in section 3 "CRL with GN"
 CONTROL = "Control"
 
 
@@ -207,7 +219,7 @@ def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
 
 
 def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """The control of every grouping cell for which there is one of FedAvg."""
+    """Return the control of every grouping cell that has a FedAvg counterpart."""
     by_label = {cell.label: cell for cell in cells}
     for label, cell in by_label.items():
         if any(label.replace("Grouping", other) in by_label for other in COUNTERPARTS if "Grouping" in label):
@@ -215,10 +227,12 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 
 def ladder(full: Experiment) -> list[Cell]:
-    """The effect of each step from labels alone to the federated setting, on Table 2's own setting.
+    """Return the cumulative ablation from the supervised baseline to the federated setting, on
+    Table 2's own setting.
 
-    On the laptop its rate, .02, is also the best for labels alone: the mean of seeds 70 to 72 on 1,000 labels held out
-    at the server is .912, .916, .921, .911 at .005, .01, .02, .05.
+    Under `laptop`, the learning rate .02 is also the best for the supervised baseline: the mean
+    accuracy of seeds 70 to 72 on 1,000 labels held out at the server is .912, .916, .921, .911 at
+    .005, .01, .02, .05.
     """
     batch, warm = full.method.batch_size, full.method.warm_start_rounds
     K, T = full.federation.K, full.federation.T
@@ -238,13 +252,13 @@ def ladder(full: Experiment) -> list[Cell]:
         f"K = {K}, i.i.d., T = {T}": iid,
         f"K = {K}, R = {full.partition.R_nominal:g}, T = {T}": full,
     }
-    if full.profile == "demo":  # a table in two minutes has no time for the two between
+    if full.profile == "demo":  # a table that takes two minutes has no time for the two rungs between
         rungs = {label: rung for label, rung in rungs.items() if "i.i.d." not in label}
     return [Cell(label=label, setting={"rung": label}, experiment=e, role="ladder") for label, e in rungs.items()]
 
 
 def epochs_of(setting: Setting, e: Experiment) -> Factor:
-    """E as it runs; of a stand-in, its length as a multiple of the other runs'."""
+    """Return E of the run; in a reduced setting, its length as a multiple of the length of the other runs."""
     if e.profile in REDUCED:
         return f"{setting.E / EPOCHS[setting.data]:g} x the rounds"
     return round(e.federation.rounds * e.federation.T / STEPS_PER_EPOCH)
@@ -256,11 +270,13 @@ CIFAR10 = Setting(
 
 
 def stretched(base: Experiment, rule: Rule) -> Experiment:
-    """The base with CIFAR-10's schedule over its local steps, and its own rate.
+    """Return the base with CIFAR-10's schedule stretched over its local steps, and with its own learning rate.
 
-    As printed the rate falls to the floor and comes back; as released it falls once, and stays.
+    In the paper's schedule the rate falls to the floor and rises again; in the released code's, it
+    falls once and stays.
     """
-    epoch = base.federation.T * base.federation.rounds / EPOCHS["cifar10"]  # of CIFAR-10, in the base's local steps
+    # One CIFAR-10 epoch, in the base's local steps.
+    epoch = base.federation.T * base.federation.rounds / EPOCHS["cifar10"]
     full = experiment(CIFAR10, rule).optimizer.schedule
     assert isinstance(full, Cosine) and full.steps is not None
     schedule = replace(
@@ -271,15 +287,16 @@ def stretched(base: Experiment, rule: Rule) -> Experiment:
     return replace(base, optimizer=replace(base.optimizer, schedule=schedule))
 
 
-# The items by the print. Stand-ins have numbers of their own.
+# The items as in the paper. Reduced settings have numbers of their own.
 PRINTED = Variant(
     suffix=AS_PRINTED,
-    title="by the print",
-    note="By the print, where the released code contradicts it. The code of the printed numbers was another.",
+    title="as in the paper",
+    note="Settings follow the paper where the released code contradicts it. The code behind the published numbers "
+    "was different.",
     experiment=partial(experiment, rule="paper"),
     profiles=FULL_SIZE,
-    named_by="As released where that contradicts the print: the departures name every field. {name} is by the "
-    "print (--rule paper).",
+    named_by="Settings follow the released code where it contradicts the paper; the deviations list every field. "
+    "{name} follows the paper (--rule paper).",
     family=AS_PRINTED,
 )
 PAPER = Paper(

@@ -1,8 +1,9 @@
-"""Choices that a paper leaves open, or that depart from it: each as a pair of cells that differ in it alone.
+"""Build the ablations of a paper's implementation choices: pairs of cells that differ only in one choice.
 
-`results/published/PAPER/departures.toml` has a paper's switches, and README.md of this folder its keys. The cells of a
-switch are NAME/default and NAME/other of the item PAPER/departures; `reports/PAPER/departures.md` names each as
-(PAPER/departures: NAME).
+A choice is one that the paper leaves open, or in which this suite deviates from the paper. They are
+listed in `results/published/PAPER/departures.toml`; README.md of this folder describes its keys.
+The cells of a choice are NAME/default and NAME/other in the item PAPER/departures, and
+`reports/PAPER/departures.md` refers to each as (PAPER/departures: NAME).
 """
 
 from collections.abc import Mapping
@@ -21,26 +22,28 @@ DEFAULT, OTHER = "Default", "Other"
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """One choice between two ways, on a base cell with which everything else is shared.
+    """An implementation choice with two ways, applied to a base cell, with everything else equal.
 
-    A way is values by dotted field ({"method.momentum": "released_code"}) or the name of one of the paper's `changes`.
+    A way is either values by dotted field ({"method.momentum": "released_code"}) or the name of one
+    of the paper's `changes`.
     """
 
-    name: str  # of the pair: its cells are NAME/default and NAME/other
-    entry: int  # of the paper's departures.md
+    name: str  # the two cells are NAME/default and NAME/other
+    entry: int  # the number of its entry in the paper's departures.md
     what: str
-    words: tuple[str, str]  # for people: our default, the other way
-    base: str  # "tab2: FedAvg/full"; "tab1: {data}/FixMatch/more": of the item's first data set
+    words: tuple[str, str]  # descriptions for readers: our default, the other way
+    base: str  # "tab2: FedAvg/full"; "tab1: {data}/FixMatch/more" for the item's first data set
     both: Mapping[str, Any] | str = field(default_factory=dict)  # set in the base first
     default: Mapping[str, Any] | str = field(default_factory=dict)
     other: Mapping[str, Any] | str = field(default_factory=dict)
-    instead: str | None = None  # the other way as a cell: "tab2: Control/full"
+    instead: str | None = None  # a cell that is the other way: "tab2: Control/full"
 
 
 def switches_of(paper: str) -> tuple[tuple[Switch, ...], tuple[str, ...]]:
-    """A paper's switches, and notes for the foot of the table. Raises ConfigError for an unknown key.
+    """Return a paper's switches, and notes for the foot of their table.
 
-    The other way of a switch may be one of the file's `ways`, which several switches share.
+    The other way of a switch may name one of the file's `ways`, which several switches share. Raise
+    ConfigError for an unknown key.
     """
     file = read_published(f"{paper}/departures")
     known = {f.name for f in fields(Switch)}
@@ -55,28 +58,31 @@ def switches_of(paper: str) -> tuple[tuple[Switch, ...], tuple[str, ...]]:
 
 
 def departures(paper: Paper, profile: str) -> Item:
-    """Build the item that has each switch as a row: our default, the other way, their difference. Raise ConfigError."""
+    """Build the item with one row per switch: our default, the other way, and their difference.
+
+    Raise ConfigError if a change is unknown.
+    """
     switches, notes = switches_of(paper.name)
     cells_used = [switch.base for switch in switches]
     cells_used += [switch.instead for switch in switches if switch.instead]
     names = dict.fromkeys(cell.partition(": ")[0] for cell in cells_used)
     built = {name: item(paper, name, profile) for name in names}
-    _, *stand_in = next(iter(built.values())).title.partition(" (stand-in: ")  # of the first item
+    _, *stand_in = next(iter(built.values())).title.partition(" (surrogate")  # of the first item
     bases: dict[str, Experiment] = {}
     for name, of_paper in built.items():
         known = of_paper.cells
         data = known[0].setting.get("data", "")
         bases |= {f"{name}: {cell.label}".replace(f": {data}/", ": {data}/"): cell.experiment for cell in known}
-    # A variant of the paper is without methods that came later, and their switches.
+    # A variant of the paper does not have the methods that were added later, so that their switches are left out.
     cells = [cell for switch in switches if switch.base in bases for cell in _pair(switch, bases, paper)]
     return Item(
         name=f"{paper.name}/departures",
-        title="What the departures from paper and released code do" + "".join(stand_in),
+        title="Effects of the deviations from the paper and the released code" + "".join(stand_in),
         profile=profile,
         cells=tuple(cells),
         seeds=3 if profile in REDUCED else 1,
         notes=(
-            "A question of ours, not a table of the paper. Both cells of a row have everything else in common.",
+            "This table answers a question of ours; it is not in the paper. A row's cells differ only in the choice.",
             "No claim judges these differences, so they have no interval.",
             *notes,
             SELECTIONS["last"],
@@ -87,14 +93,17 @@ def departures(paper: Paper, profile: str) -> Item:
 
 
 def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list[Cell]:
-    """The switch's two cells, the profile's own way first; none where both are equal (no warm start at `paper`)."""
+    """Return the switch's two cells, the profile's own way first.
+
+    Return no cells if both ways are equal (for example, there is no warm start under `paper`).
+    """
     base = bases[switch.base]
     shared = _with(base, switch.both, paper)
     other = bases[switch.instead] if switch.instead else _with(shared, switch.other, paper)
     ways = [(switch.words[0], _with(shared, switch.default, paper)), (switch.words[1], other)]
     if ways[0][1] == ways[1][1]:
         return []
-    if ways[1][1] == base:  # mirrored images and a network without norm are the paper profile's default
+    if ways[1][1] == base:  # the paper profile's defaults are mirrored images and a network without norm
         ways.reverse()
     name, _, cell = switch.base.partition(": ")
     return [
@@ -103,14 +112,17 @@ def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list
             setting={"method": way, "switch": f"{switch.what}: {ways[0][0]} | {ways[1][0]}"},
             experiment=experiment,
             role="control",
-            note=f"{words}; base: {cell.removeprefix('{data}/')} of {name}; departure {switch.entry}",
+            note=f"{words}; base: {cell.removeprefix('{data}/')} of {name}; deviation {switch.entry}",
         )
         for way, (words, experiment) in zip((DEFAULT, OTHER), ways, strict=True)
     ]
 
 
 def _with(base: Experiment, way: Mapping[str, Any] | str, paper: Paper) -> Experiment:
-    """The base in that way, with what follows from it where the way itself does not set it."""
+    """Return the base changed in that way, with the fields that follow from it unless the way itself sets them.
+
+    Raise ConfigError for an unknown change.
+    """
     if not isinstance(way, str):
         return changed(paper.settled(changed(base, way)), way) if way else base
     if way not in paper.changes:

@@ -1,7 +1,8 @@
-"""Makes an `Item` of a file of the kind "table"; of a published one, in one way for all papers.
+"""Build an `Item` from a file of the kind "table", published or custom.
 
-`results/published/PAPER/ITEM.toml` holds what is printed. The paper's file (`Paper`) turns a printed line into an
-experiment and finds its stand-in. README.md of this folder has the keys of a TOML file.
+`results/published/PAPER/ITEM.toml` contains the published values. The paper's module (`Paper`)
+turns each line into an experiment and finds its reduced setting. README.md of this folder describes
+the keys of the TOML file.
 """
 
 import tomllib
@@ -27,19 +28,21 @@ from benchmark.papers.published import Line, TableFile, check_keys, claims_of, r
 from benchmark.papers.scale import PROFILES, REDUCED, Scale, changed, check_profile, scaled, tenth
 
 Rule = Literal["paper", "released_code"]
-AS_PRINTED = "-printed"  # ends the name of an item under `--rule paper`
-NEEDED = ("paper", "title", "source", "seeds", "cells")  # keys of a file whose cells a paper's settings make
-# Keys of any line, in addition to the table's rows and columns and its metrics; and of a published one, in addition to
-# the settings of its paper.
+AS_PRINTED = "-printed"  # suffix of an item's name under `--rule paper`
+NEEDED = ("paper", "title", "source", "seeds", "cells")  # required keys of a published table
+# Keys that any line may have besides the table's rows, columns and metrics; and further keys of a published line
+# besides the settings of its paper.
 LINE_KEYS = {"method", "value", "spread", "source", "quoted", "not_yet", "note"}
 PRINTED_KEYS = {"label", "also_quoted", "row", "departs", "block", "mark", "measured"}
 SELECTIONS = {
-    "last": "Selection: the last round's model. Test data chose nothing.",
-    "best_on_test": "Selection: the best round on the test set, as released: test data chose the round.",
+    "last": "Selection: the model after the last round. The test data played no part in it.",
+    "best_on_test": "Selection: the best round on the test set, as in the released code. The test data chose the "
+    "round.",
 }
 Factor = str | int | float
 WORDS: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("words.toml").read_text())
-# The papers' letters and words -> what runs, whatever is printed.
+# Letters and words of the papers -> the value in the experiment that runs, even if it differs from the published
+# value.
 FACTORS: Mapping[str, Callable[[Experiment], Factor]] = {
     "R": lambda e: e.partition.R_nominal or 0.0,
     "T": lambda e: e.federation.T,
@@ -63,9 +66,10 @@ def _flops(model: Model, data: str) -> int:
 
 
 def clients_of(e: Experiment, *, pooled: bool = False) -> IntArray:
-    """(K, d) images of each class at each client, for one draw of the partition with equal classes.
+    """Return the images of each class at each client, (K, d), for one draw of the partition with equal class sizes.
 
-    `pooled`: test images count where they are not drawn from a pool, too, as in the keys of the arena's cells.
+    With `pooled`, test images always count as part of the pool that is divided, as in the cell keys
+    of the method comparison; without it, they count only if the test set is drawn from that pool.
     """
     data, K, of_set = e.data, e.federation.K, entry_of(e.data.name)
     training = of_set.train + of_set.test - data.pooled_test if data.pooled_test or pooled else of_set.train
@@ -79,31 +83,32 @@ def _drawn(partition: Partition, K: int, classes: int, images_of_a_class: int) -
     return partition.shares(np.full(classes, images_of_a_class), K, seed=0)
 
 
-# Columns of any paper.
+# Columns that any paper can have.
 COMPUTED: Mapping[str, Callable[[Experiment], float | str]] = {
     "classes a client": lambda e: round(float((clients_of(e) > 0).sum(axis=1).mean()), 2),
     "parameters": lambda e: _parameters(e.model, e.data.name),
-    "MFLOP": lambda e: _flops(e.model, e.data.name) / 1e6,  # of one image; 2 a multiplication with its addition
-    "MB": lambda e: 4 * _parameters(e.model, e.data.name) / 2**20,  # of one model sent, float32
+    "MFLOP": lambda e: _flops(e.model, e.data.name) / 1e6,  # per image; a multiplication with its addition counts as 2
+    "MB": lambda e: 4 * _parameters(e.model, e.data.name) / 2**20,  # of one transmitted model in float32
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """Another way to build a paper's items, each of them an item of its own."""
+    """A different way to build the items of a paper; each result is an item of its own."""
 
-    suffix: str  # ends their names: "-printed" of "ssfl/tab2-printed"
-    title: str  # in brackets after an item's title
-    note: str  # at the foot of their tables
-    experiment: Callable[[Any], Experiment]  # a setting at the paper's scale
-    profiles: tuple[str, ...] = PROFILES  # in which their runs differ from those of the paper's own items
-    switches: bool = False  # whether PAPER/departures is built so, too
-    named_by: str = ""  # a note of the paper's own items; {name} is the item that is built this way
-    family: str = ""  # what manifests put after the paper's name for the family of its claims
-    is_withdrawn: bool = False  # its cells were wrong: it has the claims that its runs judged, and no replacements
+    suffix: str  # suffix of their names: "-printed" in "ssfl/tab2-printed"
+    title: str  # appended in brackets to an item's title
+    note: str  # shown below their tables
+    experiment: Callable[[Any], Experiment]  # builds a setting at the paper's scale
+    profiles: tuple[str, ...] = PROFILES  # profiles in which their runs differ from the paper's own items
+    switches: bool = False  # whether PAPER/departures also exists in this variant
+    named_by: str = ""  # a note of the paper's own items; {name} is this variant of the item
+    family: str = ""  # appended to the paper's name in the family of its claims
+    # Whether its cells were wrong; it keeps the claims that its runs judged, without replacements.
+    is_withdrawn: bool = False
 
     def item(self, build: Callable[[str], Item], profile: str) -> Item:
-        """What `build` makes of the paper built so, under this variant's name and title."""
+        """Build the item with `build`, the builder for this variant, and give it this variant's name and title."""
         item = build(profile)
         if self.is_withdrawn:
             item = replace(item, claims=tuple(claim for claim in item.claims if not claim.replaces))
@@ -114,29 +119,32 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """A paper: from its printed lines to experiments, and what the suite adds."""
+    """A paper: how its published lines become experiments, and the cells that the suite adds."""
 
     name: str
-    setting: type[Any]  # a dataclass of the paper's file: the keys of a line that make its experiment
-    experiment: Callable[[Any], Experiment]  # a setting at the paper's scale
+    setting: type[Any]  # a dataclass of the paper's module: the keys of a line that determine its experiment
+    experiment: Callable[[Any], Experiment]  # builds a setting at the paper's scale
     variants: tuple[Variant, ...] = ()
-    scale: Callable[[Any, str], Scale]  # (setting, "demo" or "laptop") -> its stand-in
-    # Values of a setting that are so usual in the paper that no label has them: {"E": 300}.
+    scale: Callable[[Any, str], Scale]  # (setting, "demo" or "laptop") -> reduced setting
+    # Values of a setting that are the default in the paper, so that no label mentions them: {"E": 300}.
     usual: Callable[[Any], Mapping[str, Any]] = lambda setting: {}
-    # An experiment with the fields that follow from its others, under any profile.
+    # Fills in the fields that follow from other fields, under any profile.
     settled: Callable[[Experiment], Experiment] = lambda experiment: experiment
-    # (item's name, its cells) -> cells that the suite adds to them: controls, bounds, rungs of a ladder.
+    # (item name, its cells) -> cells that the suite adds: controls, supervised baselines, rungs of a cumulative
+    # ablation.
     additions: Callable[[str, Sequence[Cell]], Iterable[Cell]] = lambda name, cells: ()
     computed: Mapping[str, Callable[[Experiment], float | str]] = field(default_factory=dict)  # columns without a run
     factors: Mapping[str, Callable[[Any, Experiment], Factor]] = field(default_factory=dict)  # in addition to `FACTORS`
     bounded: bool = False  # whether `bounds` are added to items that show accuracies
     changes: Mapping[str, Callable[[Experiment], Experiment]] = field(default_factory=dict)  # named by its switches
-    seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})  # else the paper's number
-    confirms_from: int = CONFIRMING.start  # the first seed of its claims; later where earlier cells were wrong
+    # If not listed, the paper's number.
+    seeds: Mapping[str, int] = field(default_factory=lambda: {"demo": 3, "laptop": 5})
+    # The first confirmatory seed of its claims; later if earlier cells were wrong.
+    confirms_from: int = CONFIRMING.start
 
     @property
     def keys(self) -> set[str]:
-        """The keys of a line that make its setting."""
+        """Return the keys of a line that determine its setting."""
         return {f.name for f in fields(self.setting)}
 
     def notes_on_variants(self, item: str, profile: str) -> Iterator[str]:
@@ -145,18 +153,18 @@ class Paper:
         return (v.named_by.format(name=f"{item}{v.suffix}") for v in is_built)
 
     def setting_of(self, line: Line) -> Any:
-        """The line's setting, without its value, row and notes."""
+        """Return the line's setting, without its value, row and notes."""
         return self.setting(**{key: value for key, value in line.items() if key in self.keys})
 
 
 def item(paper: Paper, name: str, profile: str) -> Item:
-    """The item of that file under a profile. Raises ConfigError for an unknown profile or a damaged file."""
+    """Build an item of the paper under a profile. Raise ConfigError for an unknown profile or a damaged file."""
     check_profile(profile)
     full_name = f"{paper.name}/{name}"
     file = read_published(full_name)
     missing = [key for key in NEEDED if not getattr(file, key)]
     if missing:
-        raise ConfigError(f"{full_name}: {missing[0]} is missing; a published table has {', '.join(NEEDED)}")
+        raise ConfigError(f"{full_name} has no {missing[0]}; a published table needs {', '.join(NEEDED)}")
     lines = [{"measured": file.measured, **line} for line in file.cells]
     try:
         check_lines(file, lines, PRINTED_KEYS | paper.keys)
@@ -166,10 +174,11 @@ def item(paper: Paper, name: str, profile: str) -> Item:
 
 
 def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, profile: str) -> Item:
-    """Build the item of these lines. Raise ConfigError."""
+    """Build the item from these lines. Raise ConfigError for a wrong control or claim."""
     every = [PrintedEntry(paper=paper, file=file, line=line, profile=profile) for line in lines]
     entries = [entry for entry in every if "not_yet" not in entry.line]
-    printed: dict[str, Cell] = {}  # entries that are printed twice, or that a stand-in makes equal, are there once
+    # Entries that are published twice, or that a reduced setting makes equal, become one cell.
+    printed: dict[str, Cell] = {}
     for entry in entries:
         if entry.label not in printed:
             printed[entry.label] = entry.cell()
@@ -177,7 +186,7 @@ def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, 
     cells = (*printed.values(), *paper.additions(name, tuple(printed.values())))
     cells = (*cells, *_controls(file, tuple(printed.values())))
     on_accuracy = file.metrics[0].startswith((ACCURACY, "rounds_to/"))
-    if paper.bounded and on_accuracy and not file.cells_of:  # else bounded in the other item
+    if paper.bounded and on_accuracy and not file.cells_of:  # if not, the other item has the supervised baselines
         cells = (*cells, *bounds(cells))
     data_names = {entry.line["data"]: entry.word("data") for entry in entries if "data" in entry.line}
     stand_ins = dict.fromkeys(entry.stand_in.title for entry in entries if entry.stand_in)
@@ -187,7 +196,7 @@ def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, 
         cells,
         claims_of(file.claims, data_names),
         name=full_name,
-        title=file.title + (f" (stand-in: {', '.join(stand_ins)})" if stand_ins else ""),
+        title=file.title + (f" (surrogate data set: {', '.join(stand_ins)})" if stand_ins else ""),
         profile=profile,
         shown=tuple(entry.shown(data_of_item) for entry in every if "not_yet" in entry.line),
         seeds=file.runs or paper.seeds.get(profile, file.seeds),
@@ -199,31 +208,33 @@ def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, 
 
 
 def item_from(file: TableFile, cells: Sequence[Cell], claims: tuple[Claim, ...], **more: Any) -> Item:
-    """Build the item of a file with these cells and claims. Raise ConfigError for a claim on a label of no cell."""
+    """Build the item of a file from these cells and claims. Raise ConfigError if a claim names a label of no cell."""
     labels = [cell.label for cell in cells]
     for claim in claims:
         for label in claim.labels:
             if label not in labels:
-                raise ConfigError(f"claim {claim.name!r}: no cell {label!r}; {nearest(label, labels)}")
+                raise ConfigError(f"claim {claim.name!r} names {label!r}, which is no cell; {nearest(label, labels)}")
     return Item(
         cells=tuple(cells), claims=claims, metrics=file.metrics, drawing=file.figure, margin=file.margin, **more
     )
 
 
 def items(paper: Paper, names: Iterable[str]) -> dict[str, Callable[..., Item]]:
-    """The items of these files, for the catalogue."""
+    """Return a builder for each of these files, by item name."""
     return {name: partial(item, paper, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """Cells that the suite adds: those of a setting again, with some fields of the experiment changed."""
+    """Cells that the suite adds: copies of the cells with a certain setting, with some fields of
+    the experiment changed.
+    """
 
-    of: Mapping[str, Any]  # what rows and columns say of these cells; a list: one of its values
+    of: Mapping[str, Any]  # setting of the copied cells; a list allows any of its values
     fields: Mapping[str, Any]  # by dotted name: {"data.labelled_clients": 10}
-    method: str = "{method}"  # its name; "{method}" is that of the cell
-    label: str = ""  # "{label}" is that of the cell; empty: that one with this method
-    setting: Mapping[str, Any] = field(default_factory=dict)  # what rows and columns say in addition
+    method: str = "{method}"  # its name; "{method}" becomes the cell's method
+    label: str = ""  # "{label}" becomes the cell's label; if empty, the cell's label with this method
+    setting: Mapping[str, Any] = field(default_factory=dict)  # values that are added to the setting
     role: Literal["control", "bound"] = "control"
     note: str
 
@@ -239,7 +250,7 @@ class Control:
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedEntry:
-    """A printed line under one profile."""
+    """A published line under one profile."""
 
     paper: Paper
     file: TableFile
@@ -259,29 +270,33 @@ class PrintedEntry:
 
     @cached_property
     def printed_factors(self) -> dict[str, Any]:
-        """What rows and columns say of it besides its method, as printed."""
+        """Return the published values of its rows and columns, without the method and values that
+        are the paper's default.
+        """
         usual = self.paper.usual(self.paper.setting_of(self.line))
         return {key: self.line[key] for key in self.keys if key != "method" and self.line[key] != usual.get(key)}
 
     @property
     def keys(self) -> list[str]:
-        """The keys that name its row and column."""
+        """Return the keys that name its row and column."""
         return [key for key in (*self.file.rows, *self.file.columns) if key in self.line]
 
     @cached_property
     def factors(self) -> dict[str, Factor]:
-        """What runs under this profile, by the papers' letters."""
+        """Return the values that run under this profile, by the papers' letters."""
         setting = self.paper.setting_of(self.line)
         own = {key: read(setting, self.experiment) for key, read in self.paper.factors.items()}
         return {key: read(self.experiment) for key, read in FACTORS.items()} | own
 
     def word(self, key: str) -> Any:
-        """A value of the line as people read it; of the data, the stand-in's title."""
+        """Return a value of the line as readers see it; for the data, the title of the surrogate
+        data set if there is one.
+        """
         return self.stand_in.title if key == "data" and self.stand_in else WORDS.get(self.line[key], self.line[key])
 
     @cached_property
     def label(self) -> str:
-        """Words, method and numbers of the print, "SVHN/Grouping/K=30/C=10"; or the line's own label."""
+        """Return the words, method and numbers as published, "SVHN/Grouping/K=30/C=10"; or the line's own label."""
         if "label" in self.line:
             return str(self.line["label"]).replace("{data}", self.word("data") if "data" in self.line else "")
         words = [self.word(key) for key, value in self.printed_factors.items() if isinstance(value, str)]
@@ -306,7 +321,10 @@ class PrintedEntry:
         )
 
     def shown(self, data_of_item: str) -> ItemEntry:
-        """The line as one that nothing is trained for. `data_of_item`: the data set of a line that names none."""
+        """Return the line as an entry that is not trained.
+
+        `data_of_item` is the data set of a line that does not name one.
+        """
         words: dict[str, Any] = {key: WORDS.get(self.line[key], self.line[key]) for key in ("method", *self.keys)}
         label = str(self.line.get("label", "/".join(str(self.line[key]) for key in self.keys)))
         data = str(self.line.get("data") or getattr(self.paper.setting, "data", ""))
@@ -319,7 +337,7 @@ class PrintedEntry:
 
     @property
     def printed_data(self) -> str:
-        """The line's data set as the paper calls it."""
+        """Return the name of the line's data set in the paper."""
         name = self.line.get("data", self._as_published.data.name)
         return WORDS.get(name, name)
 
@@ -329,12 +347,12 @@ class PrintedEntry:
 
     @property
     def printed_at(self) -> dict[str, Factor]:
-        """The data set of the published numbers, and each setting of the line that differs from what runs.
+        """Return the data set of the published numbers, and each setting of the line that differs from the run.
 
-        Sizes that a line leaves to the paper's usual ones are those of the experiment as published.
+        A size that the line does not give is the size of the published experiment.
         """
         runs, full = self.factors, self._as_published
-        # One holder of all images: K, C and T say nothing.
+        # One participant owns all images, so that K, C and T mean nothing.
         central = isinstance(self.experiment.method, Central)
         sizes = () if central else ("K", "C")
         printed: dict[str, Any] = {size: FACTORS[size](full) for size in sizes}
@@ -349,26 +367,33 @@ class PrintedEntry:
 
 
 def note_of(line: Line) -> str:
-    """Write what a reader has to know of a line."""
-    quoted = f"the paper quotes its number from {line['source']}" if line.get("quoted") else ""
+    """Return the caveats of a line for readers."""
+    quoted = f"the paper cites its number from {line['source']}" if line.get("quoted") else ""
     return "; ".join(filter(None, (line.get("note", ""), quoted)))
 
 
 def _controls(file: TableFile, cells: Sequence[Cell]) -> Iterator[Cell]:
-    """Build the file's controls; not of a cell that has these fields already, such as a stand-in's."""
+    """Build the file's controls, without copies that equal their cell, for example because a
+    reduced setting has these fields.
+    """
     for number, table in enumerate(file.controls):
         where = f"controls[{number}]"
         control = from_plain(Control, table, where)
         of = [cell for cell in cells if control.is_of(cell)]
         if not of:
-            raise ConfigError(f"{where}.of: {table['of']} is the setting of no cell")
+            raise ConfigError(
+                f"{where}.of is {table['of']}, but no cell has this setting; write the values of a row and column"
+            )
         beside = [(cell, control.beside(cell)) for cell in of]
         yield from (added for cell, added in beside if added.experiment != cell.experiment)
 
 
 def printed_of(file: TableFile, line: Line, runs: int) -> dict[str, Printed]:
-    """Read the published numbers by metric: `value` and `spread` are of the first; each goes by the last word of its
-    name ("auroc = 94.2"). `runs`: that they are means of. Raise ConfigError."""
+    """Read the published numbers of a line by metric, each a mean of `runs` runs.
+
+    `value` and `spread` belong to the first metric. Each metric can also be given by the last word
+    of its name ("auroc = 94.2"). Raise ConfigError if a value is not a number.
+    """
     first = file.metrics[0]
     words = {metric: metric.rpartition("/")[2] for metric in file.metrics}
     values = {metric: line[word] for metric, word in words.items() if word in line}
@@ -381,7 +406,7 @@ def printed_of(file: TableFile, line: Line, runs: int) -> dict[str, Printed]:
 
 
 def _notes(paper: Paper, name: str, file: TableFile, entries: Sequence[PrintedEntry]) -> Iterator[str]:
-    """Notes at the foot of the item, each once."""
+    """Return the notes below the item, each once."""
     stand_ins = [entry.stand_in for entry in entries if entry.stand_in]
     if stand_ins:
         yield from dict.fromkeys(note for stand_in in stand_ins for note in stand_in.notes)
@@ -392,7 +417,9 @@ def _notes(paper: Paper, name: str, file: TableFile, entries: Sequence[PrintedEn
 
 
 def check_lines(file: TableFile, lines: Iterable[Line], more: Iterable[str]) -> None:
-    """Raise ConfigError for a key that no line has. `more`: those that the file's lines have in addition."""
+    """Raise ConfigError for a key that no line may have. `more` lists further keys that the lines
+    of this file may have.
+    """
     words = {metric.rpartition("/")[2] for metric in file.metrics}
     known = {*LINE_KEYS, *more, *words, *file.rows, *file.columns}
     for line in lines:
@@ -400,4 +427,4 @@ def check_lines(file: TableFile, lines: Iterable[Line], more: Iterable[str]) -> 
         for key in ("note", "not_yet", "source"):
             read_as(str, line.get(key, ""), f"a cell: {key}")
         if line.get("quoted") and not line.get("source"):
-            raise ConfigError('a cell: quoted: the source is missing; write source = "..."')
+            raise ConfigError('a cell with quoted = true has no source; write source = "..."')

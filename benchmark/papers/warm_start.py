@@ -1,6 +1,7 @@
-"""Whether a run is long enough to reach its clients: in the rounds of a warm start only labels are trained on.
+"""Check that a run is long enough to reach its clients: during a warm start, only labels are trained on.
 
-Also which rows of a custom table differ in their warm start or in another part of their budget.
+The module also lists which rows of a custom table differ in their warm start or in another part of
+their budget.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,38 +13,42 @@ from benchmark.papers.item import Cell
 
 
 def warm_start_rounds(e: Experiment) -> int:
-    """The rounds in which the method trains on labels only; 0 for a method without a warm start."""
-    rounds = getattr(e.method, "warm_start_rounds", 0)  # a custom method may call anything of its own so
+    """Return the number of rounds in which the method trains on labels only; 0 for a method without a warm start."""
+    rounds = getattr(e.method, "warm_start_rounds", 0)  # a custom method may use this name for anything
     return rounds if isinstance(rounds, int) else 0
 
 
 def ends_in_warm_start(e: Experiment) -> bool:
-    """Whether no round of the run is left for the clients' unlabelled images."""
+    """Return whether the run has no round left for the clients' unlabelled images."""
     return warm_start_rounds(e) >= e.federation.rounds
 
 
 def check_reaches_clients(e: Experiment, start: Experiment | None = None) -> None:
     """Raise ConfigError if the run ends before its clients begin to train on unlabelled images.
 
-    `start` is the cell that the experiment begins with: a cell that itself ends in its warm start is labels alone by
-    design (SemiFL's supervised baseline), and passes.
+    `start` is the cell from which the experiment is built. A start that itself ends in its warm
+    start is a supervised baseline by design (SemiFL's), and the experiment then passes.
     """
     if ends_in_warm_start(e) and not (start is not None and ends_in_warm_start(start)):
         raise ConfigError(too_short_in_words(e))
 
 
 def too_short_in_words(e: Experiment, assign: str = "{name} = {value}") -> str:
-    """Say that the run ends in its warm start, and with how many rounds it would not. `assign`: how a field is set."""
+    """Return the message that the run ends in its warm start, with the number of rounds that it needs.
+
+    `assign` is the pattern for setting a field.
+    """
     warm, rounds = warm_start_rounds(e), e.federation.rounds
     longer = assign.format(name="federation.rounds", value=warm + 1)
     none = assign.format(name="method.warm_start_rounds", value=0)
     return (
         f"federation.rounds is {rounds}, but clients first train on unlabelled images in round {warm + 1}, after a "
-        f"warm start of {warm} rounds on labels alone; set {longer} or more, or {none}"
+        f"warm start of {warm} rounds only on labels; set {longer} or more, or {none}"
     )
 
 
-BUDGETS: Mapping[str, Callable[[Experiment], int | None]] = {  # words for people -> what two rows should share
+# Name for readers -> the value that two rows should share.
+BUDGETS: Mapping[str, Callable[[Experiment], int | None]] = {
     "warm start": warm_start_rounds,
     "rounds": lambda e: e.federation.rounds,
     "local steps (T)": lambda e: e.federation.T,
@@ -52,9 +57,10 @@ BUDGETS: Mapping[str, Callable[[Experiment], int | None]] = {  # words for peopl
 
 
 def notes_on_budgets(cells: Sequence[Cell]) -> Iterator[str]:
-    """Name what rows differ in: "Rows differ in warm start: SemiFL 0, FedSwitch 15".
+    """Return a note per budget in which rows differ: "Rows differ in warm start: SemiFL 0, FedSwitch 15".
 
-    Rows are compared within each column. A supervised baseline has no warm start, since it trains on labels only.
+    Rows are compared within each column. A supervised baseline has no warm start, since it trains
+    only on labels.
     """
     for words, value_of in BUDGETS.items():
         columns: dict[object, set[int | None]] = {}

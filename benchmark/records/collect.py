@@ -1,4 +1,4 @@
-"""Many records at once: those of some cells, all that are under a results folder, or these as one table."""
+"""Read many records at once: of some cells, of a whole results folder, or as one table."""
 
 import os
 import re
@@ -37,13 +37,16 @@ def read_records(
     with_runs: bool = True,
     troubles: list[str] | None = None,
 ) -> Records:
-    """All records of these cells that were computed from the data and code at hand (`identity`). A run of this machine
-    takes precedence over a committed copy of the same seed, unless it is not finished.
+    """Return the records of these cells that were computed from the current data and code (`identity`).
 
-    `with_reference`: committed copies count; `with_runs`: this machine's runs do. Without runs, copies count whatever
-    data are at hand, so that what is made of them is the same in every checkout. With a list as `troubles`, a damaged
-    record is left out and named there in one line; so is each way in which records do not count, where no finished one
-    of their seed does. Without one, a damaged record raises DataError.
+    A run of this machine takes precedence over a committed copy of the same seed, unless it is
+    unfinished. With `with_reference`, committed copies count, and with `with_runs`, this machine's
+    runs do. Without runs, copies count whatever data this machine has, so that results made from
+    them are the same in every checkout.
+
+    With a list as `troubles`, a damaged record is left out, and the list gets one line about it.
+    The list also gets a line for each reason why records do not count, if their seed has no
+    finished record that does. Without a list, a damaged record raises DataError.
     """
     records: dict[str, dict[int, RunRecord]] = {}
     others: list[tuple[RunRecord, Sequence[str]]] = []
@@ -72,10 +75,11 @@ def read_records(
 
 
 def _first_of(known: RunRecord, record: RunRecord) -> RunRecord:
-    """The one of two records of a run that counts, which has the other among its copies if both are of use.
+    """Return the one of two records of a run that counts, with the other among its copies if both are useful.
 
-    That is the later of two copies, and a finished run before a copy; but a second copy, "seed=100@cuda.json.gz", never
-    takes the place of a first one. The other is of use if another kind of device computed it.
+    The later of two copies counts, and a finished run takes precedence over a copy. A second copy,
+    "seed=100@cuda.json.gz", never replaces a first one. The other record is useful if it was
+    computed on a different kind of device.
     """
     is_second = record.is_copy and "@" in record.path.name
     replaces = bool(record.result) and not is_second and (known.is_copy or not known.result)
@@ -87,7 +91,10 @@ def _first_of(known: RunRecord, record: RunRecord) -> RunRecord:
 
 
 def read_once(read: Callable[..., Records]) -> Callable[..., Records]:
-    """`read_records` of one folder that keeps what it has read: items share cells, and a large folder its memory."""
+    """Return a version of `read_records` for one folder that keeps what it has read.
+
+    Items share cells, and reading a large folder takes long.
+    """
     known: dict[tuple[str, bool], Mapping[int, RunRecord]] = {}
 
     def records(results: Path, cell_keys: Iterable[str], *, with_reference: bool) -> Records:
@@ -101,13 +108,13 @@ def read_once(read: Callable[..., Records]) -> Callable[..., Records]:
 
 
 def _where_apart(results: Path, record: RunRecord, other: Sequence[str]) -> str:
-    """One line for all seeds."""
+    """Return one line for all seeds about records that were computed from different data or code."""
     folder = seed_folder(results / "runs" / record.cell_key, record.experiment)
     return apart_in_words(other, folder.with_name(folder.name.replace(str(record.seed), "<n>", 1)))
 
 
 def all_records(results: Path, troubles: list[str]) -> Iterator[RunRecord]:
-    """Every run and every committed copy; one that cannot be read is a trouble."""
+    """Yield every run and every committed copy; append a problem for each one that cannot be read."""
     cells = sorted([*results.glob("runs/*"), *results.glob("reference/*")])
     for path in (path for cell in cells for path in runs_in(cell, troubles)):
         record = _read(path, troubles, with_rounds=True)
@@ -116,7 +123,11 @@ def all_records(results: Path, troubles: list[str]) -> Iterator[RunRecord]:
 
 
 def runs_in(cell: Path, troubles: list[str] | None) -> list[Path]:
-    """The folders of a cell's runs, or the files of its copies. One that this user may not read is a trouble."""
+    """Return the folders of a cell's runs, or the files of its copies.
+
+    A folder that this user may not read is appended to `troubles`, or raises OSError without that
+    list.
+    """
     is_run = re.compile(r"seed=.*\.json\.gz" if cell.parent.name == "reference" else "seed=.*").fullmatch
     try:
         return sorted(cell / name for name in os.listdir(cell) if is_run(name))
@@ -130,7 +141,11 @@ def runs_in(cell: Path, troubles: list[str] | None) -> list[Path]:
 
 
 def _read(path: Path, troubles: list[str] | None, *, with_rounds: bool = False) -> RunRecord | None:
-    """`with_rounds`: they are looked at, too, also where a digest vouches for them."""
+    """Read one record; with `with_rounds`, also check its rounds, even if a digest matches them.
+
+    Return None if there is no run. Append a damaged record to `troubles`, or raise its error
+    without that list.
+    """
     try:
         record = read_copy(path) if path.suffix == ".gz" else read_run(path)
         if record is not None and with_rounds:
@@ -144,19 +159,20 @@ def _read(path: Path, troubles: list[str] | None, *, with_rounds: bool = False) 
 
 
 def trouble_with(path: Path, error: Exception) -> str:
-    """The error in one line that begins with the path; most have it, but not those of a disk that fails."""
+    """Return the error in one line that begins with the path; errors of a failing disk do not contain the path."""
     message = one_line(error)
     return message if message.startswith(str(path)) else f"{path}: {message}"
 
 
 def load(results: str | Path) -> "pd.DataFrame":
-    """Every run in a folder of results, and every committed copy: what tables count.
+    """Return a table with every run and every committed copy in a results folder, as counted in tables.
 
-    Columns: cell_key, seed, status, profile, the settings of `SETTINGS`, round, and one for each metric, NaN where it
-    was not measured. Accuracies are fractions. A committed copy has the metrics of its evaluated rounds. Records that
-    cannot be read are left out, each with a line on standard error. Raises DataError for a folder without records.
+    The columns are cell_key, seed, status, profile, the settings of `SETTINGS`, round, and one per
+    metric, with NaN if it was not measured. Accuracies are fractions. A committed copy has the
+    metrics of its evaluated rounds. Records that cannot be read are left out, each with a line on
+    standard error. Raise DataError for a folder without records.
     """
-    import pandas as pd  # takes a while, and only a notebook needs it
+    import pandas as pd  # importing it takes a while, and only notebooks need it
 
     folder, troubles = expanded(results), list[str]()
     keys = {path.name for name in ("runs", "reference") for path in folder.glob(f"{name}/*") if path.is_dir()}
@@ -165,12 +181,12 @@ def load(results: str | Path) -> "pd.DataFrame":
         print(f"fssl: {trouble}", file=sys.stderr)
     rows = [row for seeds in records.values() for record in seeds.values() for row in _rows(record)]
     if not rows:
-        raise DataError(f"{folder}: no records here; name a folder of results, such as results/")
+        raise DataError(f"{folder} contains no records; name a results folder, such as results/")
     return pd.DataFrame(rows)
 
 
 def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
-    """One for each round."""
+    """Yield one row per round."""
     run = {
         "cell_key": record.cell_key,
         "seed": record.seed,

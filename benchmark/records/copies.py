@@ -1,8 +1,10 @@
-"""Compact copies of finished runs, which git keeps: results/reference/<cell_key>/seed=<n>.json.gz.
+"""Write and read compact copies of finished runs, which are in git: results/reference/<cell_key>/seed=<n>.json.gz.
 
-A run that a second kind of device computed has a copy of its own: seed=<n>@cpu.json.gz, seed=<n>@nvidia-h200.json.gz.
+A run that was also computed on a second kind of device has a second copy: seed=<n>@cpu.json.gz or
+seed=<n>@nvidia-h200.json.gz.
 
-Git is their ledger: what was changed, added or deleted since a commit, `git status results/reference` lists.
+Git records their history: `git status results/reference` lists what was changed, added or deleted
+since a commit.
 """
 
 import gzip
@@ -21,26 +23,27 @@ from benchmark.records.record import NO_METRICS, RunRecord, canonical, check_res
 from benchmark.records.schema import COPY, check
 
 RESTORE = "`git checkout` restores it"
-COMMITTED = ROOT / "results"  # whose copies count wherever runs are written
-LARGEST = 1 << 25  # bytes of a copy's text: a hundred times those of the largest that is committed
-_EVALUATED = ("test/", "validation/", "diversity/gradient/")  # starts of the metrics that say which rounds are kept
+COMMITTED = ROOT / "results"  # its copies count for every results folder
+LARGEST = 1 << 25  # bytes of a copy's text: a hundred times the largest committed copy
+# Prefixes of the metrics that determine which rounds are kept.
+_EVALUATED = ("test/", "validation/", "diversity/gradient/")
 
 
 def reference_folders(results: Path) -> list[Path]:
-    """Where the folders of cells with copies are: those of the checkout count, too; the last ones come first."""
+    """Return the folders with the copies of cells, including the checkout's; later ones take precedence."""
     ours, here = COMMITTED / "reference", results / "reference"
     return [here] if here.resolve() == ours.resolve() else [ours, here]
 
 
 def write_reference(results: Path, record: RunRecord) -> Path:
-    """Put a finished run's compact copy into `results/reference`. Raises DataError as `copied`."""
+    """Write a finished run's compact copy into `results/reference`. Raise DataError if the record was edited."""
     path = _place(results / "reference" / record.cell_key, record)
     write_atomically(path, copied(record))
     return path
 
 
 def _place(cell: Path, record: RunRecord) -> Path:
-    """Where the copy belongs: apart if the first copy of the run is of another engine or device."""
+    """Return the path of the copy; it is a second copy if the first one comes from a different engine or device."""
     first = cell / f"seed={record.seed}.json.gz"
     if not first.is_file() or read_copy(first).trained_by == record.trained_by:
         return first
@@ -49,31 +52,39 @@ def _place(cell: Path, record: RunRecord) -> Path:
 
 
 def copied(record: RunRecord) -> bytes:
-    """The compact copy as a file. Raises DataError for a record that was edited: the copy's digest would hide it."""
+    """Return the compact copy as the bytes of a file.
+
+    Raise DataError for a record that was edited, because the copy's digest would hide that.
+    """
     if record.edited:
-        raise DataError(f"{record.path}: was edited after it was written, and is not committed or sent (`fssl verify`)")
+        raise DataError(
+            f"{record.path} was edited after it was written, and cannot be committed or submitted (`fssl verify`)"
+        )
     return gzip.compress(canonical(pack(record)) + b"\n", mtime=0)
 
 
 def read_copy(path: Path) -> RunRecord:
-    """The record of a committed copy. Raises DataError as `copy_of`."""
+    """Return the record of a committed copy. Raise DataError as in `copy_of`."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)}); {RESTORE}") from None
+        raise DataError(f"{path} cannot be read ({one_line(error)}); {RESTORE}") from None
     return copy_of(content, path)
 
 
 def copy_of(content: bytes, path: Path, remedy: str = RESTORE) -> RunRecord:
-    """The record of a compact copy that lies at `path`. Raises DataError for a file that is not one, or lies under
-    another cell or seed than it names."""
-    unzip = zlib.decompressobj(wbits=31)  # of gzip files
+    """Return the record of the compact copy at `path`.
+
+    Raise DataError if the content is not a compact copy, or belongs to a different cell or seed
+    than the path says.
+    """
+    unzip = zlib.decompressobj(wbits=31)  # for gzip files
     try:
         text = unzip.decompress(content, LARGEST)
     except zlib.error as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)}); {remedy}") from None
-    if not unzip.eof or unzip.unused_data:  # it is cut off, has more behind it, or is larger than a copy can be
-        raise DataError(f"{path}: cannot be read (not one whole gzip file of at most {LARGEST:,} bytes); {remedy}")
+        raise DataError(f"{path} cannot be read ({one_line(error)}); {remedy}") from None
+    if not unzip.eof or unzip.unused_data:  # it is truncated, has trailing bytes, or is larger than a copy can be
+        raise DataError(f"{path} cannot be read (not one complete gzip file of at most {LARGEST:,} bytes); {remedy}")
     record = unpack(check(json_object(text, path), COPY, f"{path}", remedy), path)
     check_result_is_of(record)
     for what, filed, named in (
@@ -81,20 +92,22 @@ def copy_of(content: bytes, path: Path, remedy: str = RESTORE) -> RunRecord:
         ("seed", path.name.removesuffix(".json.gz").partition("@")[0], f"seed={record.seed}"),
     ):
         if filed != named:
-            raise DataError(f"{path}: is a record of {what} {named}; {remedy}")
+            raise DataError(f"{path} contains a record of {what} {named}; {remedy}")
     return record
 
 
 def pack(record: RunRecord) -> dict[str, Any]:
-    """Build the compact copy as JSON values. Its rounds are one list per metric.
+    """Build the compact copy as JSON values, with the rounds as one list per metric.
 
-    Counts have a value per round. Of all other metrics, `evaluated` has the values of the rounds that are kept, with
-    six significant digits, and `summaries` sums up all rounds.
+    Counts have a value for each round. For all other metrics, `evaluated` has the values of the
+    rounds that are kept, with six significant digits, and `summaries` has statistics over all
+    rounds.
     """
     rounds = record.rounds
-    # A copy of a copy has a metric that no kept round has in its summaries alone.
+    # In a copy of a copy, a metric that no kept round has appears only in the summaries.
     names = sorted({name for line in (*rounds, record.summaries) for name in line} - NO_METRICS)
-    others = [name for name in names if not _is_count(name) and not name.startswith("time/")]  # the result sums clocks
+    # The result has the sums of the clocks.
+    others = [name for name in names if not _is_count(name) and not name.startswith("time/")]
     kept = [line for line in rounds if line is rounds[-1] or _is_evaluated(line)]
     counts: dict[str, list[Any]] = {"round": [line.get("round") for line in rounds]}
     for name in filter(_is_count, names):
@@ -127,12 +140,12 @@ def _is_count(name: str) -> bool:
 
 
 def copy_digest(copy: Mapping[str, Any]) -> str:
-    """128 bits (hex) over all of a compact copy but the digest itself."""
+    """Return a hash of 128 bits (in hexadecimal) over all of a compact copy except the digest itself."""
     return hashlib.sha256(canonical({**copy, "digest": None})).hexdigest()[:32]
 
 
 def unpack(copy: Mapping[str, Any], path: Path) -> RunRecord:
-    """The record of a compact copy. Raises DataError for content that is not one."""
+    """Return the record of a compact copy. Raise DataError for content that is not one."""
     try:
         lines: dict[int, dict[str, Any]] = {number: {} for number in copy["counts"]["round"]}
         for columns in (copy["counts"], copy["evaluated"]):
@@ -148,7 +161,7 @@ def unpack(copy: Mapping[str, Any], path: Path) -> RunRecord:
             path=path,
         )
     except (LookupError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not a compact record ({error!r}); {RESTORE}") from None
+        raise DataError(f"{path} is not a compact record ({error!r}); {RESTORE}") from None
 
 
 def _short(value: Any) -> Any:

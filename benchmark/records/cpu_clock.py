@@ -1,4 +1,4 @@
-"""Measures CPU seconds of processes and their children."""
+"""Measure the CPU seconds of processes and their children."""
 
 import glob
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 PROC = Path("/proc")
-_TICKS = os.sysconf("SC_CLK_TCK")  # a second
+_TICKS = os.sysconf("SC_CLK_TCK")  # per second
 
 
 def fields_of(pid: object) -> list[str]:
-    """The fields of /proc/PID/stat from proc(5)'s third on; empty where the process has ended."""
+    """Return the fields of /proc/PID/stat, from the third field of proc(5) on; empty if the process has ended."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -20,28 +20,29 @@ def fields_of(pid: object) -> list[str]:
 
 
 def tree_seconds(pid: int) -> float:
-    """User and system seconds of a process and of its children, living and ended; 0.0 where it is gone."""
-    own = sum(int(field) for field in fields_of(pid)[11:15]) / _TICKS  # utime to cstime: with children that ended
+    """Return the user and system seconds of a process and its children, living and ended; 0.0 if it is gone."""
+    # Utime to cstime, which include children that ended.
+    own = sum(int(field) for field in fields_of(pid)[11:15]) / _TICKS
     return own + sum(map(tree_seconds, _children(pid)))
 
 
 def _children(pid: int) -> Iterator[int]:
-    """The living children, whichever thread started them."""
+    """Yield the living children, whichever thread started them."""
     for path in glob.glob(f"{PROC}/{pid}/task/*/children"):
         with suppress(OSError):  # the thread has ended
             yield from map(int, Path(path).read_text().split())
 
 
 class Clock(Protocol):
-    """Says how many CPU seconds a run took since it was read last."""
+    """A clock that returns the CPU seconds of a run since its last reading."""
 
     def lap(self) -> float: ...
 
 
 class CpuClock:
-    """CPU seconds of this process and its children since it was made, or since it was last read.
+    """A clock for this process and its children, which starts when it is created.
 
-    Where the system does not tell of living children (no /proc), theirs are missing until they end.
+    If the system does not list living children (no /proc), their time is missing until they end.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
-"""What git says of records: whether it has the commits that they name, and whether committed copies are as committed.
+"""Compare records with git: whether it has the commits that they name, and whether committed copies are unchanged.
 
-Where there is no git, no checkout or no whole history, nothing is found, and it is said that nothing was compared.
+Without git, a checkout or a complete history, nothing is found, and the report says that nothing
+was compared.
 """
 
 import subprocess
@@ -13,18 +14,20 @@ from benchmark.records.copies import COMMITTED, RESTORE
 from benchmark.records.provenance import ROOT
 from benchmark.records.record import RunRecord
 
-UNKNOWN = "unknown"  # the commit that a suite without git names
+UNKNOWN = "unknown"  # the commit that a suite without git records
 LEEWAY = timedelta(minutes=10)  # by which two clocks may differ
-# Commits of 31 pilot runs of 2026-11-23 that were rewritten before they were merged: git has the runs, and not these.
+# Commits of 31 exploratory runs of 2026-11-23 that were rewritten before they were merged: git has the runs, but
+# not these commits.
 REWRITTEN = frozenset({"b166e3c4a7ebc50e8d30994da6b6f08976c4186d"})
-WITHOUT_GIT = "commits of runs by a suite that was installed without git"
+WITHOUT_GIT = "commits of runs from a suite that was installed without git"
 WITHOUT_HISTORY = "commits of runs, since this suite has no git history"
 
 
 def history_faults(records: Iterable[RunRecord]) -> tuple[list[str], set[str]]:
-    """What git contradicts in compact copies, and in words what could not be compared.
+    """Return what git contradicts in compact copies, and phrases about what could not be compared.
 
-    A run's commit must be in this suite's history, and an attempt must not have started before its commit was made.
+    A run's commit must be in this suite's history, and an attempt must not have started before its
+    commit was made.
     """
     copies = [record for record in records if record.is_copy]
     named = {commit for record in copies for _, commit in _attempts(record)}
@@ -42,14 +45,16 @@ def _commit_faults(record: RunRecord, times: Mapping[str, datetime]) -> Iterator
         if commit == UNKNOWN or commit in REWRITTEN:
             continue
         if commit not in times:
-            yield f"{record.path}: manifest.json: commit {commit[:12]!r} is not in this suite's git history"
+            yield f"{record.path}: commit {commit[:12]!r} of manifest.json is not in this suite's git history"
         elif started is not None and started < times[commit] - LEEWAY:
             made = f"{times[commit]:%Y-%m-%d %H:%M}"
-            yield f"{record.path}: manifest.json: it started {started:%Y-%m-%d %H:%M}, but its commit was made {made}"
+            yield f"{record.path}: the run started {started:%Y-%m-%d %H:%M}, but its commit was made {made}"
 
 
 def _attempts(record: RunRecord) -> Iterator[tuple[datetime | None, str]]:
-    """When an attempt started, and by which commit. The manifest names that of the last one, where no attempt does."""
+    """Yield the start and the commit of each attempt; the manifest has the commit of the last one
+    if no attempt has it.
+    """
     attempts = record.manifest.get("attempts") or [{}]
     last = time_of(attempts[-1].get("started", ""))
     yield last, record.manifest.get("code", {}).get("commit", UNKNOWN)
@@ -59,13 +64,13 @@ def _attempts(record: RunRecord) -> Iterator[tuple[datetime | None, str]]:
 
 
 def started_at(record: RunRecord) -> datetime | None:
-    """When the run began, in UTC; None where its manifest has no time that can be read."""
+    """Return when the run began, in UTC, or None if its manifest has no readable time."""
     attempts = record.manifest.get("attempts") or [{}]
     return time_of(attempts[0].get("started", ""))
 
 
 def time_of(text: str) -> datetime | None:
-    """The time of a text such as "2026-11-23T08:39:06Z", in UTC; None for another text."""
+    """Return the time of a text such as "2026-11-23T08:39:06Z", in UTC, or None for any other text."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -75,7 +80,7 @@ def time_of(text: str) -> datetime | None:
 
 @cache
 def commit_times() -> Mapping[str, datetime] | None:
-    """Each commit that any branch or tag of this suite has, and when it was made; None without the whole history."""
+    """Return the commits of all branches and tags with their times, or None without a complete history."""
     if _git("rev-parse", "--is-shallow-repository") != "false\n" or not _is_checkout():
         return None
     lines = (_git("log", "--all", "HEAD", "--format=%H %ct") or "").splitlines()
@@ -84,13 +89,15 @@ def commit_times() -> Mapping[str, datetime] | None:
 
 
 def changed_copies(results: Path) -> list[str]:
-    """Committed copies of this checkout that were edited or deleted since HEAD; none for another folder of results."""
+    """Return a line per committed copy of this checkout that was edited or deleted since HEAD; none
+    for other results folders.
+    """
     if results.resolve() != COMMITTED.resolve() or not _is_checkout():
         return []
     changes = _git("diff", "-z", "--name-status", "--no-renames", "HEAD", "--", str(COMMITTED / "reference")) or ""
     words = changes.split("\0")
     pairs = zip(words[::2], words[1::2], strict=False)
-    said = {"M": "differs from the copy that is committed", "D": "is committed, and is deleted here"}
+    said = {"M": "it differs from the copy that is committed", "D": "it is committed, but was deleted here"}
     return [f"{ROOT / name}: {said[kind]}; {RESTORE}" for kind, name in pairs if kind in said]
 
 
@@ -100,7 +107,7 @@ def _is_checkout() -> bool:
 
 
 def _git(*words: str) -> str | None:
-    """What git prints; None where it fails or is not there."""
+    """Return what git prints, or None if it fails or is not installed."""
     command = ["git", "-C", str(ROOT), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=True)

@@ -1,12 +1,14 @@
-"""What a run is computed from: the content of its data, and the sources of the user's own classes.
+"""Identify what a run is computed from: the content of its data, and the sources of custom classes.
 
-A record answers only for that. Its manifest names it from the first round on; where what is at hand differs, the run is
-trained apart. `seed=<n>` is the first; another data or source hash goes to `seed=<n>@<8 hexadecimal digits>`.
+A record is valid only for these. Its manifest names them from the first round on. With different
+data or code, the run is trained in a separate folder: `seed=<n>` is the first one, and other hashes
+of data or sources go to `seed=<n>@<8 hexadecimal digits>`.
 
-What is not at hand cannot differ: then records count as they are. A record that lacks the source of a class that it
-names, and that is at hand, is stale: older versions did not hash classes that were not imported yet. The initial
-weights of a custom network are compared, too, since its constructor may read files that no source shows.
-An experiment is its JSON here: that of a record, whose code is not imported, will do.
+Data and sources that this machine does not have cannot differ, and then records count. A record is
+stale if it lacks the source of a class that it names and that is imported: older versions did not
+hash classes that were not yet imported. The initial weights of a custom network are also compared,
+since its constructor may read files that no source shows. Experiments are passed as JSON, so that a
+record can be checked without importing its code.
 """
 
 import ast
@@ -42,12 +44,12 @@ from benchmark.records.provenance import CODE, ROOT
 MANIFEST, RESULT = "manifest.json", "result.json"
 INSTALLED = ("site-packages", "dist-packages")
 MAIN = "__main__"
-INITIAL_WEIGHTS = "initial_weights"  # an entry of the manifest: `fingerprint` of a custom network's
-SAME_WEIGHTS = 1e-5  # relative: what processors differ in
+INITIAL_WEIGHTS = "initial_weights"  # an entry of the manifest: the `fingerprint` of a custom network
+SAME_WEIGHTS = 1e-5  # relative; processors differ less than this
 
 
 def sources(experiment: Mapping[str, Any]) -> dict[str, str]:
-    """`module:Class` -> hash of its source, for the user's own classes that are imported."""
+    """Return `module:Class` -> hash of its source, for custom classes that are imported."""
     hashes = dict[str, str]()
     for name in own_classes(experiment):
         module = name.partition(":")[0]
@@ -58,17 +60,23 @@ def sources(experiment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def all_sources(experiment: Mapping[str, Any]) -> dict[str, str]:
-    """`sources` of an experiment that is to be trained. Raises ConfigError if one of its classes has none."""
+    """Return `sources` of an experiment that will be trained. Raise ConfigError if one of its
+    classes has no source.
+    """
     hashes = sources(experiment)
     for name in own_classes(experiment):
         if name not in hashes:
-            raise ConfigError(f"{name}: has no source to record; define the class in a file, and name it module:Class")
+            raise ConfigError(
+                f"{name} has no source that can be recorded; define the class in a file, and name it module:Class"
+            )
     return hashes
 
 
 def initial_weights(experiment: Mapping[str, Any]) -> dict[str, float]:
-    """The `fingerprint` of a custom network's initial weights, by seed 0 for all runs; empty if it is not imported, or
-    fails."""
+    """Return the `fingerprint` of a custom network's initial weights, with seed 0 for all runs.
+
+    The result is empty if the network is not imported or fails.
+    """
     name = str(experiment["model"].get("network", ""))
     if ":" not in name or _imported_class(name) is None:
         return {}
@@ -80,18 +88,18 @@ def _initial_weights(model: str, data: str) -> Mapping[str, float]:
     try:
         known = DATASETS.get(data) or load(data)
         return fingerprint(build(from_plain(Model, json.loads(model)), known.image_shape, known.num_classes, seed=0))
-    except FsslError:  # whoever trains it says what is wrong
+    except FsslError:  # training reports the error
         return {}
 
 
 def look_again() -> None:
-    """Forget what this process knows of files: they may have changed."""
+    """Forget what this process knows about files, because they may have changed."""
     content.look_again()
     _initial_weights.cache_clear()
 
 
 def fingerprint(network: nn.Module) -> dict[str, float]:
-    """Two numbers that change with the weights: their norm, and their sum with weights that grow by position."""
+    """Return two numbers that change with the weights: their norm, and their sum weighted by position."""
     norm, moment, position = 0.0, 0.0, 0
     for value in network.state_dict().values():
         flat_N = value.detach().double().flatten()
@@ -104,65 +112,67 @@ def fingerprint(network: nn.Module) -> dict[str, float]:
 
 
 def short_hash(experiment: Mapping[str, Any]) -> str:
-    """8 hexadecimal digits that name the folder of a run that is trained apart."""
+    """Return the 8 hexadecimal digits in the name of a run that is trained in a separate folder."""
     weights = sorted((name, f"{number:.4g}") for name, number in initial_weights(experiment).items())
     parts = [data_hash(experiment), sorted(sources(experiment).items()), *weights]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
 def changed_inputs(experiment: Mapping[str, Any], manifest: Mapping[str, Any], *, finished: bool) -> list[str]:
-    """What is here otherwise than a record was computed from, in words.
+    """Return phrases about data and code that differ from those that a record was computed from.
 
-    A finished record on files of a known set that the suite lists counts wherever any others that it lists are. An
-    unfinished run goes on with the same files only.
+    A finished record on files of a known data set that the suite lists counts with any other listed
+    files of it. An unfinished run only resumes with the same files.
     """
     lines, name = [], experiment["data"]["name"]
     data, recorded = manifest.get("data", {}), manifest.get("sources", {})
     if "hash" in data and not (finished and are_listed(name, data)):
         here = data_hash(experiment)
         if here not in (None, data["hash"]):
-            lines.append(_in_words(f"data: {public_name(name)} has content", here, data["hash"]))
-    for name, here in sources(experiment).items() if manifest else ():  # an empty one is damaged
+            lines.append(_in_words(f"data: {public_name(name)} has the content", here, data["hash"]))
+    for name, here in sources(experiment).items() if manifest else ():  # an empty manifest is damaged
         if name not in recorded:
-            lines.append(f"code: {name} has a source that the record does not name")
+            lines.append(f"code: {name} has a source, but the record does not name it")
         elif recorded[name] != here:
-            lines.append(_in_words(f"code: {name} and what it imports have source", here, recorded[name]))
+            lines.append(_in_words(f"code: {name} and its imports have the source", here, recorded[name]))
     if not lines and (weights := manifest.get(INITIAL_WEIGHTS)):
         lines += _other_weights(experiment, weights)
     return lines
 
 
 def _other_weights(experiment: Mapping[str, Any], recorded: Mapping[str, float]) -> list[str]:
-    """What differs in the initial weights of the run's custom network; the sources are equal."""
+    """Return a phrase if the initial weights of the run's custom network differ; the sources are equal."""
     here = initial_weights(experiment)
     differ = [name for name in here if not math.isclose(here[name], recorded.get(name, math.nan), rel_tol=SAME_WEIGHTS)]
     if not differ:
         return []
     words = ", ".join(f"{name} {here[name]:.6g}, recorded {recorded.get(name, math.nan):.6g}" for name in differ)
     network = experiment["model"]["network"]
-    return [f"code: {network} has other initial weights ({words}), so it reads a file that was changed"]
+    return [f"code: {network} has different initial weights ({words}), so that it must read a file that was changed"]
 
 
 def own_names(experiment: Mapping[str, Any]) -> list[str]:
-    """The classes and folders of the user's own that an experiment's JSON names: "my:Mine", "folder:/data/leaves"."""
+    """Return the custom classes and folders in an experiment's JSON: "my:Mine", "folder:/data/leaves"."""
     named = (experiment["method"]["kind"], experiment["model"].get("network", ""), experiment["data"]["name"])
     return [name for name in named if ":" in name]
 
 
 def own_classes(experiment: Mapping[str, Any]) -> list[str]:
-    """The custom classes that an experiment's JSON names."""
+    """Return the custom classes in an experiment's JSON."""
     return [name for name in own_names(experiment) if not name.startswith("folder:")]
 
 
 def _imported_class(name: str) -> type | None:
-    """The class `module:Class` if its module is imported."""
+    """Return the class `module:Class` if its module is imported, and None if not."""
     module, _, attribute = name.partition(":")
     cls = getattr(sys.modules.get(module), attribute, None)
     return cls if isinstance(cls, type) else None
 
 
 def seed_folder(cell_folder: Path, experiment: Mapping[str, Any]) -> Path:
-    """Find the folder of the run on what is at hand: a finished one, else one that resumes, else one to begin."""
+    """Return the run's folder for the current data and code: a finished one, else one that resumes,
+    else a new one.
+    """
     plain = cell_folder / f"seed={experiment['seed']}"
     equal = []
     for folder in (plain, *sorted(cell_folder.glob(f"{plain.name}@*"))):
@@ -175,7 +185,7 @@ def seed_folder(cell_folder: Path, experiment: Mapping[str, Any]) -> Path:
 
 
 def why_apart(folder: Path, experiment: Mapping[str, Any]) -> str | None:
-    """One line on a run that is not in the cell's first folder of its seed; None for one that is."""
+    """Return one line about a run that is not in the cell's first folder of its seed, or None if it is."""
     plain = folder.with_name(f"seed={experiment['seed']}")
     if folder == plain:
         return None
@@ -183,11 +193,13 @@ def why_apart(folder: Path, experiment: Mapping[str, Any]) -> str | None:
 
 
 def apart_in_words(lines: Sequence[str], folder: Path) -> str:
-    return f"{'; '.join(lines)}; trained apart in {folder.name}"
+    return f"{'; '.join(lines)}; trained separately in {folder.name}"
 
 
 def manifest_of(folder: Path) -> Mapping[str, Any] | None:
-    """None where no run has begun there; empty for a damaged one, which whoever reads the record reports."""
+    """Return the manifest; None if no run has begun there; empty if it is damaged, which readers of
+    the record report.
+    """
     try:
         return read_manifest(folder) or None
     except (DataError, OSError):
@@ -195,29 +207,30 @@ def manifest_of(folder: Path) -> Mapping[str, Any] | None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """`manifest.json` of a run; empty where there is none. Raises DataError."""
+    """Return `manifest.json` of a run, or an empty one if there is no file. Raise DataError if it is damaged."""
     manifest = read_json(folder / MANIFEST)
     return {} if manifest is None else dict(schema.check(manifest, schema.MANIFEST, f"{folder / MANIFEST}"))
 
 
 def _finished(folder: Path) -> bool:
-    return os.path.exists(folder / RESULT)  # also where this user may not look
+    return os.path.exists(folder / RESULT)  # also if this user may not read the folder
 
 
 def _in_words(what: str, here: str | None, recorded: str) -> str:
-    return f"{what} {here and here[:8]}.., the record was computed from {recorded[:8]}.."
+    return f"{what} {here and here[:8]}.., but the record was computed from {recorded[:8]}.."
 
 
-# Sources: the module of a user's class, and those of her modules that it imports. Hers are all that belong neither to
-# Python, nor to an installed package, nor to this project.
+# Sources: the module of a custom class, and the user's modules that it imports. A module is the user's if it
+# belongs neither to Python, nor to an installed package, nor to this project.
 
 
 @functools.cache
 def source_hash(cls: type, module: str) -> str | None:
-    """16 hexadecimal digits of the module that names the class, which may be made in another one; as it was imported.
+    """Return 16 hexadecimal digits of the module that names the class, as imported; the class may
+    be defined elsewhere.
 
-    Of the script, for a class in `__main__`; of the compiled methods, for one without a file, such as a notebook's.
-    None for one that has neither.
+    For a class in `__main__`, hash the script. For one without a file, such as in a notebook, hash
+    the compiled methods. Return None for a class that has neither.
     """
     if files := files_of(module):
         return hash_of(files)
@@ -233,13 +246,13 @@ def _code_of(value: object) -> CodeType | None:
 
 
 def _without_places(code: CodeType) -> CodeType:
-    """The same code without the names of files and the numbers of lines."""
+    """Return the same code without file names and line numbers."""
     constants = tuple(_without_places(each) if isinstance(each, CodeType) else each for each in code.co_consts)
     return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=constants)
 
 
 def files_of(start: str) -> dict[str, bytes]:
-    """The module of that name and the user's modules that it imports: "pkg/part.py" -> content."""
+    """Return the module with that name and the user's modules that it imports: "pkg/part.py" -> content."""
     own_package = start.partition(".")[0]
     files: dict[str, bytes] = {}
     waiting, seen = [start], set[str]()
@@ -258,7 +271,7 @@ def files_of(start: str) -> dict[str, bytes]:
 
 
 def hash_of(files: Mapping[str, bytes]) -> str:
-    """Of the names and contents of the modules, wherever they lie."""
+    """Return a hash of the names and contents of the modules, wherever they are."""
     digest = hashlib.sha256()
     for module, source in sorted((module_of(name), source) for name, source in files.items()):
         digest.update(f"{module} {len(source)}\n".encode() + source)
@@ -266,17 +279,17 @@ def hash_of(files: Mapping[str, bytes]) -> str:
 
 
 def module_of(name: str) -> str:
-    """ "pkg/__init__.py" -> "pkg"."""
+    """Return the module of a file's name: "pkg/__init__.py" -> "pkg"."""
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _file_of(module: str) -> Path | None:
-    if module == MAIN:  # the script, which is no module that can be found
+    if module == MAIN:  # the script, which cannot be found as a module
         script = Path(getattr(sys.modules[MAIN], "__file__", None) or "")
         return script.resolve() if script.suffix == ".py" and script.is_file() else None
     try:
         spec = importlib.util.find_spec(module)
-    except Exception:  # not a module, but a name in one; or whatever a user's package raises, which is imported for it
+    except Exception:  # a name in a module, or any error of a user's package, which is imported here
         return None
     path = Path(spec.origin) if spec is not None and spec.origin else None
     return path if path is not None and path.suffix == ".py" and path.is_file() else None
@@ -284,7 +297,7 @@ def _file_of(module: str) -> Path | None:
 
 @functools.cache
 def _is_users(package: str) -> bool:
-    """Whether a top-level module or package is the user's. It is looked for, and not imported."""
+    """Return whether a top-level module or package is the user's. It is located without an import."""
     try:
         spec = None if package in sys.stdlib_module_names else importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -298,12 +311,15 @@ def _is_users(package: str) -> bool:
 
 
 def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
-    """Names of all modules that the source may import, wherever in it, and of their packages; some are no modules."""
+    """Yield the names of all modules that the source may import, anywhere in it, and of their packages.
+
+    Some of the names are not modules.
+    """
     parent = module.rpartition(".")[0]
     names = [parent]
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # then nothing can import it, either
+    except (SyntaxError, ValueError):  # then nothing can import it
         tree = ast.Module(body=[], type_ignores=[])
     for node in ast.walk(tree):
         match node:

@@ -1,6 +1,8 @@
-"""Confirmatory runs that were begun and are not committed: the list `not_committed.toml` in the folder of results.
+"""Read the list of confirmatory runs that were begun and are not committed: `not_committed.toml` in
+the results folder.
 
-It is written by hand. A run that confirms must not be left out because of its result, so each group has its reason.
+The file is written by hand. A confirmatory run must not be left out because of its result, and so
+each group has a reason.
 """
 
 import tomllib
@@ -20,17 +22,17 @@ class LeftOut:
     item: str  # "ssfl/fig6"
     profile: str
     cells: tuple[str, ...]  # labels
-    seeds: str  # in words
-    count: Count  # of runs
+    seeds: str  # described in words
+    count: Count  # number of runs
     device: str
-    begun: str  # when, in words
-    commit: str  # of the code
+    begun: str  # time, described in words
+    commit: str  # commit of the code
     reason: str
-    source: str  # where all this is known from
+    source: str  # source of this information
 
 
 def left_out(results: Path) -> tuple[LeftOut, ...]:
-    """Return the groups of the file; none if there is no file. Raise ConfigError for a damaged one."""
+    """Return the groups in the file; none if there is no file. Raise ConfigError if it is damaged."""
     path = results / FILE
     if not path.is_file():
         return ()
@@ -49,4 +51,4 @@ def left_out_in_words(results: Path) -> str:
         return ""
     number = sum(group.count for group in groups)
     items = ", ".join(dict.fromkeys(group.item for group in groups))
-    return f"{number} confirmatory runs were begun and are not committed ({items}): {FILE} has the reasons"
+    return f"{number} confirmatory runs were begun and are not committed ({items}): {FILE} gives the reasons"

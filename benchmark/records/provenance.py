@@ -1,6 +1,7 @@
-"""Where a number comes from: commit, versions, data and partition hashes, hardware.
+"""Collect where a number comes from: commit, versions, hashes of data and partition, and hardware.
 
-Imports nothing that a broken machine breaks: `fssl doctor` asks it, too.
+The module imports nothing that a broken installation could break, because `fssl doctor` also uses
+it.
 """
 
 import hashlib
@@ -16,17 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.numerics import CURRENT
 
-if TYPE_CHECKING:  # who only asks for the commit loads nothing that trains
+if TYPE_CHECKING:  # code that only needs the commit loads no training code
     from benchmark.federated.engines import Engine
     from benchmark.federated.environment import Environment
 
 PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "scipy", "scikit-learn")
-CODE = ("benchmark", "sweeps", "reports")  # what can move a number or how it is shown
+CODE = ("benchmark", "sweeps", "reports")  # folders whose code can change a number or how it is shown
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
-    """What a reader needs to judge whether two runs may be compared. No name of a person, host or path is in it."""
+    """Return the information with which a reader judges whether two runs are comparable.
+
+    It contains no name of a person, host or path.
+    """
     return {
         "code": commit(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
@@ -45,9 +49,12 @@ def manifest(environment: "Environment", engine: "Engine") -> dict[str, Any]:
 
 
 def equal_bits_expected(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two runs of one experiment have to agree bit by bit, as far as their manifests tell: an equal engine
-    (whatever the number of its workers), processor and packages. Older manifests have no model of the processor, whose
-    name stands for several ("AMD EPYC"), so they promise nothing to one that has it."""
+    """Return whether two runs of one experiment must agree bit by bit, according to their manifests.
+
+    They must have the same engine (with any number of workers), processor and packages. Older
+    manifests do not contain the model of the processor, and its name covers several models ("AMD
+    EPYC"). They therefore promise nothing relative to a manifest that has the model.
+    """
 
     def facts(run: Mapping[str, Any]) -> tuple[Any, ...]:
         processor = [run.get("hardware", {}).get(name) for name in ("processor", "model")]
@@ -58,7 +65,7 @@ def equal_bits_expected(one: Mapping[str, Any], other: Mapping[str, Any]) -> boo
 
 @cache
 def commit() -> dict[str, Any]:
-    """The commit, and the hash of what was changed or added since; "unknown" outside a checkout."""
+    """Return the commit, and a hash of what was changed or added since; "unknown" outside a checkout."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(ROOT), *words]
@@ -67,10 +74,10 @@ def commit() -> dict[str, Any]:
     unknown = {"commit": "unknown", "changes": None}
     try:
         if Path(git("rev-parse", "--show-toplevel").removesuffix("\n")).resolve() != ROOT.resolve():
-            return unknown  # installed inside another project's checkout
+            return unknown  # installed inside the checkout of a different project
         changes = git("diff", "HEAD", "--", *CODE)
         for name in git("ls-files", "-z", "--others", "--exclude-standard", "--", *CODE).split("\0")[:-1]:
-            if (ROOT / name).is_file():  # a link to nothing is an editor's lock
+            if (ROOT / name).is_file():  # a link without a target is an editor's lock
                 changes += f"{name}\n{(ROOT / name).read_bytes().hex()}\n"
         return {
             "commit": git("rev-parse", "HEAD").strip(),
@@ -82,10 +89,13 @@ def commit() -> dict[str, Any]:
 
 @cache
 def hardware() -> dict[str, Any]:
-    """Processor and cores as the operating system names them; on Linux also the processor's vendor, family and model,
-    since virtual machines give several types one name."""
+    """Return the processor and the number of cores according to the operating system.
+
+    On Linux, add the processor's vendor, family and model, since virtual machines give several
+    types one name.
+    """
     facts = dict[str, str]()
-    with suppress(OSError):  # not Linux: the plain name has to do
+    with suppress(OSError):  # not Linux: the plain name has to suffice
         pairs = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines())
         facts = {name.strip(): value.strip() for name, _, value in pairs}
     name = facts.get("model name") or platform.processor() or platform.machine()

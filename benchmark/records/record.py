@@ -1,8 +1,10 @@
-"""The record of one run: what it holds, how it is read from the run's folder, and the types that it must have.
+"""Define the record of one run and read it from the run's folder.
 
-results/runs/<cell_key>/seed=<n>/   experiment.json, manifest.json, rounds.jsonl, result.json, weights
+results/runs/<cell_key>/seed=<n>/   experiment.json, manifest.json, rounds.jsonl, result.json,
+weights
 
-Types are checked here, once (`schema`): whoever has a `RunRecord` need not look at them again.
+Types are checked once, when the record is read (`schema`). Code that has a `RunRecord` does not
+check them again.
 """
 
 import functools
@@ -25,12 +27,12 @@ from benchmark.records import schema
 from benchmark.records.identity import RESULT, read_manifest, seed_folder
 from benchmark.records.schema import check
 
-ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
-PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
-NO_METRICS = {"cell_key", "seed", "round"}  # of a line in ROUNDS; all else are metrics
+ROUNDS = "rounds.jsonl"  # written once, when a run has ended, like RESULT
+PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as last saved
+NO_METRICS = {"cell_key", "seed", "round"}  # keys of a line in ROUNDS that are not metrics
 FINISHED = ("done", "diverged")
 CPU = "a CPU"  # manifests do not name it
-CACHED_RUNS = 128  # whose rounds stay in memory, in each process; about 0.3 MB each at 100 rounds
+CACHED_RUNS = 128  # number of runs whose rounds each process keeps in memory; about 0.3 MB per run at 100 rounds
 
 Round = Mapping[str, Any]
 Records = Mapping[str, Mapping[int, "RunRecord"]]  # cell_key -> seed -> record
@@ -38,24 +40,25 @@ Records = Mapping[str, Mapping[int, "RunRecord"]]  # cell_key -> seed -> record
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One run (a cell x a seed). `rounds` has one mapping a round, in order; a metric that was not measured in a round
-    is absent from its mapping. Accuracies are fractions.
+    """One run: a cell with a seed.
 
-    A committed copy keeps counts (`local_steps`, `comm/...`) of every round, and all other metrics of evaluated rounds
-    only; `summary` still is over all rounds.
+    `rounds` has one mapping per round, in order. A metric that was not measured in a round is
+    absent from its mapping. Accuracies are fractions. A committed copy has the counts
+    (`local_steps`, `comm/...`) of every round, and all other metrics only of evaluated rounds;
+    `summary` still covers all rounds.
     """
 
     cell_key: str
     seed: int
     experiment: Mapping[str, Any]  # the resolved Experiment as JSON
-    manifest: Mapping[str, Any]  # commit, versions, data and partition hashes, hardware
+    manifest: Mapping[str, Any]  # commit, versions, hashes of data and partition, hardware
     result: Mapping[str, Any]  # empty while the run is not finished
     rounds: Sequence[Round]
     summaries: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of a copy: {metric: {"mean": ...}}
-    edited: bool = False  # its digest is of other content
-    committed: bool = False  # a copy of it counts wherever runs are written
-    path: Path = field(default=Path(), compare=False)  # the run's folder, the copy's file, its name in a bundle
-    copies: tuple["RunRecord", ...] = field(default=(), repr=False)  # the same run, computed on other kinds of device
+    edited: bool = False  # its digest does not match its content
+    committed: bool = False  # a copy of it counts for every results folder
+    path: Path = field(default=Path(), compare=False)  # the run's folder, the copy's file, or its name in a submission
+    copies: tuple["RunRecord", ...] = field(default=(), repr=False)  # the same run on other kinds of device
 
     @property
     def is_copy(self) -> bool:
@@ -63,16 +66,19 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """done | diverged | unfinished"""
+        """Return "done", "diverged" or "unfinished"."""
         return self.result.get("status", "unfinished")
 
     def last(self, metric: str) -> float | None:
-        """The metric's value after the last round, None where the run has no result or never measured it."""
+        """Return the metric's value after the last round, or None if the run has no result or did not measure it."""
         return self.result.get("last", {}).get(metric)
 
     def selected(self, metric: str) -> float | None:
-        """The metric's value that counts under the run's selection rule: on the test set, in the best round where the
-        rule is "best_on_test"; otherwise, and for everything that is not measured there, after the last round."""
+        """Return the metric's value under the run's selection rule.
+
+        That is the value in the best round, if the rule is "best_on_test" and the metric is on the
+        test set. In all other cases it is the value after the last round.
+        """
         if self.selected_on_test and metric.startswith("test/"):
             return (self.result.get("best") or {}).get(metric)
         return self.last(metric)
@@ -83,28 +89,32 @@ class RunRecord:
 
     @functools.cached_property
     def numerics(self) -> Mapping[str, int]:
-        """The numerics version of each part that the run was computed with (`benchmark.numerics`)."""
+        """Return the numerics version of each part of the code with which the run was computed
+        (`benchmark.numerics`).
+        """
         return numerics_of(self.experiment, self.manifest, self._metrics)
 
     @property
     def trained_by(self) -> tuple[str, str]:
-        """The engine and the kind of device, such as ("pool", "a CPU") and ("pool", "NVIDIA H200")."""
+        """Return the engine and the kind of device, such as ("pool", "a CPU") and ("pool", "NVIDIA H200")."""
         engine = self.manifest.get("engine", {})
         return str(engine.get("name", "")), str(engine.get("device", CPU))
 
     @property
     def is_current(self) -> bool:
-        """Whether this code computes the run bit by bit, on the same processor type and packages."""
+        """Return whether this code computes the run bit by bit, on the same type of processor and
+        with the same packages.
+        """
         return is_current(self.numerics)
 
     @property
     def _metrics(self) -> set[str]:
-        """Names of what the run measured in some round."""
+        """Return the names of all metrics that the run measured in some round."""
         return {*self.result.get("last", {}), *self.summaries}
 
     @property
     def data_note(self) -> str:
-        """What a page that shows its numbers has to say of the files that it read; mostly nothing."""
+        """Return a caveat about the data files, for pages that show the run's numbers; usually empty."""
         return str(self.manifest.get("data", {}).get("note", ""))
 
     @property
@@ -113,11 +123,13 @@ class RunRecord:
 
     @property
     def class_counts(self) -> Mapping[str, Any]:
-        """Images of each class at the holders, as `Environment.class_counts`; empty in an older record."""
+        """Return the images of each class at the participants, as in `Environment.class_counts`;
+        empty in an older record.
+        """
         return cast(Mapping[str, Any], self.manifest.get("data", {}).get("class_counts", {}))
 
     def summary(self, metric: str) -> Mapping[str, float]:
-        """{"mean", "median"} over all rounds that measured it; empty where none did."""
+        """Return {"mean", "median"} over all rounds that measured the metric; empty if none did."""
         if metric in self.summaries:
             return self.summaries[metric]
         values = [float(line[metric]) for line in self.rounds if metric in line]
@@ -125,12 +137,12 @@ class RunRecord:
 
 
 def metrics_in(line: Round) -> dict[str, Any]:
-    """What a round measured, without its clocks."""
+    """Return what a round measured, without its clocks."""
     return {name: line[name] for name in sorted(line) if name not in NO_METRICS and not name.startswith("time/")}
 
 
 def measurements(evaluation: Evaluation) -> dict[str, int]:
-    """How often a run measures what costs time and moves no other number."""
+    """Return how often a run takes the measurements that cost time and change no other number."""
     return {"every": evaluation.every, "gradient_diversity_every": evaluation.gradient_diversity_every}
 
 
@@ -139,15 +151,18 @@ def run_name(experiment: Experiment) -> str:
 
 
 def run_folder(results: Path, experiment: Experiment) -> Path:
-    """The folder of the experiment's run on the data and code at hand; it need not exist. Raises ConfigError."""
-    network_class(experiment.model.network)  # imports a custom one: unpickling in a worker imports only the method
+    """Return the folder of the experiment's run for the current data and code; it need not exist.
+    Raise ConfigError.
+    """
+    # Imports a custom network, because unpickling in a worker only imports the method.
+    network_class(experiment.model.network)
     return seed_folder(results / "runs" / experiment.cell_key, to_json(experiment))
 
 
 def read_run(folder: Path) -> RunRecord | None:
-    """The record in a run's folder, finished or not; None where no run has been started.
+    """Return the record in a run's folder, finished or not, or None if no run has begun there.
 
-    Raises DataError for a file that is damaged or holds something else.
+    Raise DataError for a file that is damaged or has different content.
     """
     experiment_path = folder / "experiment.json"
     if (experiment_bytes := bytes_of(experiment_path)) is None:
@@ -159,9 +174,9 @@ def read_run(folder: Path) -> RunRecord | None:
     lines = bytes_of(path) or b""
     digest = digest_of(experiment_bytes, lines, manifest, result) if "digest" in result else None
     edited = digest is not None and result["digest"] != digest
-    whole = digest is not None and not edited  # then rounds are read when they are looked at
+    whole = digest is not None and not edited  # if so, rounds are read when they are needed
     if not re.fullmatch(rf"seed={experiment['seed']}(@[0-9a-f]{{8}})?", folder.name):
-        raise DataError(f"{experiment_path}: is of seed {quoted(experiment['seed'])}; {ANEW}")
+        raise DataError(f"{experiment_path} has the seed {quoted(experiment['seed'])}, unlike its folder; {ANEW}")
     record = RunRecord(
         cell_key=folder.parent.name,
         seed=experiment["seed"],
@@ -177,13 +192,13 @@ def read_run(folder: Path) -> RunRecord | None:
 
 
 def check_result_is_of(record: RunRecord) -> None:
-    """Raises DataError for a result of another run than the record's."""
+    """Raise DataError if the result belongs to a different run than the record."""
     result, faults = record.result, list[str]()
     for name, right in (("cell_key", record.cell_key), ("seed", record.seed)):
         if result.get(name, right) != right:
-            faults.append(f"{name} {quoted(result[name])}, but the record has {right!r}")
+            faults.append(f"the result has {name} {quoted(result[name])}, but the record has {right!r}")
     if record.status == "done" and not len(record.rounds):
-        faults.append("done, but there are no rounds")
+        faults.append("the run is done, but there are no rounds")
     if result and not record.manifest:
         faults.append("manifest.json is missing")
     if faults:
@@ -191,13 +206,13 @@ def check_result_is_of(record: RunRecord) -> None:
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """`result.json` of a run; None where it is not finished. Raises DataError."""
+    """Return `result.json` of a run, or None if it is not finished. Raise DataError if it is damaged."""
     result = read_json(folder / RESULT)
     return result if result is None else dict(check(result, schema.RESULT, f"{folder / RESULT}"))
 
 
 def json_lines(content: bytes, path: Path) -> tuple[dict[str, Any], ...]:
-    """The objects in the whole lines of the file at `path`. Raises DataError."""
+    """Return the objects in the complete lines of the file at `path`. Raise DataError."""
     lines = content.splitlines(keepends=True)
     return tuple(_round(line, path, number) for number, line in enumerate(lines, 1) if line.endswith(b"\n"))
 
@@ -212,12 +227,12 @@ def _round(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=CACHED_RUNS)
 def _cached_rounds(path: Path, digest: str) -> tuple[Round, ...]:
-    """`digest` is in the cache's key, so that a file that has changed is read again."""
+    """Return the rounds in the file. `digest` is part of the cache's key, so that a changed file is read again."""
     return json_lines(bytes_of(path) or b"", path)
 
 
 class RoundsOnDisk(Sequence[Round]):
-    """The rounds of one run, read when they are looked at: a report of ten thousand runs needs those of a few."""
+    """The rounds of one run, read when they are needed: a report on ten thousand runs needs the rounds of a few."""
 
     def __init__(self, path: Path, digest: str, number: int) -> None:
         self._path, self._digest, self._number = path, digest, number
@@ -230,7 +245,7 @@ class RoundsOnDisk(Sequence[Round]):
 
 
 def run_digest(folder: Path, result: Mapping[str, Any]) -> str:
-    """`digest_of` the files in a run's folder."""
+    """Return `digest_of` for the files in a run's folder."""
     manifest = read_json(folder / "manifest.json") or {}
     return digest_of(
         bytes_of(folder / "experiment.json") or b"", bytes_of(folder / "rounds.jsonl") or b"", manifest, result
@@ -247,17 +262,18 @@ def digest_of(experiment: bytes, rounds: bytes, manifest: Mapping[str, Any], res
     without_digest = {key: value for key, value in result.items() if key != "digest"}
     digest = hashlib.sha256()
     for part in (experiment, rounds, canonical(without_attempts), canonical(without_digest)):
-        digest.update(f"{len(part)}\n".encode() + part)  # the length, so that nothing can move from part to part
+        # With the length, so that nothing can move from one part to the next.
+        digest.update(f"{len(part)}\n".encode() + part)
     return digest.hexdigest()
 
 
 def canonical(value: Any) -> bytes:
-    """JSON in one form: equal values, equal bytes."""
+    """Return JSON in a canonical form: equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def is_recorded(results: Path, experiment: Experiment) -> bool:
-    """Whether the run is finished; a damaged one is not. Raises OSError."""
+    """Return whether the run is finished; False for a damaged one. Raise OSError."""
     try:
         record = read_run(run_folder(results, experiment))
     except DataError:

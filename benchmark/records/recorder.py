@@ -1,4 +1,4 @@
-"""Writes a run's folder: what it began with, saves, and the result, once."""
+"""Write a run's folder: its start, its saved states, and once its result."""
 
 import io
 import json
@@ -32,24 +32,31 @@ from benchmark.records.state import RunState
 from benchmark.records.wandb_mirror import agents_run
 
 SECONDS_BETWEEN_SAVES = 2.0
-MOST_OF_A_RUN = 0.05  # that saving may take: where a save takes longer than a tenth of a second, they are further apart
-ATTEMPT_ENTRIES = ("code", "packages", "hardware")  # of the manifest; they may change when a run goes on
-COMPUTED_FROM = ("data", "sources", INITIAL_WEIGHTS)  # of the manifest: a run that goes on has those that it began with
+# Share of the run time that saving may use; if a save takes longer than a tenth of a second, saves are further
+# apart.
+MOST_OF_A_RUN = 0.05
+ATTEMPT_ENTRIES = ("code", "packages", "hardware")  # of the manifest; they may change when a run resumes
+# Of the manifest; a run that resumes keeps these from its beginning.
+COMPUTED_FROM = ("data", "sources", INITIAL_WEIGHTS)
 OLD_FILES = ("checkpoints", "leases", "attempts", "exchange.json")  # of an unfinished run of an older version
-UNFINISHED_FILES = (state.NAME, PROGRESS, "checkpoints")  # which a finished run needs no longer
+UNFINISHED_FILES = (state.NAME, PROGRESS, "checkpoints")  # files that a finished run no longer needs
 
 
 class Recorder(pl.Callback):
-    """Saves a run after its first round and then by the clock, and publishes its result.
+    """A callback that saves a run after its first round and then at intervals, and publishes its result.
 
-    It looks for its lock before it writes, and raises RunLockLost. Any method that writes raises CannotWrite.
+    It checks its lock before each write, and raises RunLockLost if the lock is lost. Any method
+    that writes raises CannotWrite.
     """
 
     def __init__(
         self, lock: RunLock, experiment: Experiment, resumed: RunState | None = None, clock: Clock | None = None
     ) -> None:
-        """`resumed`: the state to go on from. `clock` runs since the run was begun, so that the first round's CPU time
-        holds what went into the data."""
+        """Create the recorder; `resumed` is the state from which the run resumes.
+
+        `clock` runs since the run began, so that the first round's CPU time includes the
+        preparation of the data.
+        """
         self.folder, self.experiment, self._lock = lock.folder, experiment, lock
         self._state, self._lines = resumed, list(resumed.lines) if resumed else []
         self.exchange = CommunicationSummary(resumed.exchange if resumed else None)  # a callback of its own
@@ -60,28 +67,28 @@ class Recorder(pl.Callback):
 
     @property
     def rounds_done(self) -> int:
-        """The last finished round."""
+        """Return the number of the last finished round."""
         return len(self._lines)
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        """Write what is known before the first round, and remove what an attempt before it left."""
+        """Write what is known before the first round, and remove what an earlier attempt left."""
         self._lock.check()
         remove_temporaries(self.folder)
         if self._state is None:
             if any((self.folder / name).exists() for name in OLD_FILES):
                 print(f"fssl: {self.folder}: an older version began this run; it starts from round 1", file=sys.stderr)
-            remove(self.folder, (ROUNDS, *OLD_FILES))  # rounds whose state is gone
+            remove(self.folder, (ROUNDS, *OLD_FILES))  # rounds without a state
         write_json(self.folder / "experiment.json", to_json(self.experiment))
         previous = read_manifest(self.folder)
         fixed = list(COMPUTED_FROM) if self._state is not None and previous else []
-        if "claims" in previous:  # a run judges the claims that it was begun under, by the rule of that time
+        if "claims" in previous:  # a run judges the claims that existed when it began, under the rule of that time
             fixed += ["claims", "rule"]
         kept = {name: previous[name] for name in fixed if name in previous}
         manifest = {name: value for name, value in manifest.items() if name not in fixed} | kept
-        if self._state is not None and previous:  # rounds of an older version stay what they are
+        if self._state is not None and previous:  # rounds of an older version keep that version
             before = numerics_of(to_json(self.experiment), previous, self._metrics())
             manifest["numerics"] = {part: min(now, before[part]) for part, now in CURRENT.items()}
-        attempt = {  # this process's part of the run; one that goes on elsewhere has several
+        attempt = {  # this process's part of the run; a run that resumed has several
             "from_round": self.rounds_done,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             **{name: manifest.get(name) for name in ATTEMPT_ENTRIES},
@@ -102,7 +109,7 @@ class Recorder(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
         assert isinstance(pl_module, FederatedModule)
-        if self._state is None:  # the first round of this process: hours later it would be too late
+        if self._state is None:  # checked in the first round of this process, because hours later it would be too late
             state.check_types(pl_module.state)
         self._lines.append(self._line(pl_module.rounds_done, pl_module.metrics))
         self._state = RunState(
@@ -120,17 +127,18 @@ class Recorder(pl.Callback):
             "round": round_number,
             **{name: metrics[name] for name in sorted(metrics) if math.isfinite(metrics[name])},
             "time/round_seconds": round(time.monotonic() - self._round_started, 6),
-            "time/cpu_seconds": round(self._clock.lap(), 3),  # since the line before: with what is between rounds
+            # Since the previous line, including the time between rounds.
+            "time/cpu_seconds": round(self._clock.lap(), 3),
         }
         return json.dumps(line, allow_nan=False) + "\n"
 
     def save_when_due(self) -> None:
-        """By the clock, and so far apart that saving takes no more than `MOST_OF_A_RUN`."""
+        """Save if enough time has passed, so that saving takes at most `MOST_OF_A_RUN` of the run time."""
         if time.monotonic() >= self._next_save:
             self.save()
 
     def save(self) -> None:
-        """Put the last finished round on disk, if it is not there."""
+        """Save the last finished round, unless it is already saved."""
         self._lock.check()
         if self._state is None or self._state.round == self._saved:
             return
@@ -144,10 +152,10 @@ class Recorder(pl.Callback):
     def publish(
         self, status: str, models: Mapping[str, Weights] | None = None, error: str | None = None
     ) -> dict[str, Any]:
-        """Put the weights, `rounds.jsonl` and `result.json` in place, and return the result.
+        """Write the weights, `rounds.jsonl` and `result.json`, and return the result.
 
-        Where another process was faster, its rounds and its result stay, and are returned. What only an unfinished run
-        needs is removed.
+        If another process was faster, its rounds and its result stay and are returned. Remove the
+        files that only an unfinished run needs.
         """
         self._lock.check()
         for name, weights in (models or {}).items():
@@ -173,17 +181,17 @@ class Recorder(pl.Callback):
 
 
 def _export(folder: Path, name: str, weights: Mapping[str, Tensor]) -> None:
-    """Write a model for use elsewhere: `weights/<name>.pt`, a plain state dict. Raises CannotWrite."""
+    """Write a model for other uses: `weights/<name>.pt`, a plain state dict. Raise CannotWrite."""
     if not name or name.startswith(".") or Path(name).name != name:
-        raise CannotWrite(f"model {name!r}: a method named it, but it cannot be a file's name; use letters and digits")
+        raise CannotWrite(f"the method calls a model {name!r}, which cannot be a file name; use letters and digits")
     buffer = io.BytesIO()
-    # A copy in plain order: who loads it need not know that training is channels last.
+    # A copy in the usual memory order, so that a user of the file need not know that training is channels last.
     torch.save({tensor: value.cpu().contiguous().clone() for tensor, value in weights.items()}, buffer)
     write_atomically(folder / "weights" / f"{name}.pt", buffer.getbuffer())
 
 
 def remove(folder: Path, names: Iterable[str]) -> None:
-    """Remove these files and folders. Raises OSError."""
+    """Remove these files and folders. Raise OSError."""
     for path in (folder / name for name in names):
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""`result.json` of a run, made of its rounds."""
+"""Build `result.json` of a run from its rounds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,8 +20,8 @@ def result_of(
 ) -> dict[str, Any]:
     """Build the result without its digest.
 
-    `status`: done or diverged, by which `error`. `exchange`: who sent what (diagnostics/communication.py).
-    `cpu_seconds_after`: since the last round's line.
+    `status` is "done", or "diverged" with the `error`. `exchange` says who sent what
+    (diagnostics/communication.py). `cpu_seconds_after` is the CPU time since the last round's line.
     """
     wall_seconds = sum(line["time/round_seconds"] for line in rounds)
     cpu_seconds = sum(line["time/cpu_seconds"] for line in rounds) + cpu_seconds_after
@@ -40,14 +40,14 @@ def result_of(
 
 
 def settings_of(experiment: Experiment) -> dict[str, Any]:
-    """What the result repeats of the experiment."""
+    """Return the settings of the experiment that the result repeats."""
     evaluation = experiment.evaluation
     measured = measurements(evaluation)
     return {"profile": experiment.profile, "selection": evaluation.selection, "measured": measured}
 
 
 def sums_of(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Sum up the rounds: their number, the latest value of each metric, the best values and the total costs."""
+    """Summarise the rounds: their number, the latest value of each metric, the best values and the total costs."""
     latest: dict[str, Any] = {}
     for line in rounds:
         latest.update(line)
@@ -63,7 +63,7 @@ def sums_of(rounds: Sequence[Round]) -> dict[str, Any]:
 
 
 def _best(rounds: Sequence[Round]) -> dict[str, float] | None:
-    """The first round of the best accuracy, with what was measured there; None where no round was evaluated."""
+    """Return the first round with the best accuracy and its evaluation, or None if no round was evaluated."""
     evaluated = [line for line in rounds if _accuracy(line) is not None]
     if not evaluated:
         return None

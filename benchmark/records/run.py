@@ -1,4 +1,4 @@
-"""One run from an `Experiment` to its record: claimed, resumed, trained, published."""
+"""Run an `Experiment` until its record is complete: lock, resume, train, publish."""
 
 import contextlib
 import sys
@@ -36,7 +36,7 @@ from benchmark.records.recorder import UNFINISHED_FILES, Recorder, remove
 from benchmark.records.run_lock import PATIENCE, RunLockLost, locked, refuse_if_held
 from benchmark.records.state import RunState
 
-GOES_ON = "the same command goes on from there"
+GOES_ON = "the same command resumes it"
 REFERENCE = EngineOptions()
 
 
@@ -50,21 +50,23 @@ def run(
     begun_under: Callable[[], Mapping[str, Any]] = dict,
     seat: Seat | None = None,
 ) -> dict[str, Any]:
-    """Train the experiment, or go on where it was saved last, and return the content of `result.json`.
+    """Train the experiment, or resume it from its last saved round, and return the content of `result.json`.
 
-    A finished run is not trained again, unless its data or the user's own code are others now: then it is trained in
-    another folder (`identity`), and a line on standard error says so.
+    A finished run is not trained again, unless its data or the user's custom code have changed.
+    Then it is trained in a separate folder (`identity`), with a line on standard error.
 
-    A run that goes on keeps the engine that it began with, but for the number of workers, which moves no bit.
-    `patience`: seconds without a heartbeat after which a run is taken over from a process that may still be there.
-    `begun_under`: gives entries of the manifest, such as the claims that the run is to judge; called when it begins.
-    `seat`: of a run that trains together with others of its cell, in a thread of its own.
+    A run that resumes keeps the engine with which it began, except for the number of workers, which
+    changes no bit. `patience` is the number of seconds without a heartbeat after which a run is
+    taken over from a process that may still exist. `begun_under` returns entries of the manifest,
+    such as the claims that the run will judge; it is called when the run begins. `seat` is given
+    for a run that trains together with other runs of its cell, in a thread of its own.
 
-    Raises ConfigError and DataError before anything is written, CannotWrite, RunningElsewhere (also where another
-    process took the run over in the meantime), Diverged (after the record says so) and Stopped (SIGTERM, Ctrl-C: the
-    last finished round is on disk).
+    Raise ConfigError and DataError before anything is written; CannotWrite; RunningElsewhere, also
+    if another process took the run over in the meantime; Diverged, after the record says so; and
+    Stopped for SIGTERM or Ctrl-C, with the last finished round saved.
     """
-    network_class(experiment.model.network)  # imports a custom one: unpickling in a worker imports only the method
+    # Imports a custom network, because unpickling in a worker only imports the method.
+    network_class(experiment.model.network)
     here, runs = to_json(experiment), results / "runs" / experiment.cell_key
     look_again()
     folder = seed_folder(runs, here)
@@ -72,19 +74,19 @@ def run(
         print(f"fssl: {reason}", file=sys.stderr)
     if (finished := _finished(folder)) is not None:
         return finished
-    refuse_if_held(folder, patience)  # before time goes into data; `locked` is what decides
+    refuse_if_held(folder, patience)  # before time is spent on data; `locked` makes the final decision
     stop, clock = stopping.StopOnSignal(), seat or CpuClock()
     try:
         with stop.listening():
             keep_freed_memory()
-            if engine.processes(experiment) > 1:  # raises ConfigError where the devices do not suit the experiment
-                load_ahead()  # while data are prepared
+            if engine.processes(experiment) > 1:  # raises ConfigError if the devices do not suit the experiment
+                load_ahead()  # in the background, while data are prepared
             computed_from = {"sources": all_sources(here), INITIAL_WEIGHTS: initial_weights(here)}
             environment = prepare(experiment) if seat is None else seat.prepare(experiment)
             with locked(folder, patience=patience) as lock:
                 if seed_folder(runs, here) != folder:
-                    raise RunningElsewhere(f"{folder}: another process began it on other data or code; call again")
-                if (finished := _finished(folder)) is not None:  # by another process, which was at it until now
+                    raise RunningElsewhere(f"another process began {folder} on different data or code; call again")
+                if (finished := _finished(folder)) is not None:  # by another process, which had the lock until now
                     return finished
                 resumed = _resumed(folder, experiment)
                 if resumed:
@@ -102,7 +104,9 @@ def run(
 
 
 def _finished(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished run; None where it is not finished. Removes a state that a killed process left."""
+    """Return the result of a finished run, or None if it is not finished. Remove a state that a
+    killed process left.
+    """
     result = read_result(folder)
     if result is not None:
         with contextlib.suppress(OSError):
@@ -111,13 +115,13 @@ def _finished(folder: Path) -> dict[str, Any] | None:
 
 
 def _resumed(folder: Path, experiment: Experiment) -> RunState | None:
-    """The state to go on from; None, with a warning, where there is none that can be used."""
+    """Return the state from which to resume; None, with a warning, if there is no usable one."""
     measured = measurements(experiment.evaluation)
     try:
         saved = state.load(folder, run_name(experiment))
         if saved is None or saved.measured == measured:
             return saved
-        reason = f"{folder}: measured {saved.measured} until now, not {measured}"
+        reason = f"{folder} was measured with {saved.measured} until now, not with {measured}"
     except DataError as error:
         reason = str(error)
     print(f"fssl: warning: {reason}; the run starts from round 1", file=sys.stderr)
@@ -127,7 +131,7 @@ def _resumed(folder: Path, experiment: Experiment) -> RunState | None:
 def _train(
     module: FederatedModule, recorder: Recorder, stop: stopping.StopOnSignal, callbacks: Sequence[pl.Callback]
 ) -> dict[str, Any]:
-    """The rounds that remain, and the result. However it ends, the last finished round is kept."""
+    """Train the remaining rounds and return the result. However training ends, the last finished round is saved."""
     diversity = GradientDiversity(every=module.experiment.evaluation.gradient_diversity_every)
     try:
         fit(module, [diversity, recorder.exchange, stop, recorder, *callbacks])
@@ -138,8 +142,8 @@ def _train(
         recorder.publish("diverged", error=str(error))
         raise
     except BaseException:
-        signal = stopping.received()  # also where a worker's end came first: the signal went to the whole group
-        with contextlib.suppress(*(() if signal else (CannotWrite, RunLockLost))):  # the first reason counts
+        signal = stopping.received()  # also if a worker ended first, because the signal went to the whole process group
+        with contextlib.suppress(*(() if signal else (CannotWrite, RunLockLost))):  # only the first error is reported
             recorder.save()
         if signal is None:
             raise

@@ -1,14 +1,17 @@
-"""The lock of a run: the file `claim` in its folder, which names the process that works at the run.
+"""Lock a run for one process with the file `claim` in its folder.
 
     claim    {"token": a random name of this attempt, "machine": ..., "pid": ..., "started": ...}
 
-It is made by O_EXCL. Its file time, moved by its holder, is the heartbeat. Where the holder is gone from this machine,
-or silent for `PATIENCE` seconds, another process takes the lock over by an atomic replace; of a silent one it waits
-for a beat first, since a clock that jumps makes each beat before it look old. The holder looks for its own token before
-each save and before it publishes, and ends with 75 where it is gone: taken over, or the folder was removed or renamed.
+The file is created with O_EXCL. Its modification time, which the owner updates, is the heartbeat.
+If the owner's process on this machine has ended, or if there was no heartbeat for `PATIENCE`
+seconds, another process takes the lock over by an atomic replacement. In the second case it first
+waits for a heartbeat, since a clock that jumps makes earlier heartbeats look old. The owner checks
+that the file has its own token before each save and before it publishes. If not, because the lock
+was taken over or the folder was removed or renamed, it ends with exit code 75.
 
-A run is done once as a rule. Where a process was held for dead and wakes, the same numbers are computed twice, and one
-result stands: runs are deterministic, so that this wastes time and harms nothing.
+A run is normally done once. If a process that was presumed dead wakes up, two processes compute the
+same numbers, and one result remains: runs are deterministic, so that this wastes time but does no
+harm.
 """
 
 import contextlib
@@ -30,37 +33,41 @@ from benchmark.records.cpu_clock import PROC, fields_of
 
 NAME = "claim"
 BEAT = 10.0  # seconds between heartbeats
-PATIENCE = 120.0  # seconds without a heartbeat; network file systems hold file times back for 60 s
-SECONDS_TO_SETTLE = 0.2  # two processes may take a lock over in the same moment: the second one has it
-AT_IT, SILENT = "another process is at this run; wait for it or stop it", "no heartbeat"
+PATIENCE = 120.0  # seconds without a heartbeat; network file systems delay modification times by up to 60 s
+SECONDS_TO_SETTLE = 0.2  # two processes may take a lock over at the same moment: the second one gets it
+AT_IT, SILENT = "another process is working on this run; wait for it or stop it", "no heartbeat"
 
 
 class RunLockLost(RunningElsewhere):
-    """The run is another process's now, or its folder is gone: what this process does no longer counts."""
+    """Raised if another process has taken the run over, or its folder is gone, so that this
+    process's work no longer counts.
+    """
 
 
 @dataclass(frozen=True)
 class RunLock:
-    """The right to work at the run in `folder`. `after`: why the holder before lost it (None: there was none)."""
+    """The right to work on the run in `folder`. `after` is the reason why the previous owner lost
+    it (None: there was none).
+    """
 
     folder: Path
     token: str
     after: str | None
 
     def is_own(self) -> bool:
-        """Opening the file asks the server of a network folder, too."""
+        """Return whether the file has this lock's token; opening it also queries the server of a network folder."""
         return (read(self.folder) or {}).get("token") == self.token
 
     def check(self) -> None:
-        """Raises RunLockLost."""
+        """Raise RunLockLost if the lock belongs to another process."""
         if not self.is_own():
             raise RunLockLost(
-                f"{self.folder}: another process took this run over, or its folder was removed; call again"
+                f"another process took over the run in {self.folder}, or its folder was removed; type the command again"
             )
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """Return the content of the lock's file; None without one, {} if it is damaged or just being written."""
+    """Return the content of the lock's file; None without a file, {} if it is damaged or currently being written."""
     try:
         content: dict[str, Any] | None = read_json(folder / NAME)
         return content
@@ -73,13 +80,13 @@ def is_held(folder: Path, patience: float = PATIENCE) -> bool:
 
 
 def refuse_if_held(folder: Path, patience: float) -> None:
-    """Raises RunningElsewhere where another process is at the run."""
+    """Raise RunningElsewhere if another process is working on the run."""
     if is_held(folder, patience):
         raise RunningElsewhere(f"{folder}: {AT_IT}")
 
 
 def why_dead(folder: Path, patience: float = PATIENCE) -> str | None:
-    """Why the run's holder counts as dead; None where it does not, or there is none."""
+    """Return why the owner of the lock counts as dead; None if it does not, or if there is no owner."""
     if (content := read(folder)) is None:
         return None
     if is_gone(content):
@@ -88,23 +95,25 @@ def why_dead(folder: Path, patience: float = PATIENCE) -> str | None:
 
 
 def this_process() -> dict[str, Any]:
-    """{"machine": a hash, "pid", "started": clock ticks since the machine's start}. No host is named.
+    """Return {"machine": a hash, "pid", "started": clock ticks since the machine's start}, without a host name.
 
-    The start tells a process from a later one with the same number.
+    The start distinguishes a process from a later one with the same number.
     """
     pid = os.getpid()
     return {"machine": _machine(), "pid": pid, "started": _started(pid)}
 
 
 def is_gone(process: Mapping[str, Any]) -> bool:
-    """Whether it is a process of this machine that has ended; False where it may be on another."""
+    """Return whether it is a process of this machine that has ended; False if it may be on another machine."""
     if process.get("machine") is None or process["machine"] != _machine():
         return False
     return process.get("started") is None or _started(process.get("pid")) != process["started"]
 
 
 def _machine() -> str | None:
-    """The same for processes that see each other's numbers; None where the system does not say (no /proc)."""
+    """Return a hash that processes share if they see each other's numbers; None if the system does
+    not tell (no /proc).
+    """
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink(PROC / "self/ns/pid")
@@ -114,17 +123,17 @@ def _machine() -> str | None:
 
 
 def _started(pid: object) -> int | None:
-    """None where the process has ended, also where its parent has not waited for it yet."""
+    """Return the process's start; None if it has ended, even if its parent has not waited for it yet."""
     fields = fields_of(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
 
 @contextlib.contextmanager
 def locked(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> Iterator[RunLock]:
-    """Hold the run's folder, with a heartbeat each `beat` seconds.
+    """Lock the run's folder, with a heartbeat every `beat` seconds.
 
-    Raises RunningElsewhere where another process is at the run, ClaimLost where one has taken it over, CannotWrite
-    where the folder cannot be written.
+    Raise RunningElsewhere if another process is working on the run, RunLockLost if one has taken it
+    over, and CannotWrite if the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +146,7 @@ def locked(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> I
     try:
         yield lock
     except Exception:
-        lock.check()  # whatever fails in a run that was taken over does so because its files are another's
+        lock.check()  # after a takeover, any error can come from files that now belong to another process
         raise
     finally:
         ended.set()
@@ -148,7 +157,10 @@ def locked(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> I
 
 
 def _take(folder: Path, patience: float, watched: float) -> RunLock:
-    """`watched`: seconds in which a live holder beats. Raises RunningElsewhere, RunLockLost, OSError."""
+    """Create the lock, or take it over; a live owner beats within `watched` seconds.
+
+    Raise RunningElsewhere, RunLockLost or OSError.
+    """
     refuse_if_held(folder, patience)
     why = why_dead(folder, patience)
     if why == SILENT and _is_touched(folder / NAME, watched):
@@ -165,14 +177,16 @@ def _take(folder: Path, patience: float, watched: float) -> RunLock:
             file.write(content)
     except FileExistsError:  # another process was faster
         raise RunningElsewhere(f"{folder}: {AT_IT}") from None
-    except OSError:  # a full disk takes a name, but no content
+    except OSError:  # on a full disk, the file is created without its content
         (folder / NAME).unlink(missing_ok=True)
         raise
     return lock
 
 
 def _older_version(folder: Path, patience: float) -> bool:
-    """Whether a process of version 0.1.0 is at the run. Its numbered files under `leases` beat as a lock does."""
+    """Return whether a process of version 0.1.0 is working on the run; its files under `leases`
+    have heartbeats like a lock.
+    """
     with contextlib.suppress(OSError):
         for path in (folder / "leases").glob("[0-9]*"):
             if b'"process"' in path.read_bytes() and _beats(path, patience):
@@ -181,10 +195,11 @@ def _older_version(folder: Path, patience: float) -> bool:
 
 
 def _beats(path: Path, patience: float) -> bool:
-    """Whether the file was touched less than `patience` seconds ago.
+    """Return whether the file was touched less than `patience` seconds ago.
 
-    Ages are taken against a file touched now on the same file system, so that clocks of machines may differ. A time
-    that far in the future was set before a clock was put back, and counts as little as an old one.
+    Its age is relative to a file that is touched now on the same file system, so that the machines'
+    clocks may differ. A time that far in the future was set before a clock was put back, and counts
+    as old.
     """
     if (beat := _touched(path)) is None:
         return False
@@ -192,13 +207,13 @@ def _beats(path: Path, patience: float) -> bool:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".now.", suffix=TEMPORARY) as file:
             os.utime(file.name)
             now = os.fstat(file.fileno()).st_mtime
-    except OSError:  # nothing can be written here, and so nothing be taken over
+    except OSError:  # nothing can be written here, so that nothing can be taken over
         now = time.time()
     return abs(now - beat) < patience
 
 
 def _is_touched(path: Path, seconds: float) -> bool:
-    """Whether another process touches the file within so many seconds."""
+    """Return whether another process touches the file within this number of seconds."""
     first, until = _touched(path), time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(min(0.2, seconds))
@@ -208,7 +223,7 @@ def _is_touched(path: Path, seconds: float) -> bool:
 
 
 def _touched(path: Path) -> float | None:
-    """When it was touched last; opening it asks the server of a network folder."""
+    """Return when the file was last touched; opening it queries the server of a network folder."""
     try:
         with open(path) as file:
             return os.fstat(file.fileno()).st_mtime
@@ -218,6 +233,6 @@ def _touched(path: Path) -> float | None:
 
 def _keep_beating(lock: RunLock, seconds: float, ended: threading.Event) -> None:
     while not ended.wait(seconds):
-        with contextlib.suppress(OSError):  # a folder that is away for a while: the next beat may reach it
+        with contextlib.suppress(OSError):  # the folder is unavailable for a while, and the next heartbeat may reach it
             if lock.is_own():
                 os.utime(lock.folder / NAME)

@@ -1,4 +1,4 @@
-"""The types of a record's fields, checked where a file is read: whoever has a record need not look at them again."""
+"""Define the types of a record's fields, which are checked once, when a file is read."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -8,11 +8,11 @@ from benchmark.config import quoted
 from benchmark.errors import DataError
 from benchmark.files import ANEW
 
-LARGEST = 1e300  # of a number in a record
+LARGEST = 1e300  # for numbers in a record
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite number that a float can hold."""
+    """Return whether the value is a finite number that fits into a float."""
     return type(value) in (int, float) and -LARGEST < value < LARGEST  # type: ignore[operator]
 
 
@@ -30,8 +30,8 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     "done or diverged": lambda value: value in ("done", "diverged"),
     "true or false": lambda value: isinstance(value, bool),
 }
-# A name in KINDS, the type of each entry of a list, or the fields of an object. "name?" may be missing, "name??" may
-# also be null; "*" is every further name.
+# A name in KINDS, the type of each entry of a list, or the fields of an object. "name?" may be missing, and
+# "name??" may also be null; "*" stands for all other names.
 Wanted: TypeAlias = str | list[Any] | Mapping[str, Any]
 
 NUMBERS: Wanted = {"*": "a number"}
@@ -113,9 +113,9 @@ COPY: Wanted = {
 
 
 def check(value: Any, wanted: Wanted, where: str, remedy: str = ANEW) -> Any:
-    """The value. Raises DataError, which names the first field of another type, and what to do."""
+    """Return the value. Raise DataError that names the first field with a wrong type, and the remedy."""
     for fault in _faults(value, wanted, ""):
-        raise DataError(f"{where}: {fault}; {remedy}")
+        raise DataError(f"{where} is wrong: {fault}; {remedy}")
     return value
 
 
@@ -128,14 +128,14 @@ def _faults(value: Any, wanted: Wanted, name: str) -> Iterator[str]:
         yield f"{name or 'it'} is {quoted(value)}, not a JSON {'list' if isinstance(wanted, list) else 'object'}"
         return
     if isinstance(wanted, list) and isinstance(wanted[0], str) and all(map(KINDS[wanted[0]], value)):
-        return  # columns of numbers in one go: most of a copy
+        return  # checks columns of numbers, most of a copy, at once
     for field, inner, kind in _fields(value, wanted):
         if not isinstance(kind, str) or not KINDS[kind](inner):  # a call for each number takes long
             yield from _faults(inner, kind, f"{name}.{field}" if name else f"{field}")
 
 
 def _fields(value: Any, wanted: list[Any] | Mapping[str, Any]) -> Iterator[tuple[object, Any, Wanted]]:
-    """Each field with its value and what it should be."""
+    """Yield each field with its value and its required type."""
     if isinstance(wanted, list):
         yield from ((index, entry, wanted[0]) for index, entry in enumerate(value))
         return

@@ -1,10 +1,12 @@
-"""`state.pt`: the one file that an unfinished run goes on from.
+"""Save and load `state.pt`, the one file from which an unfinished run resumes.
 
-It is replaced whole, and holds the method's state at the server and at the clients, and the lines of all finished
-rounds. Every random stream has a name, so that nothing else is needed to go on bit by bit.
+The file is replaced as a whole. It contains the method's state at the server and at the clients,
+and the lines of all finished rounds. Every random stream has a name, so that nothing else is needed
+to resume bit by bit.
 
-It is torch's own format, written tensor by tensor straight to the file, and read with `weights_only` after a look at
-its checksums: a file that was put there by somebody else runs no code, and a damaged one moves no number.
+It is in torch's own format, written tensor by tensor directly to the file. It is read with
+`weights_only` after its checksums are verified: a file from somebody else runs no code, and a
+damaged one changes no number.
 """
 
 import zipfile
@@ -22,15 +24,15 @@ from benchmark.files import replacing
 from benchmark.methods.protocol import State
 
 NAME = "state.pt"
-FORMAT = 3  # raised when the content changes its meaning; 1 and 2 were the files under `checkpoints`
+FORMAT = 3  # raised when the content changes its meaning; formats 1 and 2 were the files under `checkpoints`
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """After the last finished round."""
+    """The state of a run after its last finished round."""
 
     state: State
-    lines: tuple[str, ...]  # of rounds.jsonl, each with its end of line
+    lines: tuple[str, ...]  # lines of rounds.jsonl, each with its end of line
     measured: Mapping[str, int]  # `record.measurements`: all rounds measure the same
     exchange: Mapping[str, Any]  # `CommunicationSummary.summary` so far
 
@@ -40,10 +42,10 @@ class RunState:
 
 
 def save(folder: Path, run_state: RunState, run: str, check: Callable[[], object] = lambda: None) -> None:
-    """Replace `state.pt`. `run` names the cell and the seed; `check` is called just before the file takes its place.
+    """Replace `state.pt`. `run` names the cell and the seed; `check` is called just before the file is replaced.
 
-    Peak memory is that of the state, but for tensors that are a part of a larger storage, which are copied first.
-    Raises CannotWrite, and what `check` does; the file before is then whole.
+    Peak memory is that of the state, except for tensors that are part of a larger storage, which
+    are copied first. Raise CannotWrite, and what `check` raises; the previous file is then intact.
     """
     check_types(run_state.state)
     content = {
@@ -58,7 +60,7 @@ def save(folder: Path, run_state: RunState, run: str, check: Callable[[], object
     with replacing(folder / NAME, check) as file:
         try:
             torch.save(content, file)
-        except RuntimeError as error:  # torch's own, over that of a full disk
+        except RuntimeError as error:  # torch's own error, which hides the error of a full disk
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
@@ -66,7 +68,7 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def check_types(state: State) -> None:
-    """Raise ConfigError for a value that `load` could not read back: it knows tensors and plain values alone."""
+    """Raise ConfigError for a value that `load` could not read back: only tensors and plain values are allowed."""
     for name, value in state.server.items():
         _check_type(value, f"State.server[{name!r}]")
     for client, tree in state.clients.items():
@@ -77,7 +79,7 @@ def check_types(state: State) -> None:
 def _check_type(value: Any, where: str) -> None:
     if type(value) in PLAIN or isinstance(value, Tensor):
         return
-    if isinstance(value, Mapping):  # `save` makes dicts of those that are not within lists
+    if isinstance(value, Mapping):  # `save` converts mappings to dicts, except within lists
         for name, inner in value.items():
             _check_type(name, f"the key {name!r} of {where}")
             _check_type(inner, f"{where}[{name!r}]")
@@ -87,31 +89,33 @@ def _check_type(value: Any, where: str) -> None:
     else:
         kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
         raise ConfigError(
-            f"method: {where} is a {kind}, which a saved run cannot be read back with; "
+            f"method: {where} is a {kind}, which cannot be read back from a saved run; "
             "return tensors, numbers, text, and lists and mappings of these (int(x), x.tolist(), sorted(x))"
         )
 
 
 def load(folder: Path, run: str) -> RunState | None:
-    """The state to go on from; None where there is none.
+    """Return the state from which to resume, or None if there is none.
 
-    Raises DataError for a damaged one, ConfigError for that of another run or of a newer version.
+    Raise DataError for a damaged one, and ConfigError for a state of another run or of a newer
+    version.
     """
     path = folder / NAME
     try:
-        with zipfile.ZipFile(path) as file:  # torch writes checksums and does not look at them
+        with zipfile.ZipFile(path) as file:  # torch writes checksums but does not verify them
             if (damaged := file.testzip()) is not None:
-                raise ValueError(f"{damaged} has another checksum")
+                raise ValueError(f"{damaged} has a wrong checksum")
         content = torch.load(path, weights_only=True)
         if not isinstance(content, dict):
-            raise TypeError(f"it is a {type(content).__name__}")
+            raise TypeError(f"it contains a {type(content).__name__}")
         if content["run"] != run:
             raise ConfigError(
-                f"{path}: belongs to run {content['run']}, not to {run}; remove it, and the run starts from round 1"
+                f"{path} belongs to run {content['run']}, not to {run}; remove it, and the run starts from round 1"
             )
         if content["format"] != FORMAT:
             raise ConfigError(
-                f"{path}: has format {content['format']}, this version reads {FORMAT}; the one that wrote it goes on"
+                f"{path} has format {content['format']}, but this version reads {FORMAT}; resume with the version "
+                "that wrote it"
             )
         if not (lines := tuple(content["lines"].splitlines(keepends=True))):
             raise ValueError("no round is finished")
@@ -125,12 +129,12 @@ def load(folder: Path, run: str) -> RunState | None:
         return None
     except ConfigError:
         raise
-    except Exception as error:  # whatever torch raises for bytes that it did not write
+    except Exception as error:  # torch may raise anything for bytes that it did not write
         reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise DataError(f"{path}: is damaged ({reason})") from None
+        raise DataError(f"{path} is damaged ({reason})") from None
 
 
 def _without_the_rest(tensor: Tensor) -> Tensor:
-    """The tensor on the host; a copy where it is a view of a larger storage, which torch would write, too."""
+    """Return the tensor on the host; copy a view of a larger storage, which torch would also write."""
     tensor = tensor.cpu()
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size() else tensor

@@ -1,4 +1,4 @@
-"""What is said of records of an older numerics version: they are valid, but this code does not reproduce them."""
+"""Describe records of an older numerics version: they are valid, but this code does not reproduce them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -19,6 +19,6 @@ def numerics_caveat(records: Collection[RunRecord]) -> str:
         return ""
     old = sum(not record.is_current for record in records if record.result)
     return (
-        f"{old} of {len(records)} runs are of an earlier numerics version ({'; '.join(lines)}): valid, but this code "
-        "does not reproduce them bit by bit; --no-reference trains them again"
+        f"{old} of {len(records)} runs have an earlier numerics version ({'; '.join(lines)}): they are valid, but "
+        "this code does not reproduce them bit by bit; --no-reference trains them again"
     )

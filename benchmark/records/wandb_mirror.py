@@ -1,9 +1,10 @@
-"""A run's history in Weights & Biases, mirrored from its record.
+"""Mirror a run's history from its record to Weights & Biases (W&B).
 
-The recorded rounds that W&B lacks are sent first, so that a killed run, or an agent without a network, leaves no gap
-and no round twice (W&B's step is the round). W&B never ends a run or moves a number: after its first failure, which is
-printed in one line, nothing more is sent. Offline, a kill may lose what W&B has not written; `fssl wandb-rebuild` makes
-its runs again from the records.
+Recorded rounds that W&B lacks are sent first, so that a killed run, or an agent without a network,
+leaves no gap and repeats no round (W&B's step is the round). W&B never ends a run or changes a
+number: after its first failure, which is printed in one line, nothing more is sent. If an offline
+run is killed, data that W&B has not written may be lost; `fssl wandb-rebuild` rebuilds its runs
+from the records.
 """
 
 import contextlib
@@ -29,14 +30,16 @@ from benchmark.records.provenance import commit
 from benchmark.records.record import RunRecord, metrics_in, read_run
 
 PROJECT = "fssl"
-LONGEST_TAG = 64  # characters that W&B takes
+LONGEST_TAG = 64  # number of characters that W&B allows
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 3.0
 Mode = Literal["online", "offline"]
 
 
 def unreachable() -> str | None:
-    """Why runs cannot go online: no key, or no answer at WANDB_BASE_URL in `SECONDS_TO_ANSWER`. None: they can."""
+    """Return why runs cannot go online: no key, or no answer at WANDB_BASE_URL in
+    `SECONDS_TO_ANSWER`; None if they can.
+    """
     address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     host = address.hostname or ""
     if not os.environ.get("WANDB_API_KEY") and not (_in_netrc(address.netloc) or _in_netrc(host)):
@@ -57,9 +60,10 @@ def _in_netrc(host: str) -> bool:
 
 
 def labels_of(experiment: Experiment, words: Mapping[str, Any]) -> dict[str, Any]:
-    """How people find the run: {"group": the item or "grid", "name", "tags"}.
+    """Return the labels by which users find the run: {"group": the item or "grid", "name", "tags"}.
 
-    `words`: what the user named the run by: {"cell": "ssfl/tab2:FedAvg/full"}, factors, or nothing.
+    `words` is what the user named the run by: {"cell": "ssfl/tab2:FedAvg/full"}, factors, or
+    nothing.
     """
     item, _, label = str(words.get("cell", "")).partition(":")
     factors = " ".join(f"{name}={value}" for name, value in words.items() if name not in ("cell", "profile", "seed"))
@@ -74,12 +78,13 @@ def labels_of(experiment: Experiment, words: Mapping[str, Any]) -> dict[str, Any
 
 
 def mode_asked(word: str) -> Mode | None:
-    """The mode of --wandb `word`; None: no mirror. "auto" is online under a W&B agent, else no mirror.
+    """Return the mode for --wandb `word`; None without a mirror. "auto" is online under a W&B
+    agent, and no mirror if not.
 
-    WANDB_MODE takes precedence over "auto" and "online". Raises ConfigError.
+    WANDB_MODE takes precedence over "auto" and "online". Raise ConfigError for an unknown word.
     """
     if word not in ("auto", "online", "offline", "off"):
-        raise ConfigError(f"--wandb: unknown mode {word!r}; choose auto, online, offline or off")
+        raise ConfigError(f"--wandb has an unknown mode {word!r}; choose auto, online, offline or off")
     if word == "off" or (word == "auto" and "WANDB_SWEEP_ID" not in os.environ):
         return None
     mode = os.environ.get("WANDB_MODE", "online")
@@ -89,9 +94,10 @@ def mode_asked(word: str) -> Mode | None:
 
 
 class WandbMirror(pl.Callback):
-    """One run in W&B: each round once it is recorded. Call `finish` after the run, whatever its outcome.
+    """A callback that mirrors one run to W&B, each round after it is recorded.
 
-    `failed`: whether W&B has refused anything so far.
+    Call `finish` after the run, whatever its outcome. `failed` says whether W&B has raised an
+    error.
     """
 
     def __init__(
@@ -105,21 +111,24 @@ class WandbMirror(pl.Callback):
         folder_name: str,
         agents_run: Mapping[str, str] | None = None,
     ) -> None:
-        """`record`: reads the run's record as it is at that moment. `words`: see `labels_of`. `wandb_folder`: for W&B's
-        own files. `folder_name`: of the run's folder. `agents_run`: the id, and maybe the project, under which an
-        agent's W&B has the run already (`made_by_agent`)."""
+        """Create the mirror; `record` reads the current record of the run.
+
+        `words` is described in `labels_of`, `wandb_folder` is for W&B's own files, and
+        `folder_name` is the name of the run's folder. `agents_run` has the id, and possibly the
+        project, with which an agent's W&B already has the run (`made_by_agent`).
+        """
         self._experiment, self._record, self._labels = experiment, record, labels_of(experiment, words)
         self._mode, self._wandb_folder = mode, wandb_folder
-        # The same however often the run is begun; W&B's ids may have no "@".
+        # The same for every attempt of the run; W&B does not allow "@" in ids.
         own_id = f"{experiment.cell_key}-{folder_name.removeprefix('seed=').replace('@', '-')}"
         self._id = {"project": PROJECT, "id": own_id, **(agents_run or {})}
-        self._run: Any = None  # wandb is imported only where it is wanted
+        self._run: Any = None  # wandb is only imported if it is needed
         self._next = 1  # the first round that W&B lacks
         self.failed = False
 
     @property
     def started(self) -> bool:
-        """Whether W&B has the run."""
+        """Return whether W&B has the run."""
         return self._run is not None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -131,12 +140,12 @@ class WandbMirror(pl.Callback):
         self._try(lambda: self._send([line]))
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """A run that was asked to stop: W&B's server hands it out again."""
+        """Mark a run that was asked to stop as preempted, so that W&B's server assigns it again."""
         if isinstance(exception, Preempted) and self.started:
             self._try(lambda: self._run.mark_preempting())
 
     def finish(self, exit_code: int) -> None:
-        """Send what is still missing, and end. With a code other than 0, W&B shows the run as failed."""
+        """Send what is missing, and end. With an exit code other than 0, W&B shows the run as failed."""
         if not self.started:
             self._try(self._start)
         self._try(self._send_recorded)
@@ -148,9 +157,9 @@ class WandbMirror(pl.Callback):
 
         mode = self._mode
         if mode == "online" and (why := unreachable()) is not None:
-            print(f"fssl: W&B: {why}; this run is kept offline, and in its record", file=sys.stderr)
+            print(f"fssl: W&B: {why}; this run is kept offline and in its record", file=sys.stderr)
             mode = "offline"
-        under_agent = "WANDB_SWEEP_ID" in os.environ  # then the run's id and project are the agent's
+        under_agent = "WANDB_SWEEP_ID" in os.environ  # if so, the agent determines the run's id and project
         self._wandb_folder.mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(
             project=None if under_agent else self._id["project"],
@@ -172,7 +181,7 @@ class WandbMirror(pl.Callback):
         )
         self._run.define_metric("round")
         self._run.define_metric("*", step_metric="round")
-        self._next = max(1, int(self._run.step))  # W&B counts from the round after the last one it has
+        self._next = max(1, int(self._run.step))  # W&B counts from the round after the last one that it has
         self._send_recorded()
 
     def _send_recorded(self) -> None:
@@ -185,7 +194,8 @@ class WandbMirror(pl.Callback):
     def _send(self, lines: Iterable[Mapping[str, Any]]) -> None:
         for line in lines:
             if line["round"] >= self._next:
-                self._run.log({"round": line["round"], **metrics_in(line)}, step=line["round"])  # clocks are W&B's own
+                # W&B has clocks of its own.
+                self._run.log({"round": line["round"], **metrics_in(line)}, step=line["round"])
                 self._next = line["round"] + 1
 
     def _try(self, act: Callable[[], object]) -> None:
@@ -193,10 +203,10 @@ class WandbMirror(pl.Callback):
             return
         try:
             act()
-        except Exception as error:  # whatever W&B raises, the run goes on
+        except Exception as error:  # the run continues, whatever W&B raises
             self.failed = True
             print(
-                f"fssl: W&B: {one_line(error)}; the run goes on, `fssl wandb-rebuild` mirrors its record",
+                f"fssl: W&B: {one_line(error)}; the run continues, and `fssl wandb-rebuild` mirrors its record",
                 file=sys.stderr,
             )
 
@@ -205,7 +215,7 @@ class WandbMirror(pl.Callback):
 def mirrored(
     experiment: Experiment, folder: Path, *, words: Mapping[str, Any], mode: Mode | None, wandb_folder: Path
 ) -> Iterator[list[pl.Callback]]:
-    """The callbacks that mirror the run in `folder` while it is trained; none without a mode.
+    """Yield the callbacks that mirror the run in `folder` during training; none without a mode.
 
     A run that another process has finished is mirrored from its record.
     """
@@ -225,15 +235,15 @@ def mirrored(
 
 
 def made_by_agent(record: RunRecord) -> Mapping[str, str] | None:
-    """The W&B run of the last sweep agent that trained this run: {"id", "project"}; None without one."""
+    """Return the W&B run of the last sweep agent that trained this run: {"id", "project"}; None without one."""
     attempts = record.manifest.get("attempts", [])
     return next((attempt["wandb"] for attempt in reversed(attempts) if "wandb" in attempt), None)
 
 
 def agents_run(environ: Mapping[str, str]) -> dict[str, str] | None:
-    """The W&B run that a sweep's agent made for this process: {"id", "project"}; None without an agent.
+    """Return the W&B run that a sweep's agent made for this process: {"id", "project"}; None without an agent.
 
-    The entity is left out: it may be a person's name.
+    The entity is left out, because it may be a person's name.
     """
     if "WANDB_SWEEP_ID" not in environ or not environ.get("WANDB_RUN_ID"):
         return None

@@ -1,4 +1,4 @@
-"""Records joined to the cells of an item: what verdicts and every view of a result start from."""
+"""Join records to the cells of an item, as input for verdicts and for every view of a result."""
 
 import math
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ Status: TypeAlias = Literal["done", "partial", "missing", "diverged"]
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """What is known of one cell. Only finished runs are in `values`; diverged ones are listed, never averaged."""
+    """The results of one cell. `values` contains only finished runs; diverged runs are listed and never averaged."""
 
     cell: Cell
-    values: Mapping[int, float]  # seed -> the metric under the run's selection rule, in general after the last round
+    values: Mapping[int, float]  # seed -> the metric under the run's selection rule, usually after the last round
     diverged: tuple[int, ...]  # seeds
     n_wanted: int
-    collapsed: bool = False  # its typical run ends below labels alone: shown, and kept out of averages
-    selected_on_test: bool = False  # some value is that of the round that was best on the test set
-    runs: tuple[RunRecord, ...] = field(default=(), repr=False)  # all of them, by seed
+    collapsed: bool = False  # its median run ends below the supervised baseline: it is shown and left out of averages
+    selected_on_test: bool = False  # a value comes from the round that was best on the test set
+    runs: tuple[RunRecord, ...] = field(default=(), repr=False)  # all runs, ordered by seed
 
     @property
     def n(self) -> int:
@@ -33,12 +33,12 @@ class CellResult:
 
     @property
     def n_finished(self) -> int:
-        """With those that diverged."""
+        """Return the number of finished runs, including diverged ones."""
         return self.n + len(self.diverged)
 
     @property
     def measured(self) -> bool:
-        """Whether every finished run measured the metric."""
+        """Return whether every finished run measured the metric."""
         known = {*self.values, *self.diverged}
         return all(run.seed in known for run in self.runs if run.status == "done")
 
@@ -48,7 +48,9 @@ class CellResult:
 
     @property
     def status(self) -> Status:
-        """diverged where any run diverged, so that a mean of the survivors never passes for the whole cell."""
+        """Return the status; it is "diverged" if any run diverged, so that a mean of the other runs
+        never represents the cell.
+        """
         if self.diverged:
             return "diverged"
         if not self.values:
@@ -57,13 +59,17 @@ class CellResult:
 
     @property
     def awaited(self) -> bool:
-        """Whether the item counts on its runs; a quoted cell's are there only where somebody asked for them, and a
-        partition has none."""
+        """Return whether the item needs the cell's runs.
+
+        A cited cell only has runs if somebody requested them, and a partition has none.
+        """
         return self.cell.role not in UNTRAINED or bool(self.runs)
 
     @property
     def counts(self) -> str:
-        """For people: "n=3", "n=2/5", "not run (0/5)", "n=2/5, 1 diverged"; "quoted": nobody asked to run it."""
+        """Return the counts for readers: "n=3", "n=2/5", "not run (0/5)", "n=2/5, 1 diverged"; or
+        "quoted" if nobody requested it.
+        """
         if not self.awaited:
             return self.cell.role
         if not self.values and not self.diverged:
@@ -75,9 +81,9 @@ class CellResult:
 def cell_result(
     cell: Cell, records: Records, pilots: int, metric: str = ACCURACY, endpoint: str = "last"
 ) -> CellResult:
-    """Read the values of the cell's finished runs, and which runs diverged.
+    """Return the values of the cell's finished runs, and the seeds of the runs that diverged.
 
-    A finished run whose value is not finite counts as diverged: NaN must not reach a mean.
+    A finished run whose value is not finite counts as diverged, because NaN must not enter a mean.
     """
     runs = records.get(cell.cell_key, {})
     n_wanted = len(seeds_awaited(runs, pilots))
@@ -101,9 +107,10 @@ def cell_result(
 
 
 def counted(item: Item, records: Records) -> Records:
-    """Select the records of the item's own seeds and of all seeds that confirm.
+    """Return the records of the item's own seeds and of all confirmatory seeds.
 
-    A trial may share a cell's key, under a seed of its own: what chose a setting must not count for it.
+    A trial may have the same cell key with a seed of its own. It must not count, because it was
+    used to choose the setting.
     """
     selected: dict[str, dict[int, RunRecord]] = {}
     for key, runs in records.items():
@@ -112,9 +119,10 @@ def counted(item: Item, records: Records) -> Records:
 
 
 def seeds_awaited(runs: Mapping[int, RunRecord], pilots: int) -> list[int]:
-    """The seeds of a cell that a table counts on where no other number is asked for, those that are there included.
+    """Return the seeds of a cell that a table expects by default, including the finished ones.
 
-    As many as there are to be pilots, of whatever kind; no further ones where some are committed.
+    There are as many as `pilots`, of whatever kind. If some are committed, no further ones are
+    expected.
     """
     finished = [s for s, run in runs.items() if run.status in FINISHED and (s < pilots or s in CONFIRMING)]
     if any(runs[seed].committed for seed in finished):

@@ -1,10 +1,11 @@
-"""Decides which runs and which cells have collapsed.
+"""Decide which runs and which cells have collapsed.
 
-A run has collapsed when it ends at least 5 points below its bound, or fell by 20 from its own best and did not come
-back; so has one that diverged, which counts with the worst that an accuracy can be. A cell's bound is labels alone: the
-same data and labels, the same steps on them, the same seed. In a contrast with its own bound a cell is held against its
-own best alone: to end below that bound is what the contrast measures. A cell has collapsed if its median run ends below
-the bound.
+A run has collapsed if it ends at least 5 points below its supervised baseline, if it ends at least
+20 points below its own best, or if it diverged. A diverged run counts with the worst possible
+accuracy. The supervised baseline has the same data and labels, the same number of steps on them and
+the same seed. In a contrast with its own baseline, a cell is only compared with its own best,
+because an end below that baseline is what the contrast measures. A cell has collapsed if its median
+run ends below the baseline.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +22,14 @@ from benchmark.verdicts.rule import BELOW_BOUND, FALL
 ROUNDING = 1e-9
 
 Runs: TypeAlias = Mapping[str, Mapping[int, bool]]  # cell -> seed -> whether that run has collapsed
-Ends: TypeAlias = Mapping[int, tuple[float, float]]  # seed -> where its run and that of the bound end
+Ends: TypeAlias = Mapping[int, tuple[float, float]]  # seed -> accuracy at the end of its run and of its baseline's run
 
 
 def collapsed_cells(item: Item, records: Records) -> frozenset[str]:
-    """Find the cells whose typical run ends below labels alone.
+    """Return the cells whose median run ends below the supervised baseline.
 
-    That is below the bound or, if the bound has not run, below what the server had reached before clients took part.
+    If the baseline has not run, the comparison is with the server's accuracy before clients take
+    part.
     """
     labels = set()
     for cell in item.cells:
@@ -40,7 +42,7 @@ def collapsed_cells(item: Item, records: Records) -> frozenset[str]:
 def collapsed_runs(
     item: Item, records: Records, cells: Mapping[str, float], ends: Mapping[str, Ends], seeds: Sequence[int]
 ) -> Runs:
-    """Find which of these seeds' runs have collapsed, for each cell of a contrast."""
+    """Return which of these seeds' runs have collapsed, for each cell of a contrast."""
     collapsed: dict[str, dict[int, bool]] = {}
     for label in cells:
         bound = bound_of(item.cell(label), item.cells)
@@ -57,7 +59,7 @@ def collapsed_runs(
 
 
 def uncollapsed(collapsed: Runs) -> dict[str, dict[int, float]]:
-    """Give each run the value of a claim about collapse: 0 if it has collapsed, else 1."""
+    """Return the value of each run in a claim about collapse: 0 if it has collapsed, and 1 if not."""
     values: dict[str, dict[int, float]] = {}
     for label, runs in collapsed.items():
         values[label] = {seed: float(not fell) for seed, fell in runs.items()}
@@ -65,7 +67,9 @@ def uncollapsed(collapsed: Runs) -> dict[str, dict[int, float]]:
 
 
 def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[float, float]]:
-    """Seed -> where its run and that of labels alone end; a diverged run ends at 0. Empty without a bound."""
+    """Return per seed the accuracy at the end of the run and of its baseline; 0 for a diverged run;
+    empty without a baseline.
+    """
     bound = bound_of(cell, item.cells)
     if bound is None:
         return {}
@@ -74,7 +78,7 @@ def ends_and_bound(item: Item, records: Records, cell: Cell) -> dict[int, tuple[
 
 
 def typically_below(ends: Ends) -> bool:
-    """Whether the median of the runs' ends is below that of the bound's; not so without runs."""
+    """Return whether the median of the runs' ends is below the median of the baselines' ends; False without runs."""
     if not ends:
         return False
     typical_end = median(mine for mine, _ in ends.values())
@@ -83,7 +87,7 @@ def typically_below(ends: Ends) -> bool:
 
 
 def _fell_from_its_best(record: RunRecord) -> bool:
-    """Whether the run ends at least `FALL` below its best evaluation."""
+    """Return whether the run ends at least `FALL` below its best evaluation."""
     best = max((line[ACCURACY] for line in record.rounds if ACCURACY in line), default=0.0)
     last = end(record, ACCURACY)
     return last is not None and bool(last <= best - FALL + ROUNDING)
@@ -100,6 +104,6 @@ def _ends_and_start(item: Item, records: Records, cell: Cell) -> dict[int, tuple
 
 
 def _ends(item: Item, records: Records, cell: Cell) -> dict[int, float]:
-    """Seed -> where its run ends; a diverged run ends at 0."""
+    """Return the accuracy at the end of each seed's run; 0 for a diverged run."""
     result = cell_result(cell, records, item.seeds, ACCURACY, "end")
     return {**result.values, **dict.fromkeys(result.diverged, 0.0)}

@@ -1,4 +1,4 @@
-"""Gathers what the records say of a claim, seed by seed: what its judgement is made of."""
+"""Gather the evidence for a claim from the records, seed by seed, as the input of its judgement."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -22,23 +22,24 @@ HIGHER_IS_BETTER = ("test/accuracy", "test/auroc", "test/precision", "test/recal
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """`differences` and `collapsed` have an entry for each contrast of the claim."""
+    """The evidence for a claim. `differences` and `collapsed` have one entry per contrast of the claim."""
 
     claim: Claim
     differences: tuple[Mapping[int, float], ...]  # seed -> difference
     results: Mapping[str, CellResult] = field(default_factory=dict)  # by cell: the values that are judged
     collapsed: tuple[Runs, ...] = ()
     diverged: tuple[str, ...] = ()  # "fedavg/C=47 seed 1"
-    below: tuple[str, ...] = ()  # cells whose typical run ends below labels alone
-    caveats: tuple[str, ...] = ()  # what a reader has to know before the verdict
-    gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seed that can never count -> why
-    devices: Mapping[int, str] = field(default_factory=dict)  # seed that lacks runs -> the device they have to be of
+    below: tuple[str, ...] = ()  # cells whose median run ends below the supervised baseline
+    caveats: tuple[str, ...] = ()  # phrases that a reader should see before the verdict
+    gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seed that can never count -> reason
+    # Seed that lacks runs -> the device on which they must be trained.
+    devices: Mapping[int, str] = field(default_factory=dict)
     room: float | None = None  # see room.py
-    lacks_room: str = ""  # in words, if the room is less than four margins
+    lacks_room: str = ""  # a phrase if the room is less than four margins
     hash: str = ""
-    family: ClaimFamily = ClaimFamily()  # that its runs were begun under, or will be
-    first: int = CONFIRMING.start  # of the seeds that judge it
-    hundred: int = 1  # of the paper's hundreds of confirming seeds
+    family: ClaimFamily = ClaimFamily()  # the family under which its runs began, or will begin
+    first: int = CONFIRMING.start  # first seed of the block that judges it
+    hundred: int = 1  # number of that seed block of the paper
 
     @property
     def pilots(self) -> tuple[int, ...]:
@@ -46,18 +47,22 @@ class Evidence:
 
     @property
     def confirming(self) -> tuple[int, ...]:
-        """The family's seeds without a gap: which runs have ended must not choose what is judged."""
+        """Return the family's seeds up to the first gap, so that the order in which runs end cannot
+        choose the judged seeds.
+        """
         seeds = set(self._seeds)
         gap = next((seed for seed in range(self.first, self.first + SEEDS) if seed not in seeds), self.first + SEEDS)
         return tuple(range(self.first, gap))
 
     @property
     def reachable(self) -> int:
-        """How many seeds can be judged at most: those before the first that can never count."""
+        """Return the largest number of seeds that can be judged: the seeds before the first one
+        that can never count.
+        """
         return min(self.gaps, default=self.first + SEEDS) - self.first
 
     def reachable_on(self, device: str) -> int:
-        """The same if only this kind of device trains ("a CPU", "NVIDIA H200")."""
+        """Return `reachable` if only this kind of device trains ("a CPU", "NVIDIA H200")."""
         elsewhere = [seed for seed, needed in self.devices.items() if needed != device]
         return min([*self.gaps, *elsewhere], default=self.first + SEEDS) - self.first
 
@@ -66,11 +71,11 @@ class Evidence:
         return sorted(set.intersection(*(set(seeds) for seeds in self.differences))) if self.differences else []
 
     def differences_at(self, seeds: Iterable[int], contrast: int) -> list[float]:
-        """The contrast's differences at these seeds."""
+        """Return the contrast's differences at these seeds."""
         return [self.differences[contrast][seed] for seed in seeds]
 
     def collapsed_at(self, seeds: Sequence[int], contrast: int) -> dict[str, int]:
-        """Count for each cell of the contrast how many of these runs have collapsed."""
+        """Return for each cell of the contrast the number of these runs that have collapsed."""
         cells = self.collapsed[contrast] if self.collapsed else {}
         counts = {}
         for label, runs in cells.items():
@@ -79,7 +84,7 @@ class Evidence:
 
 
 def evidence(item: Item, records: Records, assigned: Assignment) -> Evidence:
-    """Gather what the records say on a claim. Raise KeyError for a label that the item does not have."""
+    """Gather the evidence for a claim. Raise KeyError for a label that the item does not have."""
     claim, first = assigned.claim, assigned.first
     block = range(first, first + SEEDS)
     of_item = {cell.cell_key: records.get(cell.cell_key, {}) for cell in item.cells}
@@ -114,10 +119,10 @@ def evidence(item: Item, records: Records, assigned: Assignment) -> Evidence:
     unmeasured = ", ".join(label for label, result in results.items() if not result.measured)
     impossible = gaps_in_words(gaps)
     caveats = (
-        *([f"rests on runs that typically end below labels alone: {', '.join(below)}"] if below else []),
+        *([f"relies on cells that typically end below the supervised baseline: {', '.join(below)}"] if below else []),
         *_still_rising(item, records, claim, judged),
         *([f"--also-quoted trains {', '.join(quoted)}"] if quoted else []),
-        *([f"runs of {unmeasured} did not measure it: --no-reference trains them again"] if unmeasured else []),
+        *([f"runs of {unmeasured} did not measure the metric: --no-reference trains them again"] if unmeasured else []),
         *impossible,
         *differing,
     )
@@ -144,7 +149,7 @@ def evidence(item: Item, records: Records, assigned: Assignment) -> Evidence:
 
 
 def _without_seeds(values: Mapping[str, Mapping[int, float]], gone: Container[int]) -> dict[str, dict[int, float]]:
-    """Leave these seeds out of every cell's values."""
+    """Return the values without these seeds, for every cell."""
     left: dict[str, dict[int, float]] = {}
     for label, of_cell in values.items():
         left[label] = {seed: value for seed, value in of_cell.items() if seed not in gone}
@@ -152,7 +157,7 @@ def _without_seeds(values: Mapping[str, Mapping[int, float]], gone: Container[in
 
 
 def _judging(records: Records, assigned: Assignment) -> Records:
-    """Select the pilots, and of the confirming runs those of the family's seeds that were begun under the claim."""
+    """Return the exploratory runs, and the confirmatory runs of the family's block that began under the claim."""
 
     def counts(run: RunRecord) -> bool:
         if run.seed not in CONFIRMING:
@@ -170,7 +175,10 @@ def _judging(records: Records, assigned: Assignment) -> Records:
 
 
 def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
-    """With the worst accuracy for runs that diverged; another metric has no worst, and then their seeds are missing."""
+    """Return the values, with the worst accuracy for runs that diverged.
+
+    A metric without a worst value has no value at the seeds of diverged runs.
+    """
     if claim.endpoint == "reached":
         never = never_reached(result.cell.experiment.federation.rounds)
         return {**result.values, **dict.fromkeys(result.diverged, never)}
@@ -181,7 +189,10 @@ def _values(claim: Claim, result: CellResult) -> Mapping[int, float]:
 
 
 def _begun_otherwise(item: Item, records: Records, assigned: Assignment) -> dict[int, str]:
-    """Seeds of the family with a run that did not begin under the claim: its result was known, so it never counts."""
+    """Return the seeds of the family with a run that did not begin under the claim.
+
+    The result of such a run was known when the claim was made, so that the seed never counts.
+    """
     gaps: dict[int, str] = {}
     for label in assigned.claim.labels:
         for seed, run in records.get(item.cell(label).cell_key, {}).items():
@@ -195,7 +206,7 @@ def _begun_otherwise(item: Item, records: Records, assigned: Assignment) -> dict
 def _without_value(
     claim: Claim, results: Mapping[str, CellResult], values: Mapping[str, Mapping[int, float]]
 ) -> dict[int, str]:
-    """Confirmatory seeds with a finished run that has no value."""
+    """Return the confirmatory seeds with a finished run that has no value."""
     gaps: dict[int, str] = {}
     for label, result in results.items():
         for run in result.runs:
@@ -208,10 +219,11 @@ def _without_value(
 
 
 def _reached_nowhere(item: Item, claim: Claim, values: Mapping[str, Mapping[int, float]]) -> dict[int, str]:
-    """Find the seeds at which no cell of a contrast with unequal weights reaches the accuracy.
+    """Return the seeds at which no cell of a contrast with unequal weights reaches the accuracy.
 
-    All that is known then is that each cell needs more rounds than its run has. With weights 1 and -1 the difference is
-    0. With .75 and -1 it would be -.25 (R + 1) whatever the cells are, so there is none.
+    At such a seed, it is only known that each cell needs more rounds than its run has. With weights
+    1 and -1, the difference is 0. With .75 and -1, it would be -.25 (R + 1) for any cells, and so
+    there is no difference.
     """
     if claim.endpoint != "reached":
         return {}
@@ -227,7 +239,7 @@ def _reached_nowhere(item: Item, claim: Claim, values: Mapping[str, Mapping[int,
 
 
 def gaps_in_words(gaps: Mapping[int, str]) -> list[str]:
-    """ "seeds 200 to 211 can never count: FedAvg/full on NVIDIA H200, ...", a phrase for each reason."""
+    """Return a phrase per reason: "seeds 200 to 211 can never count: FedAvg/full on NVIDIA H200, ..."."""
     by_reason: dict[str, list[int]] = defaultdict(list)
     for seed, why in gaps.items():
         by_reason[why].append(seed)
@@ -235,7 +247,7 @@ def gaps_in_words(gaps: Mapping[int, str]) -> list[str]:
 
 
 def _seeds_in_words(seeds: Sequence[int]) -> str:
-    """ "seed 102", "seeds 100 to 115", "seeds 100, 103"."""
+    """Return the seeds as a phrase: "seed 102", "seeds 100 to 115" or "seeds 100, 103"."""
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
     if list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
@@ -244,7 +256,9 @@ def _seeds_in_words(seeds: Sequence[int]) -> str:
 
 
 def _still_rising(item: Item, records: Records, claim: Claim, seeds: Sequence[int]) -> tuple[str, ...]:
-    """ "judged at round 100: a still gains 0.8 points in the last tenth of the run"."""
+    """Return a phrase if a cell has not converged: "judged at round 100: a still gains 0.8 points
+    in the last tenth of the run".
+    """
     if claim.endpoint not in ("end", "last") and not LAST_ROUNDS.fullmatch(claim.endpoint):
         return ()
     rising: dict[str, float] = {}

@@ -1,9 +1,17 @@
-"""Which claims are judged together, and by which seeds.
+"""Find the family of claims that share an error rate, and the seeds that judge each claim.
 
-Seeds 0 to 99 explore (pilots: shown, never judged), seeds from 100 confirm, seeds from 1000 tune. A family is the
-claims of one paper at one profile, each distinct contrast once. The family's first confirming run closes it: every run
-has in its manifest the hashes of the claims under which it began. Runs are deterministic, so the result of a seed is
-known once it has run. A claim that is made or reworded later is therefore judged by the next hundred of seeds.
+Seeds 0 to 99 are exploratory (shown, never judged), seeds 100 to 999 are confirmatory, and seeds
+from 1000 are for tuning. A family contains the claims of one paper at one profile, each distinct
+contrast once. The first confirmatory run closes the family: the manifest of every confirmatory run
+contains the hashes of the claims that existed when it began. Runs are deterministic, so that the
+result of a seed is known once it has run. A claim that is made or reworded later is therefore
+judged by the next seed block of 100 seeds.
+
+Example: a paper has claims A and B when its first confirmatory run begins, with seed 100. Its
+family {A, B} is closed and judged by seeds 100 to 199. Claim C is added later. Seeds 100 to 131 may
+already have run, so that C could have been written to fit them. C forms the family {C} and is
+judged by seeds 200 to 299. If B is reworded, its hash changes: the new B also belongs to the second
+block, and the old one stays in the first family, so that its error stays spent.
 """
 
 import json
@@ -26,27 +34,30 @@ from benchmark.records.record import Records
 from benchmark.records.schema import Wanted, check
 from benchmark.verdicts.rule import SEEDS, rule
 
-OWN_FOLDER = "own"  # of the results
+OWN_FOLDER = "own"  # subfolder of the results folder
 NOTED: Wanted = {
     **{"name": "text", "profile": "text", "path": "text", "file": "text"},
     **{"keys": ["text"], "main": ["text"], "others": ["text"]},
 }
-AGAIN = "remove it; `fssl reproduce` of its item writes it again"
+AGAIN = "remove it, and `fssl reproduce` of its item will write it again"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Declared:
-    """The claims of one family as they are now: a paper's at a profile, built in one way, or those of a user's item."""
+    """The claims of one family as they are now: of a paper at a profile, of a variant of it, or of a custom table."""
 
-    name: str  # what manifests call it: "ssfl demo", "ssfl-printed gpu"
-    keys: frozenset[str]  # of its cells
+    name: str  # its name in manifests: "ssfl demo", "ssfl-printed gpu"
+    keys: frozenset[str]  # keys of its cells
     claims: ClaimFamily
-    # The first claim on each contrast: one that several items have is judged once. Empty for what was noted by a user.
+    # The first claim on each contrast, because a contrast that several items share is judged once. It is empty for
+    # the stored claims of a custom table.
     owners: Mapping[object, tuple[Item, Claim]] = field(default_factory=dict)
 
 
 def declared_by(items: Sequence[Item]) -> Declared:
-    """Gather what these items declare together. Raise ConfigError if main claims are in several of them."""
+    """Return the family that these items declare together. Raise ConfigError if several of them
+    have primary claims.
+    """
     owners: dict[object, tuple[Item, Claim]] = {}
     for item in items:
         for claim in item.claims:
@@ -54,8 +65,9 @@ def declared_by(items: Sequence[Item]) -> Declared:
     with_main = {item.name for item, claim in owners.values() if claim.main}
     if len(with_main) > 1:
         names = ", ".join(with_main)
-        raise ConfigError(f"main claims of {items[0].family} are in {names}; choose one item for all of them")
-    owned = sorted(owners.values(), key=lambda owner: bool(owner[1].withdrawn))  # none waits for a withdrawn main claim
+        raise ConfigError(f"the items {names} all have primary claims of {items[0].family}; move them into one item")
+    # So that no claim waits for a withdrawn primary claim.
+    owned = sorted(owners.values(), key=lambda owner: bool(owner[1].withdrawn))
     judged = [(claim.main, item.hash_of(claim)) for item, claim in owned if claim.endpoint != "arithmetic"]
     main = tuple(claim for is_main, claim in judged if is_main)
     others = tuple(claim for is_main, claim in judged if not is_main)
@@ -67,7 +79,7 @@ def declared_by(items: Sequence[Item]) -> Declared:
 
 @cache
 def families_at(paper: str, profile: str) -> Mapping[tuple[str, int], Declared]:
-    """A paper's families at a profile, by name and first seed. Each item's runs have that profile."""
+    """Return a paper's families at a profile, by name and first seed, from the items whose runs have that profile."""
     items: dict[tuple[str, int], list[Item]] = defaultdict(list)
     for name, build in (*ITEMS.items(), *VARIANTS.items()):
         if name.partition("/")[0] == paper and profile_of(profile, profiles(name)) == profile:
@@ -77,9 +89,9 @@ def families_at(paper: str, profile: str) -> Mapping[tuple[str, int], Declared]:
 
 
 def note_own(items: Iterable[Item], results: Path) -> None:
-    """Write down what claims the items of one's own have, for the runs that are to judge them, and their files.
+    """Store the claims of custom tables, and the text of their files, for the runs that will judge them.
 
-    Raises ConfigError where another file of that name has an item here already.
+    Raise ConfigError if a different file with the same name already has a table in these results.
     """
     for item in items:
         if item.typed:
@@ -87,7 +99,9 @@ def note_own(items: Iterable[Item], results: Path) -> None:
             place = results / OWN_FOLDER / f"{item.family.replace('/', '-').replace(' ', '-')}.json"
             before = Path(noted_own(place)["path"]).resolve() if place.is_file() else file
             if before != file and before.is_file():
-                raise ConfigError(f"{item.typed}: is not {before}, which has that name here; rename one of them")
+                raise ConfigError(
+                    f"{item.typed} has the same name as {before}, which already has results here; rename one of them"
+                )
             noted = {
                 "name": item.family,
                 "keys": sorted(declared.keys),
@@ -101,13 +115,13 @@ def note_own(items: Iterable[Item], results: Path) -> None:
 
 
 def noted_own(path: Path) -> dict[str, Any]:
-    """One of the files that `note_own` wrote. Raises DataError."""
+    """Read one of the files that `note_own` wrote. Raise DataError if it is damaged."""
     noted: dict[str, Any] = check(read_json(path), NOTED, f"{path}", AGAIN)
     return noted
 
 
 def _own_families(results: Path) -> Iterator[Declared]:
-    """Raises DataError."""
+    """Yield the stored families of custom tables. Raise DataError if a file is damaged."""
     for noted in map(noted_own, own_files(results)):
         if noted["main"] or noted["others"]:
             claims = ClaimFamily(main=tuple(noted["main"]), others=tuple(noted["others"]))
@@ -119,19 +133,21 @@ def own_files(results: Path) -> list[Path]:
 
 
 def family_items(item: Item) -> Declared:
-    """The family of its claims; a test's or a user's item is alone in its own."""
+    """Return the family of the item's claims; an item that is not in the catalogue forms its own family."""
     if item.name not in ITEMS and item.name not in VARIANTS:
         return declared_by([item])
     return families_at(item.name.partition("/")[0], item.profile)[item.family, item.confirms_from]
 
 
 def owner(item: Item, claim: Claim) -> tuple[Item, Claim]:
-    """Where the claim is judged: the first claim of the paper at the profile on the same contrast of cells."""
+    """Return the item and claim that are judged for this claim: the paper's first claim at the
+    profile on the same contrast.
+    """
     return family_items(item).owners.get(_contrast(item, claim), (item, claim))
 
 
 def hash_of(item: Item, claim: Claim) -> str:
-    """The claim's hash; where its contrast stands in several items, its owner's."""
+    """Return the claim's hash; if several items have its contrast, the hash of the claim that is judged."""
     owning_item, owning_claim = owner(item, claim)
     return owning_item.hash_of(owning_claim)
 
@@ -140,7 +156,7 @@ def _contrast(item: Item, claim: Claim) -> object:
     return item.contrasts_of(claim), claim.form, claim.endpoint, claim.metric, claim.replaces
 
 
-# Where and by which seeds each claim is judged
+# Where each claim is judged, and by which seeds.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,15 +164,15 @@ class Assignment:
     """The seeds and the family by which one claim of an item is judged."""
 
     claim: Claim
-    hash: str  # if its contrast is in several items, its owner's
-    judged_in: str  # "ssfl/tab2: Grouping wins": the owner of the same contrast; empty: here
-    family: ClaimFamily  # under which its runs were begun, or will be
-    first: int  # of the seeds that judge it
-    hundred: int  # the number of their block, from 1
+    hash: str  # if several items have its contrast, the hash of the claim that is judged
+    judged_in: str  # "ssfl/tab2: Grouping wins", which judges the same contrast; empty if this claim is judged itself
+    family: ClaimFamily  # the family under which its runs began, or will begin
+    first: int  # first seed of the block that judges it
+    hundred: int  # number of that block, from 1
 
 
 def assignments(item: Item, records: Records) -> list[Assignment]:
-    """Find for each claim, in the item's order, where it is judged, by which seeds and with which other claims."""
+    """Return for each claim, in the item's order, where it is judged, by which seeds and with which other claims."""
     begun = _families_begun(item, records)
     assigned = []
     for claim in item.claims:
@@ -177,7 +193,9 @@ def assignments(item: Item, records: Records) -> list[Assignment]:
 
 
 def _families_begun(item: Item, records: Records) -> dict[int, ClaimFamily]:
-    """Collect the paper's families that have confirmatory runs, by first seed; the records' own come first."""
+    """Return the paper's families that have confirmatory runs, by first seed; the records take
+    precedence over `closed`.
+    """
     families: dict[int, ClaimFamily] = {}
     for cell in item.cells:
         for seed, run in records.get(cell.cell_key, {}).items():
@@ -187,13 +205,15 @@ def _families_begun(item: Item, records: Records) -> dict[int, ClaimFamily]:
     return {**item.closed, **families}
 
 
-# What a run began under
+# The claims under which a run begins.
 
 
 def begun_under(experiment: Experiment, results: Path) -> dict[str, Any]:
-    """For the manifest of a run that begins now: "claims" and "rule"; nothing for seeds that do not confirm.
+    """Return the manifest entries "claims" and "rule" for a run that begins now; nothing if its
+    seed is not confirmatory.
 
-    The claims are each family of its cell, as closed on its hundred of seeds. Where none is closed, the run closes it.
+    The claims are each family of its cell, as closed for its seed block. If a family is not closed
+    yet, this run closes it.
     """
     if experiment.seed not in CONFIRMING:
         return {}
@@ -209,51 +229,58 @@ def begun_under(experiment: Experiment, results: Path) -> dict[str, Any]:
 
 
 def families_of(cell_key: str, profile: str, seed: int) -> set[str]:
-    """The families that the manifest of a run of that cell and seed names."""
+    """Return the names of the families that the manifest of a run of that cell and seed contains."""
     return {declared.name for declared in _families_judged_by(cell_key, profile, seed)}
 
 
 def _families_judged_by(cell_key: str, profile: str, seed: int) -> list[Declared]:
-    """The families that have the cell and whose claims that seed can judge; none for a setting of the user's own."""
+    """Return the families that contain the cell and whose claims this seed can judge; none for a custom setting."""
     papers = dict.fromkeys(name.partition("/")[0] for name in ITEMS) if profile in PROFILES else ()
     families = [entry for paper in papers for entry in families_at(paper, profile).items()]
     return [of for (_, first), of in families if seed >= first and of.owners and cell_key in of.keys]
 
 
 def families_in(manifest: Mapping[str, Any]) -> dict[str, ClaimFamily]:
-    """The families under which a run began, by name; none for runs that do not confirm."""
+    """Return the families under which a run began, by name; none for runs that are not confirmatory."""
     return {
         name: ClaimFamily(main=tuple(family["main"]), others=tuple(family["others"]))
         for name, family in manifest.get("claims", {}).items()
     }
 
 
-# Which hundred of seeds judges a claim
+# The seed block that judges a claim.
 
 
 def first_seed_of(seed: int) -> int:
-    """The first seed of its hundred."""
+    """Return the first seed of the seed's block."""
     return seed - seed % SEEDS
 
 
 def closed(item: Item, results: Path) -> dict[int, ClaimFamily]:
-    """The families of the item's paper at its profile that have runs, by their first seed."""
+    """Return the families of the item's paper at its profile that have runs, by their first seed."""
     return _closed(results, family_items(item))
 
 
 def family_of(item: Item, claim: Claim, families: Mapping[int, ClaimFamily]) -> tuple[int, ClaimFamily]:
-    """The first seed and the family of the runs that judge the claim: its closed family's, or the next hundred."""
+    """Return the first seed and the family of the runs that judge the claim.
+
+    That is the closed family that contains the claim, or the family of the next unused block. Raise
+    ConfigError if all blocks are used.
+    """
     for first, family in sorted(families.items()):
         if hash_of(item, claim) in family:
             return first, family
     following = max([item.confirms_from - SEEDS, *families]) + SEEDS
     if following not in CONFIRMING:
-        raise ConfigError(f"all seeds from {CONFIRMING.start} to {CONFIRMING.stop - 1} have judged other claims")
+        raise ConfigError(
+            f"no seed block is left for this claim, because all seeds from {CONFIRMING.start} to "
+            f"{CONFIRMING.stop - 1} have judged other claims; withdraw it"
+        )
     return following, _without_earlier(family_items(item).claims, families, following)
 
 
 def _without_earlier(family: ClaimFamily, families: Mapping[int, ClaimFamily], first: int) -> ClaimFamily:
-    """The family without the claims that earlier hundreds judge."""
+    """Return the family without the claims that earlier blocks judge."""
     for start, earlier in families.items():
         family = family.without(earlier) if start < first else family
     return family
@@ -268,7 +295,7 @@ def _closed(results: Path, declared: Declared) -> dict[int, ClaimFamily]:
 
 
 def _confirming_runs(results: Path, keys: frozenset[str]) -> Iterator[tuple[int, Path]]:
-    """The first seed of each run's hundred, and the file that has its manifest."""
+    """Yield the first seed of each run's block, and the file that contains its manifest."""
     kinds = [(results / "runs", "/manifest.json"), *((folder, ".json.gz") for folder in reference_folders(results))]
     for cells, end in kinds:
         for key in sorted(keys.intersection(folder.name for folder in cells.glob("*"))):

@@ -1,22 +1,35 @@
-"""Whether the numbers support a paper's claims: `holds`, `contradicted`, `no effect of interest` or `undecided`.
+"""Judge a paper's claims: `holds`, `contradicted`, `no effect of interest`, `no room` or `undecided`.
 
-Only confirming seeds are judged (looks.py), and all of them. The typical difference is judged by its signed-rank
-interval (signed_ranks.py). "improves" and "trend" hold where it lies above zero, "comparable" where it lies within the
-margin; an improvement whose interval lies within the margin is no effect of interest, or has "no room" (room.py). Both
-verdicts of "no difference" need at least 20 seeds. "every" and "order" hold where each of their contrasts holds, each
-at the claim's whole error, and fail where one fails, at its share of the error (intersection-union).
+**Test.** All confirmatory seeds up to an interim analysis ("look", looks.py) are judged, and no
+others. The test is the signed-rank interval of the typical difference (signed_ranks.py). "improves"
+and "trend" hold if the interval is above zero, and "comparable" holds if it is within the margin.
+If the interval of an improvement is within the margin, there is no effect of interest, or no room
+for one (room.py). Both verdicts of equivalence need at least 20 seeds. "every" and "order" hold if
+each of their contrasts is above zero, each tested at the claim's whole error, and are contradicted
+if one contrast is, at its share of the error (intersection-union test).
 
-Where more than a tenth of a cell's runs collapsed (collapse.py), the differences are not symmetric, and signed ranks
-alone err. There the exact sign test, which needs no symmetry, must give the same verdict at the look's level; else the
-claim is undecided. Collapse is counted with every verdict. Only claims about collapse judge it, by the sign test.
+**Collapse.** If more than a tenth of a cell's runs collapsed (collapse.py), the differences are not
+symmetric, and the signed-rank test alone has too many errors. Then the exact sign test, which needs
+no symmetry, must give the same verdict at the look's level; if not, the claim is undecided. Every
+verdict shows the number of collapsed runs. Only claims about collapse test it, with the sign test.
 
-The error of a family of claims (families.py) is the probability of any false verdict in it at any look. It is .05 on a
-paper's first hundred of seeds and .05 / 2^k on its k-th, so that all later ones together have at most .025. Half of it
-is for the few main claims, one after another: each has all of that half once those before it are rejected ("holds" or
-"contradicted"). All other claims of the paper share the other half. An item has the shares of its claims, and the share
-of a rejected claim goes to the others of the item (Holm). "No effect of interest" rejects no difference, and its share
-stays. So no verdict depends on the runs of another item. Means are not judged: where one arm collapses now and then, no
-test of a mean holds its level at so few seeds. tests/verdicts/test_error_rate.py simulates the whole rule.
+**Error.** The error rate of a family of claims (families.py) is the probability of any false
+verdict in it, at any look. It is .05 on a paper's first seed block and .05 / 2^k on block k for k
+>= 2, so that all later blocks together have at most .025. Half of it is for the few primary claims
+in a fixed order: each one has the whole half once all claims before it are rejected ("holds" or
+"contradicted"). All other claims of the paper share the other half equally. (If a family has only
+one of these two kinds of claims, that kind has the whole error.) The shares of an item's claims
+stay within the item: if a claim is rejected, its share goes to the item's other claims (Holm). "No
+effect of interest" does not reject the hypothesis of no difference, so that its share is not passed
+on. No verdict therefore depends on the runs of a different item.
+
+Example: a family on the first block has two primary claims and ten others, five of them in item X.
+The first primary claim is tested at .025, and so is the second one if the first is rejected. Each
+other claim begins with .0025. If one claim of X holds, the remaining four of X are tested at .0125
+/ 4 = .0031.
+
+Means are not tested: if one arm sometimes collapses, no test of a mean keeps its level with so few
+seeds. tests/verdicts/test_error_rate.py simulates the whole rule.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -46,41 +59,42 @@ DECIDED = (*REJECTIONS, "no effect of interest")
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The typical difference over n seeds, in the metric's unit."""
+    """The Hodges-Lehmann estimate over n seeds, in the metric's unit."""
 
     value: float
     n: int
-    interval: Interval | None = None  # None: not judged, or too few seeds at the claim's error
-    is_range: bool = False  # the interval ends at the least and the largest difference
+    interval: Interval | None = None  # None: not judged, or too few seeds for the claim's error
+    is_range: bool = False  # whether the interval ends at the smallest and the largest difference
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A claim and what the records say of it; of several contrasts, the estimates are of the smallest."""
+    """A claim and its verdict. If it has several contrasts, the estimates belong to the smallest one."""
 
     claim: Claim
     verdict: Verdict
     reason: str
-    # Over the last look's seeds; before the first look over all confirming seeds, or over pilots. None: no seed has all
-    # of the claim's cells.
+    # Over the seeds of the last look; before the first look, over all confirmatory or else exploratory seeds. It is
+    # None if no seed has all cells of the claim.
     seen: Estimate | None = None
-    over_all: Estimate | None = None  # over all confirming seeds, where they are more than the look's
-    pilots: Estimate | None = None  # shown with confirming seeds; never judged
+    over_all: Estimate | None = None  # over all confirmatory seeds, if there are more than at the look
+    pilots: Estimate | None = None  # over exploratory seeds, shown next to confirmatory ones; never judged
     level: float = 1 - FAMILY_ERROR  # of the intervals
     error: float = FAMILY_ERROR  # of all its looks together
     diverged: tuple[str, ...] = ()  # runs of the claim's cells: "fedavg/C=47 seed 1"
-    looks: int = 0  # at which it was judged so far
+    looks: int = 0  # number of looks so far, up to the one that decided
     collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of its n runs collapsed
-    runs_fall: bool = False  # so many runs of a cell collapsed that the sign test had to agree
-    waits_for: str = ""  # an open main claim before it; this one is undecided until that is decided
-    could_decide: int = 0  # seeds of the next look that can decide; 0: it is decided, or none can
+    runs_fall: bool = False  # whether the sign test had to agree because many runs of a cell collapsed
+    waits_for: str = ""  # an open primary claim before it, which must be decided first
+    could_decide: int = 0  # seeds of the next look that can decide; 0: it is decided, or no look can decide
     evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
-    judged_in: str = ""  # "ssfl/tab2: Grouping wins": where the same contrast is judged; empty: here
-    gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seeds that can never count -> why, in words
-    caveats: tuple[str, ...] = ()  # what findings and pages print beside the verdict, a phrase each
-    signs: Signs | None = None  # the exact sign test of the differences of `seen`
-    room: float | None = None  # what the cells leave above them, in the metric's unit (room.py); None: no accuracy
-    no_room: bool = False  # the room is less than four margins
+    # "ssfl/tab2: Grouping wins", which judges the same contrast; empty if this claim is judged itself.
+    judged_in: str = ""
+    gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seeds that can never count -> reason
+    caveats: tuple[str, ...] = ()  # phrases that findings and pages show next to the verdict
+    signs: Signs | None = None  # the exact sign test of the differences in `seen`
+    room: float | None = None  # room of the cells, in the metric's unit (room.py); None if it is no accuracy
+    no_room: bool = False  # whether the room is less than four margins
     detectable: Detectable | None = None  # of an open claim
 
     @property
@@ -102,23 +116,26 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a look says of one contrast, or what the looks so far say of a claim."""
+    """The result of one look for one contrast, or of all looks so far for a claim."""
 
-    verdict: Verdict = "undecided"  # of a contrast: of the claim by it alone, at its share of the error
+    # For a contrast: the verdict if the claim only had this contrast, at its share of the error.
+    verdict: Verdict = "undecided"
     why: str
     interval: Interval | None = None
     level: float = 1 - FAMILY_ERROR
-    # Of a contrast:
-    above: bool = False  # whether it is above zero, at the claim's error
+    # Only for a contrast:
+    above: bool = False  # whether it is above zero at the claim's error
     typical: float = 0.0
-    # Of a claim:
-    looks: int = 0  # the number of the look that decided; undecided: of the last look
-    contrast: int = 0  # the one that is shown
+    # Only for a claim:
+    looks: int = 0  # number of the look that decided, or of the last look if undecided
+    contrast: int = 0  # the contrast that is shown
     waits_for: str = ""
 
 
 def judge(item: Item, records: Records) -> list[Judged]:
-    """Every claim of the item, in the item's order. Raises KeyError for a claim on a label the item does not have."""
+    """Judge every claim of the item, in the item's order. Raise KeyError if a claim names a label
+    that the item does not have.
+    """
     judged: dict[int, Judged] = {}
     families: dict[tuple[int, ClaimFamily], dict[int, Evidence]] = {}
     for number, assigned in enumerate(assignments(item, records)):
@@ -141,12 +158,14 @@ def judge(item: Item, records: Records) -> list[Judged]:
 
 
 def family_error(hundred: int) -> float:
-    """The error of the claims on a paper's k-th hundred of confirming seeds, k = 1, 2, ..."""
+    """Return the error of the claims on a paper's k-th block of confirmatory seeds, k = 1, 2, ..."""
     return FAMILY_ERROR if hundred == 1 else FAMILY_ERROR / 2**hundred
 
 
 def decide(claims: Sequence[Evidence], family: ClaimFamily, hundred: int = 1) -> list[tuple[Reading, float]]:
-    """For each of an item's claims in a family: what its looks say, and the error at which they judged it."""
+    """Return, for each of an item's claims in a family, the result of its looks and the error at
+    which it was judged.
+    """
     error = family_error(hundred)
     half = error / 2 if family.main and family.others else error
     main = {claim.hash: claim for claim in claims if claim.hash in family.main}
@@ -160,14 +179,16 @@ def decide(claims: Sequence[Evidence], family: ClaimFamily, hundred: int = 1) ->
 def _main_in_order(
     claims: Mapping[str, Evidence], order: Sequence[str], error: float
 ) -> dict[str, tuple[Reading, float]]:
-    """Main claims one after another at the same error; none after the first without a rejection is decided."""
+    """Judge primary claims in order at the same error; after the first one that is not rejected,
+    all are undecided.
+    """
     decisions: dict[str, tuple[Reading, float]] = {}
     waits_for = ""
     for name in order:
         decision = looked_at(claims[name], error) if name in claims else None
         if decision is not None:
             if waits_for:
-                why = f"waits for {waits_for}, a main claim before it"
+                why = f"waits for {waits_for}, a primary claim before it"
                 decision = replace(decision, verdict="undecided", why=why, waits_for=waits_for)
             decisions[name] = decision, error
         if not waits_for and (decision is None or decision.verdict not in REJECTIONS):
@@ -176,7 +197,7 @@ def _main_in_order(
 
 
 def _holm(claims: Sequence[Evidence], error: float) -> list[tuple[Reading, float]]:
-    """Claims at equal shares of the error; the share of a rejected claim goes to the others."""
+    """Judge claims at equal shares of the error; the share of a rejected claim goes to the others."""
     decided: dict[int, tuple[Reading, float]] = {}
     while True:
         rejected = sum(decision.verdict in REJECTIONS for decision, _ in decided.values())
@@ -189,7 +210,9 @@ def _holm(claims: Sequence[Evidence], error: float) -> list[tuple[Reading, float
 
 
 def looked_at(seen: Evidence, error: float) -> Reading:
-    """The verdict of the first look that decides; all looks together err no more than `error`."""
+    """Return the result of the first look that decides; all looks together err with a probability
+    of at most `error`.
+    """
     seeds, many = seen.confirming, range(len(seen.differences))
     passed: set[int] = set()
     decision = Reading(why=f"{len(seeds)} seeds of at least {LOOKS[0]}")
@@ -206,7 +229,10 @@ def looked_at(seen: Evidence, error: float) -> Reading:
 
 
 def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, share: float) -> Reading:
-    """Signed ranks, and the sign test where runs collapsed; for claims about collapse the sign test alone."""
+    """Return the result of signed ranks, together with the sign test if runs collapsed.
+
+    Claims about collapse are tested only by the sign test.
+    """
     tested = both_tests(seen.differences_at(seeds, contrast), whole, share)
     if seen.claim.endpoint == "collapse":
         return replace(_sign_reading(tested.signs, whole, share), typical=tested.typical)
@@ -218,21 +244,25 @@ def _reading(seen: Evidence, contrast: int, seeds: Sequence[int], whole: float, 
     fallen = _shares(seen.collapsed_at(seeds, contrast), n)
     if (signs.verdict, signs.above) == (ranks.verdict, ranks.above):
         agrees = ", and the sign test agrees" if ranks.above or ranks.verdict != "undecided" else ""
-        return replace(ranks, why=f"{ranks.why}; runs fall ({fallen}){agrees}")
-    return replace(ranks, above=False, verdict="undecided", why=f"runs fall ({fallen}), and the sign test disagrees")
+        return replace(ranks, why=f"{ranks.why}; runs collapsed ({fallen}){agrees}")
+    return replace(
+        ranks, above=False, verdict="undecided", why=f"runs collapsed ({fallen}), and the sign test disagrees"
+    )
 
 
 def runs_fall(seen: Evidence, contrast: int, seeds: Sequence[int]) -> bool:
-    """Whether so many of a cell's runs collapsed that signed ranks alone do not judge."""
+    """Return whether so many of a cell's runs collapsed that signed ranks alone do not decide."""
     return max(seen.collapsed_at(seeds, contrast).values(), default=0) > RUNS_FALL * len(seeds)
 
 
 def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -> Reading:
-    """What the contrasts say of the claim. `passed`: those that were above zero at this look or before.
+    """Combine the results of the contrasts. `passed` lists the contrasts that were above zero at
+    this look or before.
 
-    Of several that decide, one that contradicts goes before one without an effect of interest, and of equals the
-    smallest difference is shown. So the order of the contrasts in the file decides nothing: a claim of several
-    contrasts is false if one of them is, however small the others are.
+    If several contrasts decide, one that contradicts takes precedence over one without an effect of
+    interest, and among equals the smallest difference is shown. The order of the contrasts in the
+    file is therefore irrelevant. A claim of several contrasts is false if one of them is, even if
+    the others are not.
     """
     against = [contrast for contrast, reading in enumerate(readings) if reading.verdict == "contradicted"]
     deciding = against or [contrast for contrast, reading in enumerate(readings) if reading.verdict != "undecided"]
@@ -243,7 +273,9 @@ def _together(readings: Sequence[Reading], passed: Collection[int], look: int) -
 
 
 def _interval_reading(seen: Evidence, intervals: Intervals, n: int, whole: float, share: float) -> Reading:
-    """What one test's intervals of n differences say, at the whole error and at the contrast's share of it."""
+    """Return the verdict from one test's intervals of n differences, at the whole error and at the
+    contrast's share of it.
+    """
     claim, margin = seen.claim, in_unit(seen.claim.metric, seen.claim.least)
     wide, apart = intervals
     if wide is None:
@@ -262,7 +294,7 @@ def _interval_reading(seen: Evidence, intervals: Intervals, n: int, whole: float
     if wide[0] > 0 and wide[1] >= claim.least:
         return replace(reading, above=True, why="the interval lies above zero")
     if inside:
-        return replace(reading, why=f"any difference is below {margin}, by {n} seeds of at least {EQUIVALENCE}")
+        return replace(reading, why=f"any difference is below {margin}, but {n} seeds are fewer than {EQUIVALENCE}")
     return replace(reading, why="the interval includes zero" if wide[0] <= 0 else f"any gain is below {margin}")
 
 
@@ -271,16 +303,18 @@ def _alike(within: Interval, least: float, margin: str, n: int, below: Sequence[
     if low > least or high < -least:
         return "contradicted", f"the interval lies outside +-{margin}"
     if not (-least < low and high < least):
-        return "undecided", f"the interval reaches across the margin of +-{margin}"
+        return "undecided", f"the interval crosses the margin of +-{margin}"
     if below:
-        return "undecided", "cells below labels alone are not called alike"
+        return "undecided", "cells below the supervised baseline are not called equivalent"
     if n < EQUIVALENCE:
-        return "undecided", f"the interval lies within +-{margin}, by {n} seeds of at least {EQUIVALENCE}"
+        return "undecided", f"the interval lies within +-{margin}, but {n} seeds are fewer than {EQUIVALENCE}"
     return "holds", f"the interval lies within +-{margin}"
 
 
 def _sign_reading(signs: Signs, whole: float, share: float) -> Reading:
-    """Read the sign test of the seeds at which one side of the contrast collapsed and the other did not."""
+    """Return the result of the sign test over the seeds at which one side of the contrast collapsed
+    and the other did not.
+    """
     why = f"{signs.better} seeds for and {signs.worse} against, sign test p = {signs.p:.2g}"
     if signs.worse > signs.better and signs.p <= share:
         return Reading(verdict="contradicted", why=why)
@@ -289,24 +323,25 @@ def _sign_reading(signs: Signs, whole: float, share: float) -> Reading:
 
 @cache
 def share_text(count: int, n: int) -> str:
-    """A share with the interval of Clopper and Pearson: "3 of 16, 4 to 46 %"."""
+    """Return a share with its Clopper-Pearson interval: "3 of 16, 4 to 46 %"."""
     low = betaincinv(count, n - count + 1, FAMILY_ERROR / 2) if count else 0.0
     high = betaincinv(count + 1, n - count, 1 - FAMILY_ERROR / 2) if count < n else 1.0
     return f"{count} of {n}, {100 * low:.0f} to {100 * high:.0f} %"
 
 
 def _shares(fallen: Mapping[str, int], n: int) -> str:
-    """The cells with collapsed runs: "SemiFL/K=2: 3 of 16, 4 to 46 %"."""
+    """Return the cells with collapsed runs as a phrase: "SemiFL/K=2: 3 of 16, 4 to 46 %"."""
     return ", ".join(f"{label}: {share_text(count, n)}" for label, count in fallen.items() if count)
 
 
 def _counted(item: Item, records: Records, claim: Claim) -> Judged:
-    """A claim on what is computed, or is the same in every run: exact, by one value a cell.
+    """Judge a claim on values that are computed, or equal in every run: exactly, with one value per cell.
 
-    The networks of reduced profiles have other sizes than the paper's, so their sizes judge nothing.
+    The networks of reduced profiles have other sizes than the paper's, so that their sizes judge
+    nothing.
     """
     if item.profile != "paper" and claim.metric in COMPUTED:
-        return Judged(claim=claim, verdict="not judged yet", reason="counted at profile paper, on the paper's networks")
+        return Judged(claim=claim, verdict="not judged yet", reason="counted only at profile paper, on its networks")
     values: dict[str, dict[int, float]] = {}
     for cell in item.cells:
         value = cell.computed.get(claim.metric)
@@ -316,7 +351,7 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
             values[cell.label] = {0: float(value)}
     absent = [label for label in claim.labels if label not in values]
     if absent:
-        return Judged(claim=claim, verdict="not judged yet", reason=f"nothing is counted yet for {absent[0]}")
+        return Judged(claim=claim, verdict="not judged yet", reason=f"{absent[0]} has no value yet")
     least = min(contrast(coefficients, values)[0] for coefficients in claim.contrasts)
     if claim.form == "comparable":
         holds = abs(least) <= claim.least
@@ -334,17 +369,17 @@ def _counted(item: Item, records: Records, claim: Claim) -> Judged:
 
 
 def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
-    """The decision with its estimates, and what a reader has to know before it."""
+    """Return the decision with its estimates and caveats."""
     if seen.confirming:
         judged = _judged_at_looks(seen, decision)
     elif seen.pilots:
         shown = min((seen.differences_at(seen.pilots, n) for n in range(len(seen.differences))), key=typical)
-        reason = f"pilot seeds only: not judged (seeds from {CONFIRMING.start} confirm)"
+        reason = f"exploratory seeds only: not judged (confirmatory seeds begin at {CONFIRMING.start})"
         judged = Judged(
             claim=seen.claim, verdict="not judged yet", reason=reason, seen=_estimate(shown), signs=_signs(shown)
         )
     else:
-        judged = Judged(claim=seen.claim, verdict="not run", reason="no seed has all the cells of this claim yet")
+        judged = Judged(claim=seen.claim, verdict="not run", reason="no seed has runs of all cells of this claim yet")
     verdict = without_room(judged.verdict, seen.claim) if seen.lacks_room else judged.verdict
     caveats = (*seen.caveats, seen.lacks_room) if seen.lacks_room else seen.caveats
     judged = replace(
@@ -365,11 +400,12 @@ def _judged(seen: Evidence, decision: Reading, error: float) -> Judged:
 
 
 def without_room(verdict: Verdict, claim: Claim) -> Verdict:
-    """The verdict on a claim whose cells leave less than four margins of room.
+    """Return the verdict on a claim whose cells leave less than four margins of room.
 
-    An improvement that did not come has "no room": to call it absent would reproach the method for the setting. What
-    was found in spite of the setting stays, "holds" as well as "contradicted", and so does all that is said of
-    "comparable" cells: each of them could have fallen, for which there was room.
+    An improvement that was not found has "no room", because "no effect of interest" would blame the
+    method for the setting. Effects that were found despite the setting stay, both "holds" and
+    "contradicted". So do all verdicts on "comparable" cells: each of them could have become worse,
+    and there was room for that.
     """
     absent = verdict in ("no effect of interest", "undecided")
     return "no room" if absent and claim.form != "comparable" else verdict
@@ -383,10 +419,10 @@ def _diverged_in_words(seen: Evidence) -> str:
 
 
 def _open(judged: Judged, seen: Evidence) -> Judged:
-    """Add what further seeds can find of a claim that is not decided; nothing if no interim analysis can decide.
+    """Add what further seeds can find out about an open claim; nothing if no look can decide it.
 
-    The smallest detectable difference needs three seeds, exploratory ones too; of several contrasts the spread is the
-    largest.
+    The smallest detectable difference needs three seeds, including exploratory ones. If there are
+    several contrasts, the largest spread is used.
     """
     look, seeds = next_look(judged, seen.reachable), [*seen.pilots, *seen.confirming]
     if not look or len(seeds) < 3:
@@ -397,9 +433,10 @@ def _open(judged: Judged, seen: Evidence) -> Judged:
 
 
 def next_look(judged: Judged, reachable: int) -> int:
-    """Seeds of the smallest interim analysis that can decide an open claim; 0 if none can.
+    """Return the number of seeds of the smallest look that can decide an open claim; 0 if none can.
 
-    `reachable`: how many seeds can be judged at most (`Evidence.reachable`, or `reachable_on` a kind of device).
+    `reachable` is the largest number of seeds that can be judged (`Evidence.reachable`, or
+    `reachable_on` a kind of device).
     """
     alike = judged.claim.form == "comparable"
     return smallest_look(judged.error, judged.looks, alike=alike, reachable=reachable)
@@ -413,12 +450,16 @@ def _judged_at_looks(seen: Evidence, decision: Reading) -> Judged:
     if decision.verdict == "undecided":
         if decision.looks:
             more = decision.looks < len(LOOKS)
-            reason += f"; the next look is at {LOOKS[decision.looks]} seeds" if more else "; this was the last look"
+            reason += (
+                f"; the next interim analysis is at {LOOKS[decision.looks]} seeds"
+                if more
+                else "; this was the last interim analysis"
+            )
     else:
         if decision.verdict == "holds" and seen.claim.form != "comparable" and at_look.value < seen.claim.least:
             margin = in_unit(seen.claim.metric, seen.claim.least)
-            reason += f", though it is typically below the least difference of interest ({margin})"
-        reason += f"; reached at look {decision.looks} of {len(LOOKS)}, at {len(seeds)} seeds"
+            reason += f", but the estimate is below the smallest effect size of interest ({margin})"
+        reason += f"; reached at interim analysis {decision.looks} of {len(LOOKS)}, with {len(seeds)} seeds"
     beyond = seen.differences_at(every, decision.contrast) if len(every) > len(seeds) else []
     pilots = seen.differences_at(seen.pilots, decision.contrast)
     return Judged(
@@ -438,7 +479,9 @@ def _judged_at_looks(seen: Evidence, decision: Reading) -> Judged:
 
 
 def _signs(differences: Sequence[float]) -> Signs:
-    """The sign test of the differences that a reader sees: one that is 0 but for rounding has no sign."""
+    """Return the sign test of the differences as shown to readers: a difference that is 0 except
+    for rounding has no sign.
+    """
     return signs_of([round(difference, DIGITS) for difference in differences])
 
 

@@ -1,9 +1,17 @@
-"""When a claim is judged, and how much of its error each look may spend.
+"""Compute when a claim is judged, and how much of its error each interim analysis ("look") may spend.
 
-A claim is judged at the first 9, 16, 24 and 32 confirming seeds of its family, and at no number between. Adding seeds
-until a claim is decided errs far more often than one look at its level (18 to 24 % instead of 5 %, simulated). At a
-look of n seeds, error x ln(1 + (e - 1) n / 32) may have been spent (Lan and DeMets 1983, their function like Pocock's).
-The levels follow from the joint distribution of the looks, that of a Brownian motion at the times n / 32.
+A claim is judged when its family has 9, 16, 24 and 32 confirmatory seeds, and at no other number.
+Testing after every new seed until a claim is decided is wrong much more often than its level says
+(18 to 24 % instead of 5 %, simulated). Alpha spending solves this: up to the look with n seeds,
+error x ln(1 + (e - 1) n / 32) may have been spent (Lan and DeMets 1983, the spending function that
+resembles Pocock's). The level of each look follows from the joint distribution of the looks, which
+is the distribution of a Brownian motion at the times n / 32.
+
+Example: a claim with an error of .05 has spent .0197, .0310, .0414 and .05 after the four looks.
+The two-sided levels of its tests are .0197, .0170, .0183 and .0188, which add up to more than .05
+because the looks share data. If 40 claims share the error, each has .00125, and .00049 of that at
+the first look. Nine differences of one sign have a p-value of 2 / 2^9 = .0039, so that none of
+these claims can be decided at nine seeds. With 16 seeds it can: 2 / 2^16 = .00003 is below .00035.
 """
 
 import functools
@@ -18,16 +26,19 @@ from scipy.special import nctdtrinc, ndtr, stdtrit  # scipy.stats and scipy.opti
 from benchmark.verdicts.rule import EQUIVALENCE, LOOKS
 
 Values: TypeAlias = NDArray[np.float64]
-POWER = 0.8  # of the smallest difference that is called detectable
-NODES = 401  # of the integral over the process's value at the look before
+POWER = 0.8  # of the test at the smallest difference that is called detectable
+NODES = 401  # of the integral over the value of the process at the previous look
 
 
 @functools.cache
 def errors(error: float, looks: tuple[int, ...] = LOOKS) -> tuple[float, ...]:
-    """The two-sided error of the test at each look; all looks together err no more than `error`."""
+    """Return the two-sided level of the test at each look, such that all looks together err with
+    probability `error`.
+    """
     times = [n / looks[-1] for n in looks]
     at_looks: list[float] = []
-    start, density, spent, before = np.zeros(1), np.ones(1), 0.0, 0.0  # values that the process can have, their weights
+    # Values that the process can have, and their probability weights.
+    start, density, spent, before = np.zeros(1), np.ones(1), 0.0, 0.0
     for time in times:
         sigma = math.sqrt(time - before)
         to_spend = error * math.log(1 + (math.e - 1) * time) - spent
@@ -43,7 +54,7 @@ def errors(error: float, looks: tuple[int, ...] = LOOKS) -> tuple[float, ...]:
 
 
 def _bound(start: Values, density: Values, sigma: float, to_spend: float) -> float:
-    """The value that the process exceeds, on either side, with probability `to_spend`."""
+    """Return the value that the process exceeds, in absolute value, with probability `to_spend`."""
     low, high = 0.0, 12.0
     while high - low > 1e-12:
         bound = (low + high) / 2
@@ -53,10 +64,11 @@ def _bound(start: Values, density: Values, sigma: float, to_spend: float) -> flo
 
 
 def smallest_look(error: float, looks_had: int = 0, *, alike: bool = False, reachable: int = LOOKS[-1]) -> int:
-    """Seeds of the next look at which some differences would decide; 0 where none can.
+    """Return the number of seeds of the next look that can decide a claim; 0 if no further look can.
 
-    n differences of one sign have a p-value of 2 / 2^n. `alike`: for a claim that two things are alike. `reachable`:
-    how many seeds can be judged at most.
+    A look can decide if n differences of one sign, with a p-value of 2 / 2^n, reach its level.
+    `looks_had` is the number of past looks. `alike` is set for a claim of equivalence, which needs
+    20 seeds. `reachable` is the largest number of seeds that can be judged.
     """
     able = [n for n, spends in zip(LOOKS, errors(error), strict=True) if 2 * 0.5**n <= spends]
     look = next((n for n in able if n in LOOKS[looks_had:] and (n >= EQUIVALENCE or not alike)), 0)
@@ -65,21 +77,23 @@ def smallest_look(error: float, looks_had: int = 0, *, alike: bool = False, reac
 
 @dataclass(frozen=True, kw_only=True)
 class Detectable:
-    """The smallest difference that the claim's test finds with a power of 80 %, by the spread of the seeds so far."""
+    """The smallest difference that a claim's test detects with a power of 80 %, given the spread of
+    the seeds so far.
+    """
 
     value: float  # in the metric's unit
-    seeds: int  # at this interim analysis, the largest that can be reached
+    seeds: int  # seeds at the largest look that can be reached, for which it is computed
     spread: float  # standard deviation of the differences
-    n: int  # of so many seeds
+    n: int  # number of seeds with which the spread was estimated
 
 
 def detectable(spread: float, n: int, error: float, reachable: int) -> Detectable:
-    """Compute the smallest difference that a claim's test finds in 80 % of cases.
+    """Return the smallest difference that a claim's test detects with a power of 80 %.
 
-    At the largest interim analysis that can be reached, as a test by itself at its level: the t test's power
-    (noncentral t), with the relative efficiency 3 / pi of signed ranks under normal differences. `spread` is the
-    standard deviation of n differences. For "comparable" the result is how far from the margin the difference has to
-    lie.
+    It is computed for the largest look that can be reached, as a single test at that look's level:
+    the power of the t test (noncentral t), with the relative efficiency 3 / pi of signed ranks
+    under normal differences. `spread` is the standard deviation of n differences. For "comparable",
+    the result is the necessary distance of the difference from the margin.
     """
     look = max(seeds for seeds in LOOKS if seeds <= reachable)
     level = errors(error)[LOOKS.index(look)]

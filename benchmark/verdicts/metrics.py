@@ -1,15 +1,17 @@
-"""What a run is worth to a claim: its value of a metric, at an endpoint. Pure functions of a record.
+"""Compute the value of a run for a claim: a metric at an endpoint, as a pure function of the record.
 
-A metric is what the run wrote, or is computed here from what it wrote. The endpoints:
+A metric was either written by the run or is computed in this module from what it wrote. The
+endpoints are:
 
-last       the value under the run's selection rule, in general after the last round (the papers' own endpoint)
+last       the value under the run's selection rule, usually after the last round (the papers' own endpoint)
 end        the mean of the evaluations in the last tenth of the run
-last_100   the mean over the last 100 rounds, at most the last eighth (FedSwitch: 100 of 800 epochs)
-speed      the mean log-odds of accuracy over the rounds since clients take part, as an accuracy again
-throughout the mean of the evaluations since clients take part
-reached    of "rounds_to/0.9": the rounds to that accuracy; one more than the run has where it never comes there
+last_100   the mean over the last 100 rounds, but at most the last eighth (FedSwitch: 100 of 800 epochs)
+speed      the mean log-odds of accuracy over the rounds after clients join, converted back to an accuracy
+throughout the mean of the evaluations after clients join
+reached    for "rounds_to/0.9": the number of rounds to that accuracy; a run that never reaches it counts one more
+           round than it has
 spread     the standard deviation over the last third of the run's evaluations
-collapse   as end; claims about collapse count the runs that did not (collapse.py)
+collapse   as end; claims about collapse count the runs that did not collapse (collapse.py)
 arithmetic counts and sizes, which need no training or are the same in every run
 """
 
@@ -26,24 +28,24 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.rule import SURE, TENTH
 from benchmark.verdicts.statistics import is_fraction
 
-# FedSwitch Figure 3 (right): "for the last 100 epochs of training", of 800.
+# FedSwitch's Figure 3 (right): "for the last 100 epochs of training", of 800.
 LAST_PART = 8
 
 
 def value_of(record: RunRecord, metric: str) -> float | None:
-    """The run's value of the metric under its selection rule; None where it has none."""
+    """Return the run's value of the metric under its selection rule, or None if it has none."""
     if target := ROUNDS_TO.fullmatch(metric):
         return rounds_to(record, float(target[1]))
     return DERIVED[metric](record) if metric in DERIVED else record.selected(metric)
 
 
 def is_derived(metric: str) -> bool:
-    """Whether no run writes it."""
+    """Return whether the metric is computed in this module rather than written by runs."""
     return metric in DERIVED or bool(ROUNDS_TO.fullmatch(metric))
 
 
 def rounds_to(record: RunRecord, target: float) -> float | None:
-    """The first round of accuracy at least the target, since clients take part; None: it is never reached."""
+    """Return the first round, after clients join, with at least the target accuracy; None if it is never reached."""
     start = rounds_without_clients(record)
     lines = (line for line in record.rounds if line["round"] >= start)
     return next((float(line["round"]) for line in lines if line.get(ACCURACY, -math.inf) >= target), None)
@@ -54,10 +56,10 @@ def rounds_without_clients(record: RunRecord) -> int:
 
 
 def divergences(record: RunRecord) -> tuple[float, float] | None:
-    """Compute how far the pseudo-labels and the true labels are from equal shares, in nats.
+    """Compute the divergence of the pseudo-labels and of the true labels from equal shares, in nats.
 
-    Both are means over the evaluated rounds of the last eighth (a committed copy has no others); None if no such round
-    measured both.
+    Both are means over the evaluated rounds of the last eighth (a committed copy has no others).
+    Return None if no such round measured both.
     """
     needed = {"test/accuracy", "pseudo/kl_uniform", "pseudo/kl_true"}
     start = len(record.rounds) * (1 - 1 / LAST_PART)
@@ -70,61 +72,71 @@ def divergences(record: RunRecord) -> tuple[float, float] | None:
 
 
 def _of_divergences(value: Callable[[float, float], float | None]) -> Callable[[RunRecord], float | None]:
-    """A metric of the two divergences; None where they were not measured."""
+    """Return a metric of the two divergences, which is None if they were not measured."""
     return lambda record: value(*both) if (both := divergences(record)) else None
 
 
 def labelled_weight(record: RunRecord) -> float | None:
-    """The weight of labelled clients in the global model (RSCFed, section 4.2).
+    """Return the weight of labelled clients in the global model (RSCFed, section 4.2).
 
-    A mean over the rounds in which other clients took part; 1 where labels alone are trained on.
+    It is a mean over the rounds in which other clients took part, and 1 for methods that train only
+    on labels.
     """
     alone = record.experiment.get("method", {}).get("kind") == "supervised_fl"
     return 1.0 if alone else record.summary("aggregation/labelled_share").get("mean")
 
 
 def millions(record: RunRecord) -> float | None:
-    """Numbers sent both ways in a round, in millions: bytes over four, the mean of all rounds (ProxyFL, Table 7)."""
+    """Return the numbers sent in both directions per round, in millions: bytes divided by four,
+    averaged over all rounds.
+
+    ProxyFL's Table 7 reports this quantity. Return None if the run did not count bytes.
+    """
     up, down = (record.summary(f"comm/bytes_{way}").get("mean") for way in ("up", "down"))
     return None if up is None or down is None else (up + down) / 4e6
 
 
-# What a run exchanged ("exchange" in its result, benchmark/diagnostics/communication.py), for FedSwitch's Table 1.
+# Properties of the run's communication summary ("exchange" in its result, benchmark/diagnostics/communication.py),
+# for FedSwitch's Table 1.
 
-OF_OTHERS = {"helpers"}  # what a client receives that other clients made, and that the server only passed on
+OF_OTHERS = {"helpers"}  # trees that a client receives from other clients, and that the server only passes on
 
 
 def names(exchange: Mapping[str, Any], way: str) -> set[str]:
-    """What clients "received", "sent" or "kept"."""
+    """Return the names of the trees that clients "received", "sent" or "kept"."""
     return set(exchange["holders"].get("client", {}).get(way, ()))
 
 
 def is_private(exchange: Mapping[str, Any]) -> bool:
-    """Section 3.1: clients send nothing but updates of what they received, and no client's update goes to another."""
+    """Return whether clients only send updates of what they received, and no update goes to another
+    client (section 3.1).
+    """
     received = names(exchange, "received")
     return names(exchange, "sent") <= received and not received & OF_OTHERS
 
 
 def is_stateless(exchange: Mapping[str, Any]) -> bool:
-    """Clients keep nothing from one round to the next."""
+    """Return whether clients keep nothing from one round to the next."""
     return not names(exchange, "kept")
 
 
 def is_smoothed(exchange: Mapping[str, Any]) -> bool:
-    """The server or a client holds a teacher."""
+    """Return whether the server or a client has a teacher."""
     held = (holder[way] for holder in exchange["holders"].values() for way in ("received", "sent", "kept"))
     return "teacher" in exchange["state"] or any("teacher" in trees for trees in held)
 
 
 def _property(holds: Callable[[Mapping[str, Any]], bool]) -> Callable[[RunRecord], float | None]:
-    """1 where the property holds, else 0; None where the run did not record its exchange."""
+    """Return a metric that is 1 if the property is true and 0 if not; None if the run has no
+    communication summary.
+    """
     return lambda record: float(holds(record.result["exchange"])) if record.result.get("exchange") else None
 
 
 DERIVED: Mapping[str, Callable[[RunRecord], float | None]] = {
     "aggregation/labelled_weight": labelled_weight,
     "comm/millions": millions,
-    # No ratio where the true labels are in equal shares, and no logarithm where the pseudo-labels are.
+    # There is no ratio if the true labels have equal shares, and no logarithm if the pseudo-labels do.
     "pseudo/kl_ratio": _of_divergences(lambda pseudo, true: pseudo / true if true > 0 else None),
     "pseudo/kl_log_ratio": _of_divergences(lambda pseudo, true: math.log(pseudo / true) if pseudo and true else None),
     "pseudo/kl_gap": _of_divergences(lambda pseudo, true: true - pseudo),  # in nats
@@ -134,11 +146,14 @@ DERIVED: Mapping[str, Callable[[RunRecord], float | None]] = {
 }
 
 
-# Endpoints
+# Endpoints.
 
 
 def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:
-    """The run's value, in the metric's own unit; None where it has none. Raises KeyError for an unknown endpoint."""
+    """Return the run's value at the endpoint, in the metric's own unit, or None if it has none.
+
+    Raise KeyError for an unknown endpoint.
+    """
     if last_rounds := LAST_ROUNDS.fullmatch(endpoint):
         rounds = _length(record)
         return _mean(_between(record, metric, rounds - min(int(last_rounds[1]), rounds / LAST_PART), rounds))
@@ -159,16 +174,16 @@ def value_at(record: RunRecord, metric: str, endpoint: str) -> float | None:
 
 
 def end(record: RunRecord, metric: str) -> float | None:
-    """The mean of the last tenth; the last value where that tenth has no evaluation."""
+    """Return the mean of the last tenth of the run, or the last value if that tenth has no evaluation."""
     rounds = _length(record)
     values = _between(record, metric, (1 - TENTH) * rounds, rounds)
     return _mean(values) if values else value_of(record, metric)
 
 
 def gain_at_end(record: RunRecord, metric: str) -> float | None:
-    """The gain of the run's last tenth over the tenth before, or over the last evaluation before it.
+    """Return the gain of the run's last tenth over the tenth before it, or over the last evaluation before it.
 
-    None where there is none, and for metrics that are not fractions.
+    Return None if one of them is missing, and for metrics that are not fractions.
     """
     rounds = _length(record)
     last = _mean(_between(record, metric, (1 - TENTH) * rounds, rounds))
@@ -180,7 +195,11 @@ def gain_at_end(record: RunRecord, metric: str) -> float | None:
 
 
 def speed(record: RunRecord, metric: str) -> float | None:
-    """The area under the log-odds (trapezoids between evaluations), divided by the rounds that it spans."""
+    """Return the area under the log-odds (trapezoids between evaluations), divided by the rounds
+    that it spans, as a fraction.
+
+    Return None with fewer than two evaluations after clients join.
+    """
     start = rounds_without_clients(record)
     points = [(line["round"], line[metric]) for line in record.rounds if metric in line and line["round"] >= start]
     if len(points) < 2:
@@ -191,21 +210,23 @@ def speed(record: RunRecord, metric: str) -> float | None:
 
 
 def reached(record: RunRecord, metric: str) -> float:
-    """The rounds to the metric's target; a run that never comes there needs more than it has.
+    """Return the number of rounds to the metric's target; a run that never reaches it counts one
+    more round than it has.
 
-    So the sign of a difference of two runs is never turned: where both fail it is 0.
+    The sign of a difference between two runs is therefore never wrong; if both fail, the difference
+    is 0.
     """
     value = value_of(record, metric)
     return never_reached(_length(record)) if value is None else value
 
 
 def never_reached(rounds: int) -> float:
-    """What counts as the rounds to a target that a run of so many rounds does not come to."""
+    """Return the number of rounds to a target that a run with `rounds` rounds does not reach."""
     return rounds + 1.0
 
 
 def before_clients(record: RunRecord, metric: str) -> float | None:
-    """The last evaluation before clients take part; None where they do from the start."""
+    """Return the last evaluation before clients take part; None if they take part from the start."""
     values = _between(record, metric, 0, rounds_without_clients(record))
     return values[-1] if values else None
 
@@ -225,7 +246,7 @@ def _length(record: RunRecord) -> int:
 
 
 def _between(record: RunRecord, metric: str, after: float, until: float) -> list[float]:
-    """The metric's values in rounds after the first and up to the second."""
+    """Return the metric's values in rounds after `after`, up to and including `until`."""
     rounding = 1e-9 * max(1.0, until)  # .9 of 100 rounds is round 90
     inside = (line for line in record.rounds if after + rounding < line["round"] <= until + rounding)
     return [float(line[metric]) for line in inside if metric in line]

@@ -1,4 +1,4 @@
-"""Which claims the records decide, and which seeds the open claims need."""
+"""Find the claims that the records decide, and the seeds that the open claims need."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from benchmark.verdicts.judge import Judged, judge, next_look
 
 
 def decided_cells(item: Item, records: Records) -> set[str]:
-    """Keys of the cells on which a claim of the item is decided by runs."""
+    """Return the keys of the cells on which a claim of the item is decided by runs."""
     labels = {
         label for judged in judge(item, counted(item, records)) if judged.is_decided for label in judged.claim.labels
     }
@@ -19,39 +19,45 @@ def decided_cells(item: Item, records: Records) -> set[str]:
 
 
 def could_decide(items: Iterable[Item], records: Records, device: str = "") -> dict[int, int]:
-    """`looks_of` the items' claims, without items whose cells still wait for trials.
+    """Return `looks_of` for the items' claims, without items whose cells still wait for trials.
 
-    `device`: the kind that trains, such as "a CPU" or "NVIDIA H200"; empty: whichever a seed needs.
+    `device` is the kind of device that trains, such as "a CPU" or "NVIDIA H200"; if it is empty,
+    any device that a seed needs is available.
     """
     ready = [item for item in items if not item.choices]
     return looks_of((judged for item in ready for judged in judge(item, counted(item, records))), device)
 
 
 def looks_of(claims: Iterable[Judged], device: str = "") -> dict[int, int]:
-    """Seeds of a look -> number of open claims for which it is the smallest look that can decide.
+    """Return, per number of seeds, the open claims for which this is the smallest interim analysis that can decide.
 
-    Claims that are decided, judged in another item, counted, past their last look, or whose next look lies beyond a
-    seed that can never count are left out. With a kind of device, so are those with a seed that needs another one.
+    Claims are left out if they are decided, judged in a different item, counted, or past their last
+    interim analysis, or if their next one includes a seed that can never count. With a kind of
+    device, claims with a seed that needs a different device are also left out.
     """
     looks = (could_decide_on(judged, device) for judged in claims)
     return dict(sorted(Counter(look for look in looks if look).items()))
 
 
 def could_decide_on(judged: Judged, device: str) -> int:
-    """`Judged.could_decide` if only this kind of device trains; of an empty name if any does."""
+    """Return `Judged.could_decide` if only this kind of device trains; with an empty name, any device trains."""
     if not device or not judged.could_decide or judged.evidence is None:
         return judged.could_decide
     return next_look(judged, judged.evidence.reachable_on(device))
 
 
 def gaps_of(items: Iterable[Item], records: Records) -> dict[str, list[str]]:
-    """Claim -> which of its seeds can never count and why, a phrase each; only of claims that have such seeds."""
+    """Return, per claim, phrases about its seeds that can never count; only open claims with such
+    seeds are included.
+    """
     judged = [one for item in items if not item.choices for one in judge(item, counted(item, records))]
     return {one.claim.name: gaps_in_words(one.gaps) for one in judged if one.gaps and not one.is_decided}
 
 
 def looks_in_words(looks: Mapping[int, int]) -> str:
-    """ "of 12 open claims 1 can be decided at 9 seeds, 8 at 16, 3 at 24"; empty without an open claim."""
+    """Return the counts as a phrase, empty without an open claim: "of 12 open claims 1 can be
+    decided at 9 seeds, 8 at 16".
+    """
     if not looks:
         return ""
     (first, number), *more = looks.items()
@@ -61,7 +67,9 @@ def looks_in_words(looks: Mapping[int, int]) -> str:
 
 
 def too_few_in_words(looks: Mapping[int, int], seeds: int) -> str:
-    """Say how many open claims so many seeds can decide, and how many seeds decide more; empty if they decide all."""
+    """Return how many open claims `seeds` seeds can decide, and how many seeds decide more; empty
+    if they decide all.
+    """
     total = sum(looks.values())
     able = {}
     for n in (seeds, *looks):

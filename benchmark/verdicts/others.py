@@ -1,7 +1,8 @@
-"""Finds what other settings say of a claim's sentence: the same contrast at another number of clients or cohort size.
+"""Find the contrasts that test a claim's sentence in other settings, such as a different number of
+clients or cohort size.
 
-A claim names these contrasts (`Claim.elsewhere`). They are estimates beside the verdict. Only a registered claim on
-confirmatory seeds has a verdict, also here.
+A claim names these contrasts (`Claim.elsewhere`). They are shown as estimates next to the verdict.
+Only a registered claim on confirmatory seeds has a verdict, here as everywhere.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,20 +33,22 @@ class Place(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Other:
-    """A contrast on a claim's sentence in another item."""
+    """A contrast of a different item that tests a claim's sentence."""
 
     item: str
     contrast: Mapping[str, float]
-    K: tuple[int, ...]  # of its cells with clients, each once
+    K: tuple[int, ...]  # of its cells with clients, each value once
     C: tuple[int, ...]
     estimate: float  # Hodges-Lehmann, in the metric's unit, over the seeds that all of its cells have
     n: int
-    confirmatory: bool  # over confirmatory seeds; else exploratory ones
-    verdict: Verdict | None  # of the claim of that item on this contrast; None: no claim is judged there
+    confirmatory: bool  # whether the seeds are confirmatory; if not, they are exploratory
+    verdict: Verdict | None  # of that item's claim on this contrast; None if no claim is judged there
 
 
 def others_of(judged: Judged, places: Mapping[str, Place]) -> list[Other]:
-    """Every contrast elsewhere that has runs. `places`: the items of the same profile, by name."""
+    """Return all contrasts in other items that have runs. `places` contains the items of the same
+    profile, by name.
+    """
     found = []
     for elsewhere in judged.claim.elsewhere:
         if (place := places.get(elsewhere.item)) is not None:
@@ -80,16 +83,19 @@ def _other(place: Place, cells: Mapping[str, float], claim: Claim) -> list[Other
 
 
 def numbers(item: Item, labels: Collection[str], name: str) -> tuple[int, ...]:
-    """The numbers of clients ("K") or cohort sizes ("C") of these cells, without cells that no client trains."""
+    """Return the numbers of clients ("K") or cohort sizes ("C") of these cells, without cells in
+    which no client trains.
+    """
     experiments = [cell.experiment for cell in item.cells if cell.label in labels]
     federations = [e.federation for e in experiments if not isinstance(e.method, ServerOnly | Central)]
     return tuple(sorted({getattr(federation, name) for federation in federations}))
 
 
 def at_largest_K(judged: Judged, item: Item, others: Sequence[Other]) -> str:
-    """What is known at more clients than the claim was judged at; empty if nothing ran there.
+    """Return what is known at more clients than in the judged claim, as a phrase; empty if nothing ran there.
 
-    "contradicted at K = 10; not judged at K = 470, where runs show +30.0 points (n = 3, exploratory)".
+    "contradicted at K = 10; not judged at K = 470, where runs show +30.0 points (n = 3,
+    exploratory)".
     """
     here = numbers(item, judged.claim.labels, "K")
     largest = max((other for other in others if other.K), key=lambda other: max(other.K), default=None)

@@ -1,7 +1,7 @@
-"""Whether confirmatory runs began under a rule and under claims that existed then.
+"""Check that confirmatory runs began under a rule and under claims that existed at that time.
 
-`troubles_of_claims` compares the claims that runs of one seed block name with each other, and
-`troubles_of_registration` compares them with the papers'.
+`troubles_of_claims` compares the lists of claims in the manifests of one seed block with each
+other, and `troubles_of_registration` compares them with the papers' claims.
 """
 
 from collections import defaultdict
@@ -21,13 +21,13 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import Declared, families_at, families_in, families_of, first_seed_of
 from benchmark.verdicts.rule import RULE_VERSION, rule
 
-# The hash of `rule.constants` in each earlier version that manifests have. A new version adds the one before it.
+# The hash of `rule.constants` in each earlier version that manifests contain. A new version adds the one before it.
 EARLIER_CONSTANTS = {4: "8c4ef2ae8a88238a", 5: "8c4ef2ae8a88238a", 6: "8c4ef2ae8a88238a"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Registered:
-    """A claim of a paper as it is declared today."""
+    """A claim of a paper as it is declared now."""
 
     name: str
     main: bool
@@ -35,14 +35,18 @@ class _Registered:
 
 
 def troubles_of_registration(records: Iterable[RunRecord]) -> list[str]:
-    """Confirmatory runs under a rule that does not exist, begun before a claim of theirs, or without one."""
+    """Return problems of confirmatory runs: an unknown rule, a claim made after the run, a missing
+    claim or a missing seed.
+    """
     confirmatory = [record for record in records if record.seed in CONFIRMING and record.manifest]
     troubles = [f"{record.path}: manifest.json: {fault}" for record in confirmatory for fault in _faults(record)]
     return [*troubles, *_without_claims(confirmatory), *_without_seeds(confirmatory)]
 
 
 def troubles_of_claims(records: Iterable[RunRecord]) -> list[str]:
-    """Confirming runs that did not begin under their papers' claims, or under others than their hundred of seeds."""
+    """Return problems of confirmatory runs whose list of claims is missing or differs from the rest
+    of their seed block.
+    """
     troubles = []
     families: dict[tuple[str, int], tuple[ClaimFamily, Path]] = {}
     for record in records:
@@ -52,17 +56,19 @@ def troubles_of_claims(records: Iterable[RunRecord]) -> list[str]:
         wanted = families_of(record.cell_key, str(record.experiment.get("profile")), record.seed)
         for name in sorted(wanted - noted.keys()):
             troubles.append(
-                f"{record.path}: manifest.json: no claims of {name}, though seed {record.seed} is to confirm"
+                f"{record.path}: manifest.json has no claims of {name}, but seed {record.seed} is confirmatory"
             )
         for name, family in noted.items():
             first, other = families.setdefault((name, first_seed_of(record.seed)), (family, record.path))
             if family != first:
-                troubles.append(f"{record.path}: manifest.json: other claims of {name} than {other} was begun under")
+                troubles.append(
+                    f"{record.path}: manifest.json has claims of {name} that differ from the claims of {other}"
+                )
     return troubles
 
 
 def _faults(record: RunRecord) -> Iterator[str]:
-    """What cannot be in one record."""
+    """Yield the contradictions within one record."""
     noted = record.manifest.get("rule")
     known = {**EARLIER_CONSTANTS, RULE_VERSION: rule()["constants"]}
     if noted and noted["version"] not in known:
@@ -85,24 +91,25 @@ def _faults(record: RunRecord) -> Iterator[str]:
                 )
                 break
         if any(claims[claim].main is not (claim in family.main) for claim in listed if claim in claims):
-            yield f"a claim of {name} is primary in the list and not in the paper's file, or the other way round"
+            yield f"a claim of {name} is primary either in the list or in the paper's file, but not in both"
 
 
 def _without_seeds(records: Sequence[RunRecord]) -> Iterator[str]:
-    """Cells whose compact copies leave out a seed of a block: whoever leaves runs out chooses the verdict."""
+    """Yield cells whose compact copies lack a seed of a block, because leaving runs out could change the verdict."""
     seeds: dict[tuple[str, int], set[int]] = defaultdict(set)
     for record in records:
         if record.is_copy:
             seeds[record.cell_key, first_seed_of(record.seed)].add(record.seed)
     for (key, first), present in sorted(seeds.items()):
         if missing := sorted(set(range(first, max(present))) - present):
-            yield f"cell {key}: has seed {max(present)}, but not {', '.join(map(str, missing))}"
+            yield f"cell {key} has seed {max(present)}, but not {', '.join(map(str, missing))}"
 
 
 def _without_claims(records: Sequence[RunRecord]) -> Iterator[str]:
-    """Runs whose list lacks claims that are declared today and were so when the first run of their block began.
+    """Yield runs whose list lacks claims that already existed when the first run of their block began.
 
-    If this suite has committed runs of the block, their list says which; else the times of the claims do.
+    If this suite has committed runs of the block, their list decides which claims are required; if
+    not, the dates of the claims do.
     """
     blocks: dict[tuple[str, str, int], list[RunRecord]] = defaultdict(list)
     for record in records:
@@ -115,13 +122,13 @@ def _without_claims(records: Sequence[RunRecord]) -> Iterator[str]:
             family = families_in(record.manifest)[name]
             if missing := [claim for claim in wanted if claim not in family]:
                 yield (
-                    f"{record.path}: manifest.json: its list of claims of {name} lacks {len(missing)} of "
+                    f"{record.path}: the list of claims of {name} in manifest.json lacks {len(missing)} of "
                     f"{len(wanted)}, such as {wanted[missing[0]].name!r}"
                 )
 
 
 def _wanted(name: str, profile: str, first: int, begun: datetime | None) -> Mapping[str, _Registered]:
-    """Look up the claims, by hash, that every run of the block has to list."""
+    """Return the claims, by hash, that every run of the block must list."""
     known, committed = _registered(name, profile), _committed(name, profile)
     if first in committed:
         return {claim: of for claim, of in known.items() if claim in committed[first]}
@@ -139,7 +146,7 @@ def _wanted(name: str, profile: str, first: int, begun: datetime | None) -> Mapp
 
 @cache
 def _committed(name: str, profile: str) -> Mapping[int, ClaimFamily]:
-    """The family as this suite's committed runs have it, by the first seed of the block."""
+    """Return the family as listed in this suite's committed runs, by the first seed of the block."""
     families: dict[int, ClaimFamily] = {}
     keys = sorted({key for declared in _of_name(name, profile).values() for key in declared.keys})
     for key in keys:
@@ -159,7 +166,7 @@ def _family_in(path: Path, name: str) -> ClaimFamily | None:
 
 @cache
 def _registered(name: str, profile: str) -> Mapping[str, _Registered]:
-    """The claims of the family by hash."""
+    """Return the claims of the family by hash."""
     return {hash: claim for of in _of_name(name, profile).values() for hash, claim in _claims_of(of).items()}
 
 

@@ -1,15 +1,22 @@
-"""Computes the room of a claim: how far its cells could still rise in the setting that it is judged in.
+"""Compute the room of a claim: how much its cells could still improve in the setting in which it is judged.
 
-A setting in which every method is near the ceiling cannot show an improvement, so "no effect of interest" would
-reproach the method for the setting. The ceiling is the best typical accuracy at the end of a run among all cells of the
-item on the same data, if one of them has what no method of the claim has: all images in one place, or the labels of all
-images. Without such a cell nobody knows what the setting allows, and the ceiling is 1; the best of the compared methods
-is no ceiling, because a rival may be better. The cell on the same data with the most information is often below 1 by
-more than a margin: central FixMatch has 97.3 % on the 100 labels of SSFL's Table 2.
+If every method is near the ceiling, the setting cannot show an improvement, and "no effect of
+interest" would blame the method for it. Such a claim has "no room". The ceiling is the best median
+accuracy at the end of a run among all cells of the item on the same data, if one of them has an
+advantage over all methods of the claim: all images in one place, or the labels of all images. If
+there is no such cell, the possible accuracy is unknown and the ceiling is 1. The best of the
+compared methods is no ceiling, because a different method may be better. The ceiling from a cell
+with more information is often below 1 by more than a margin: central FixMatch has 97.3 % on the 100
+labels of SSFL's Table 2.
 
-The room of a - b is that above the worse cell, so it has no side: a cell that lost much leaves much room, whichever it
-is. In a weighted contrast it is the larger of two sums: what the cells with positive weights could gain, and those with
+The room of a - b is the distance from the worse cell to the ceiling. It does not depend on which of
+them is worse: a cell that lost much leaves much room. In a weighted contrast, the room is the
+larger of two sums, the possible gains of the cells with positive weights and of the cells with
 negative weights, each times its weight.
+
+Example: two cells have 96.6 and 97.1 %, and the ceiling is 97.3 %. The room is 0.7 points. With a
+margin of 0.5 points, four margins are 2.0 points, so that a claim that one of them improves on the
+other has no room.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,9 +33,11 @@ ENDPOINTS = ("last", "end", "speed", "throughout")
 
 
 def room_of(item: Item, records: Records, claim: Claim) -> float | None:
-    """The least room of the claim's contrasts, a fraction of accuracy; None for other metrics and before any run.
+    """Return the smallest room of the claim's contrasts, as a fraction of accuracy.
 
-    Typical values are medians over the confirmatory seeds of a cell, or over its exploratory seeds if it has no others.
+    The median is over the confirmatory seeds of a cell, or over its exploratory seeds if it has no
+    others. Return None for other metrics, for endpoints that are no accuracy, and if a cell has no
+    run.
     """
     is_level = claim.endpoint in ENDPOINTS or LAST_ROUNDS.fullmatch(claim.endpoint)
     if claim.metric != ACCURACY or not is_level:
@@ -43,15 +52,17 @@ def room_of(item: Item, records: Records, claim: Claim) -> float | None:
 
 
 def shortage(room: float | None, claim: Claim) -> str:
-    """Say that the room is less than four margins; empty if it is not. Without a margin any room is enough."""
+    """Return a phrase if the room is less than four margins, and an empty text if not; without a
+    margin, any room is enough.
+    """
     if room is None or room >= ROOM * claim.least:
         return ""
     left, margin = in_unit(claim.metric, room), in_unit(claim.metric, claim.least)
-    return f"the cells leave {left} of room, less than {ROOM} margins of {margin}"
+    return f"the cells leave {left} of room for improvement, less than {ROOM} margins of {margin}"
 
 
 def ceiling(item: Item, records: Records, data: Iterable[str]) -> float:
-    """The best typical accuracy at the end of a run on these data sets; 1 without a cell that bounds it from above."""
+    """Return the best median accuracy at the end of a run on these data sets; 1 if no cell bounds it from above."""
     cells = [cell for cell in item.cells if cell.experiment.data.name in data]
     ends = {cell.label: _typical(item, records, cell, "end") for cell in cells}
     known = {label: end for label, end in ends.items() if end is not None}
@@ -61,7 +72,7 @@ def ceiling(item: Item, records: Records, data: Iterable[str]) -> float:
 
 
 def _has_more(cell: Cell) -> bool:
-    """Whether it trains on all images in one place or on the labels of all images."""
+    """Return whether the cell trains on all images in one place, or on the labels of all images."""
     e = cell.experiment
     alone = isinstance(e.method, ServerOnly) and e.method.images == "servers"
     return (isinstance(e.method, Central) or e.data.label_setting == "everywhere") and not alone

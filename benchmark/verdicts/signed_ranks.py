@@ -1,10 +1,15 @@
-"""The typical difference of a few seeds: Hodges-Lehmann estimate, and two exact tests as intervals.
+"""Estimate the typical difference of a few seeds, with two exact tests as intervals.
 
-The typical difference (pseudo-median) is the middle of the means of all pairs of differences, each with itself too
-(Walsh averages). Under differences symmetric about it, every way to flip their signs is equally likely: the signed-rank
-test's distribution is exact at any number of seeds, whatever their spread. The sign test needs no symmetry: its null is
-a median difference of zero. An interval holds all values that its test does not reject; it never leaves the range of
-the differences, and so what the metric can be.
+The estimate is the Hodges-Lehmann estimate (pseudo-median): the median of the means of all pairs of
+differences, including each difference paired with itself (Walsh averages). If the differences are
+symmetric about it, all combinations of their signs are equally likely, so that the distribution of
+the signed-rank test is exact for any number of seeds and any spread. The sign test needs no
+symmetry; its null hypothesis is a median difference of zero. An interval contains all values that
+its test does not reject. It never leaves the range of the differences, and so its values are
+possible for the metric.
+
+Example: the differences 1, 2 and 6 have the Walsh averages 1, 1.5, 2, 3.5, 4 and 6. The estimate is
+their median, 2.75.
 """
 
 import functools
@@ -21,15 +26,15 @@ Interval: TypeAlias = tuple[float, float]
 
 
 class Intervals(NamedTuple):
-    """One test's intervals; None where so few differences can reject nothing."""
+    """The intervals of one test. An interval is None if there are too few differences to reject any value."""
 
     whole: Interval | None  # at the claim's whole error
-    share: Interval | None  # at the contrast's share of it
+    share: Interval | None  # at the contrast's share of the error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signs:
-    """The exact sign test of the differences: how many lie above and below zero, and its two-sided p-value."""
+    """The exact sign test: the number of differences above and below zero, and its two-sided p-value."""
 
     better: int
     worse: int
@@ -38,7 +43,7 @@ class Signs:
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """What the two tests say of one contrast's differences."""
+    """The results of both tests for the differences of one contrast."""
 
     typical: float
     signs: Signs
@@ -47,7 +52,7 @@ class Tested:
 
 
 def both_tests(differences: Sequence[float], whole: float, share: float) -> Tested:
-    """Make the signed-rank test and the sign test, each at both errors."""
+    """Return the results of the signed-rank test and the sign test, each at both errors."""
     return Tested(
         typical=typical(differences),
         signs=signs_of(differences),
@@ -56,23 +61,23 @@ def both_tests(differences: Sequence[float], whole: float, share: float) -> Test
     )
 
 
-@functools.lru_cache(maxsize=4096)  # a claim is judged at several errors
+@functools.lru_cache(maxsize=4096)  # cached because a claim is judged at several errors
 def walsh_averages(differences: tuple[float, ...]) -> NDArray[np.float64]:
-    """Sorted means of all n (n + 1) / 2 pairs, rounded to DIGITS so that a tie has no sign."""
+    """Return the sorted means of all n (n + 1) / 2 pairs, rounded to DIGITS, so that a tie has no sign."""
     values = np.asarray(differences, dtype=np.float64)
     rows, columns = np.triu_indices(len(values))
     return np.sort(np.round((values[rows] + values[columns]) / 2, DIGITS))
 
 
 def typical(differences: Sequence[float]) -> float:
-    """The Hodges-Lehmann estimate of at least one difference."""
+    """Return the Hodges-Lehmann estimate of one or more differences."""
     averages = walsh_averages(tuple(differences))
     return float(averages[len(averages) // 2] + averages[(len(averages) - 1) // 2]) / 2
 
 
 @functools.cache
 def cumulative(n: int) -> NDArray[np.float64]:
-    """P(W <= w) for w = 0, 1, ...; W is the sum of the ranks (1 to n) of the negative differences."""
+    """Return P(W <= w) for w = 0, 1, ..., where W is the sum of the ranks (1 to n) of the negative differences."""
     ways = np.ones(1)
     for rank in range(1, n + 1):
         ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
@@ -80,9 +85,11 @@ def cumulative(n: int) -> NDArray[np.float64]:
 
 
 def interval(differences: Sequence[float], error: float) -> Interval | None:
-    """The signed-rank test's, two-sided at level 1 - error; None where so few differences can reject nothing.
+    """Return the two-sided interval of the signed-rank test at level 1 - error; None if there are
+    too few differences.
 
-    It lies above zero exactly where the test rejects at that error. Differences of zero count against that.
+    It lies above zero exactly if the test rejects at that error. Differences of zero count against
+    a rejection.
     """
     averages_outside = int(np.searchsorted(cumulative(len(differences)), error / 2, side="right"))  # on each side
     if averages_outside == 0:
@@ -92,7 +99,9 @@ def interval(differences: Sequence[float], error: float) -> Interval | None:
 
 
 def median_interval(differences: Sequence[float], error: float) -> Interval | None:
-    """The sign test's interval of the median difference, between two order statistics; None as in `interval`."""
+    """Return the sign test's interval of the median difference, between two order statistics; None
+    as in `interval`.
+    """
     n = len(differences)
     outside = int(np.searchsorted(_tails(n), error / 2, side="right"))
     if outside == 0:
@@ -103,19 +112,21 @@ def median_interval(differences: Sequence[float], error: float) -> Interval | No
 
 @functools.cache
 def _tails(n: int) -> NDArray[np.float64]:
-    """P(k or fewer of n differences have one sign) for k = 0, 1, ..., n // 2."""
+    """Return P(at most k of n differences have one given sign) for k = 0, 1, ..., n // 2."""
     tails: NDArray[np.float64] = bdtr(np.arange(n // 2 + 1), n, 0.5)
     return tails
 
 
 def signs_of(differences: Sequence[float]) -> Signs:
-    """Test exactly, by signs, the null that the median difference is 0; a difference of 0 is left out."""
+    """Return the exact sign test of the null hypothesis that the median difference is 0;
+    differences of 0 are left out.
+    """
     better = sum(difference > 0 for difference in differences)
     worse = sum(difference < 0 for difference in differences)
     return Signs(better=better, worse=worse, p=sign_test(better, worse))
 
 
 def sign_test(better: int, worse: int) -> float:
-    """Two-sided p-value of so many differences above and below zero; zeros are left out."""
+    """Return the two-sided p-value for these numbers of differences above and below zero."""
     n = better + worse
     return min(1.0, float(2 * bdtr(min(better, worse), n, 0.5)))

@@ -1,19 +1,28 @@
-"""Computes how often a verdict comes out again on another machine.
+"""Estimate how often a verdict would come out the same on a different machine.
 
-The same run ends elsewhere on another type of processor: the order of sums differs in the last bits, and training
-multiplies that. results/benchmarks/spread.toml has the pairs that were measured. A pair's difference has the rounding
-of two machines, so one machine has half of its variance.
+The same run ends differently on a different type of processor: the order of sums changes the last
+bits, and training amplifies the change. results/benchmarks/spread.toml has pairs of runs that were
+measured on two machines. The difference of a pair contains the rounding of two machines, so that
+one machine has half of its variance.
 
-A pair was measured at an accuracy p of .89 to .93. Near the ceiling runs differ less, so the spread is taken as
-constant in log-odds, times p (1 - p) of the cell: at .97 that gives .16 points, and .17 were measured there on newer
-code. At lower accuracies, where nothing was measured, it is that in points.
+The pairs were measured at accuracies p of .89 to .93. Near the ceiling, runs differ less, and so
+the spread is assumed to be constant in log-odds and multiplied by p (1 - p) of the cell: at .97
+this gives .16 points, and .17 points were measured there on newer code. At lower accuracies, where
+nothing was measured, the spread in points is that of the pairs.
 
-To judge again, the part of each seed's difference that is the machine's is drawn anew, and the other part stays. With
-the machines' share s of the variance over seeds and the mean m, a difference d becomes m + (1 - s) (d - m) plus a
-normal draw of variance s (2 - s) times that over seeds: what another machine would have measured, given d. Noise that
-is only added would count the machine's part twice, and find every verdict shakier than it is. At s = 1 the seeds are
-drawn anew as a whole. For another endpoint or metric (speed, rounds, diversity), whose spread was not measured, s is
-that of the same runs' accuracy at the end.
+To repeat a judgement, the machine's part of each seed's difference is drawn again, and the rest is
+kept. Let s be the machine's share of the variance over seeds, and m the mean. A difference d
+becomes m + (1 - s) (d - m) plus a normal draw with variance s (2 - s) times the variance over
+seeds: this is the distribution on a different machine, given d. If noise were only added, the
+machine's part would count twice, and every verdict would look less reliable than it is. At s = 1,
+all differences are drawn anew. For a different endpoint or metric (speed, rounds, diversity), whose
+spread was not measured, s is computed from the accuracy at the end of the same runs.
+
+Example: the differences of a contrast vary with a standard deviation of 0.6 points over seeds, and
+each of its two cells has a machine spread of 0.39 points per pair. The machine's variance is
+(0.39^2 + 0.39^2) / 2 = 0.15, and its share is s = 0.15 / 0.36 = 0.42. A difference 1.0 point above
+the mean keeps 0.58 points of that, and the draw has a standard deviation of sqrt(0.42 x 1.58) x 0.6
+= 0.49 points.
 """
 
 import tomllib
@@ -35,33 +44,38 @@ from benchmark.verdicts.statistics import contrast
 PAIRS = ROOT / "results" / "benchmarks" / "spread.toml"
 MACHINES = "Intel, AMD"
 REPETITIONS = 500
-CONTRASTS = 1000  # judged at most: a claim of several contrasts has fewer repetitions
+CONTRASTS = 1000  # maximum number of judged contrasts: a claim of several contrasts has fewer repetitions
 
 
 @cache
 def pairs(machines: str = MACHINES) -> tuple[tuple[float, float], ...]:
-    """The measured pairs of two machines: accuracy at the end on the first, and difference; fractions."""
+    """Return the measured pairs of two machines: accuracy at the end on the first, and the
+    difference, as fractions.
+    """
     entries = tomllib.loads(PAIRS.read_text())["pairs"]
     return tuple((entry["end"], entry["difference"] / 100) for entry in entries if entry["machines"] == machines)
 
 
 def spread_per_run() -> float:
-    """The root mean square of the pairs' differences, a fraction of accuracy: .0039."""
+    """Return the root mean square of the pairs' differences, as a fraction of accuracy: .0039."""
     return sqrt(fmean(difference**2 for _, difference in pairs()))
 
 
 def spread_at(accuracy: float, per_run: float | None = None) -> float:
-    """The same of runs that end at this accuracy. `per_run`: at the accuracy of the measured pairs."""
+    """Return the root mean square difference of runs that end at this accuracy.
+
+    `per_run` is the value at the accuracy of the measured pairs; by default, the measured one.
+    """
     measured = spread_per_run() if per_run is None else per_run
     there = fmean(end * (1 - end) for end, _ in pairs())
     return measured * min(1.0, accuracy * (1 - accuracy) / there)
 
 
 def comes_out_again(judged: Judged, per_run: float | None = None, repetitions: int = REPETITIONS) -> float | None:
-    """The share of repetitions in which a claim judged by runs has its verdict again, at the claim's error.
+    """Return the share of repetitions in which a claim keeps its verdict, at the claim's error.
 
-    `per_run`: the spread, a fraction of accuracy; the measured one by default. Collapsed runs stay collapsed. None for
-    an open claim and for what is counted.
+    `per_run` is the spread as a fraction of accuracy; by default, the measured one. Collapsed runs
+    stay collapsed. Return None for an open claim and for a claim that is not judged by runs.
     """
     seen = judged.evidence
     if seen is None or not judged.looks or not (judged.is_decided or judged.verdict == "no room"):
@@ -75,7 +89,7 @@ def comes_out_again(judged: Judged, per_run: float | None = None, repetitions: i
 
 
 def machine_share(seen: Evidence, number: int, per_run: float | None = None) -> float:
-    """The share of the variance over seeds of a contrast's differences that is the machine's, 0 to 1."""
+    """Return the machine's share (0 to 1) of the variance over seeds of a contrast's differences."""
     cells = seen.claim.contrasts[number]
     by_cell = {label: _ends(seen, label) for label in cells}
     ends = list(contrast(cells, by_cell).values())
@@ -92,7 +106,9 @@ def _ends(seen: Evidence, label: str) -> Mapping[int, float]:
 
 
 def _elsewhere(seen: Evidence, shares: Sequence[float], rng: np.random.Generator) -> Evidence:
-    """The evidence as another machine could have measured it; contrasts that share a cell share its draws."""
+    """Return the evidence as a different machine could have measured it; contrasts that share a
+    cell share its draws.
+    """
     seeds = seen.confirming
     draws = {label: dict(zip(seeds, rng.normal(size=len(seeds)), strict=True)) for label in seen.claim.labels}
     moved = []

@@ -1,15 +1,21 @@
-"""Decides which confirmatory seeds of a claim count, by how the runs of their cells were computed.
+"""Decide which confirmatory seeds of a claim count, from the way in which the runs of their cells were computed.
 
-A device, an engine or a version of the code can favour one cell of a contrast. So the cells of a contrast are computed
-alike at every seed that is judged, and the judged seeds end before the first that is not. How alike depends on the rule
-under which the runs began (its version):
+A device, an engine or a version of the code can favour one cell of a contrast. The cells of a
+contrast are therefore computed in the same way at every judged seed, and the judged seeds end
+before the first violation. The requirements depend on the version of the rule under which the runs
+began:
 
-before 7   within a seed: one engine and one kind of device. What else differs is a caveat.
+before 7   within a seed: one engine and one kind of device. Other differences are only reported as caveats.
 since 7    also within a seed: one type of processor and one minor version of torch; and over the seeds of a contrast:
            one engine, one kind of device and one numerics version.
 
-A seed is of the later rule if all its runs of the contrast began under it. A run may have a second copy that another
-kind of device computed (`RunRecord.copies`); it takes the place of the first if the contrast is alike only then.
+The later requirements apply to a seed if all its runs of the contrast began under version 7 or
+later. A run may have a second copy from a different kind of device (`RunRecord.copies`). The copy
+replaces the run if the requirements are only met with it.
+
+Example: the contrast A - B has seeds 100 to 103 on a CPU, except for A's seed 102, which ran on an
+H200. Seeds 100 and 101 are judged. Seed 102 can never count, and neither can the seeds after it,
+until a copy of A's seed 102 from a CPU fills the gap.
 """
 
 from collections import defaultdict
@@ -33,7 +39,7 @@ class Origin:
     processor: str = ""
     torch: str = ""  # "2.15"
     numerics: tuple[tuple[str, int], ...] = ()  # part and version
-    noted: tuple[tuple[str, int], ...] = ()  # versions in the manifest, also of parts that could not move this run
+    noted: tuple[tuple[str, int], ...] = ()  # versions in the manifest, including parts that could not change this run
     rule: int = 0  # version under which the run began; 0: before versions were noted
     norm: str = ""  # of the network
 
@@ -47,7 +53,9 @@ class Origin:
 
 
 def origin_of(run: RunRecord, metric: str) -> Origin:
-    """Read it from the manifest. The version of the diversity concerns only a metric of diversity."""
+    """Read the origin of a run from its manifest. The numerics version of the diversity only
+    concerns metrics of diversity.
+    """
     manifest = run.manifest
     (engine, device), packages = run.trained_by, manifest.get("packages", {})
     concerned = [part for part in run.numerics if part != "diversity" or metric.startswith("diversity/")]
@@ -68,13 +76,13 @@ def origin_of(run: RunRecord, metric: str) -> Origin:
 
 @dataclass
 class Chain:
-    """One contrast, seed by seed: what the runs of the next seed have to be like."""
+    """One contrast, seed by seed, with the requirements for the runs of the next seed."""
 
-    kind: Kind | None = None  # of the seed before
-    strict: Origin | None = None  # of the last seed of the later rule
+    kind: Kind | None = None  # of the previous seed
+    strict: Origin | None = None  # of the last seed under the later requirements
 
     def fault(self, origins: Mapping[str, Origin]) -> str:
-        """Say why a seed with these runs, by cell, can never count; empty if it can."""
+        """Return why a seed with these runs, by cell, can never count; empty if it can."""
         several = _several("kind", origins)
         if several or not all(origin.is_strict for origin in origins.values()):
             return several
@@ -85,14 +93,14 @@ class Chain:
         if any(_other_numerics(first, other) for other in others):
             return _several("numerics", origins)
         if self.kind not in (None, first.kind):
-            return f"its runs are of {_kind_in_words(first.kind)}, those before of {_kind_in_words(self.kind)}"
+            return f"its runs are from {_kind_in_words(first.kind)}, earlier ones from {_kind_in_words(self.kind)}"
         if self.strict and _other_numerics(self.strict, first):
             now, before = _numerics_in_words(first.numerics), _numerics_in_words(self.strict.numerics)
-            return f"its runs have {now}, those before {before}"
+            return f"its runs have {now}, earlier ones {before}"
         return ""
 
     def append(self, origins: Mapping[str, Origin]) -> None:
-        """Go on to the next seed after one that counts."""
+        """Continue with the next seed after one that counts."""
         origin = next(iter(origins.values()))
         self.kind = origin.kind
         if all(one.is_strict for one in origins.values()):
@@ -100,10 +108,10 @@ class Chain:
 
 
 def _other_numerics(one: Origin, other: Origin) -> bool:
-    """Whether a part had versions of which at least one run could have had other numbers.
+    """Return whether a part had two versions that could have given at least one run different numbers.
 
-    A run that a change could not move has the version of today, whatever code it was computed with; so parts differ
-    only if the noted versions differ, too.
+    A run that a change could not affect has the current version, whatever code computed it. Parts
+    therefore differ only if the noted versions also differ.
     """
     if one.numerics == other.numerics or one.noted == other.noted:
         return False
@@ -114,17 +122,17 @@ def _other_numerics(one: Origin, other: Origin) -> bool:
 
 @dataclass(kw_only=True)
 class Uniform:
-    """The runs of a claim's cells that count, by cell and seed, and why the others do not."""
+    """The runs of a claim's cells that count, by cell and seed, and the reasons for the others."""
 
     runs: dict[str, dict[int, RunRecord]]
-    gaps: dict[int, str] = field(default_factory=dict)  # seed that can never count -> why
-    devices: dict[int, str] = field(default_factory=dict)  # seed that lacks runs -> the device that has to train them
+    gaps: dict[int, str] = field(default_factory=dict)  # seed that can never count -> reason
+    devices: dict[int, str] = field(default_factory=dict)  # seed that lacks runs -> the device that must train them
 
 
 def uniform(runs: Mapping[str, Runs], contrasts: Sequence[Iterable[str]], seeds: range, metric: str) -> Uniform:
-    """Choose the runs of these seeds so that each contrast's cells are computed alike.
+    """Choose the runs of these seeds so that the cells of each contrast are computed in the same way.
 
-    `contrasts` are the cells of each contrast. Runs of other seeds stay as they are.
+    `contrasts` contains the cells of each contrast. Runs of other seeds stay unchanged.
     """
     found = Uniform(runs={label: dict(of_cell) for label, of_cell in runs.items()})
     chains = [Chain() for _ in contrasts]
@@ -156,9 +164,10 @@ def _copies(run: RunRecord) -> list[RunRecord]:
 
 
 def _alike(candidates: Mapping[str, Sequence[RunRecord]], chain: Chain, metric: str) -> dict[str, RunRecord]:
-    """Find the first copies that count together; empty if none do.
+    """Return the first copies that count together; empty if none do.
 
-    The first of each cell, else those of the kind of the seed before, else those of the first kind that all have.
+    The order is: the first copy of each cell, then copies of the kind of the previous seed, then
+    copies of the first kind that all cells have.
     """
     by_kind = {}
     for label, copies in candidates.items():
@@ -174,7 +183,7 @@ def _alike(candidates: Mapping[str, Sequence[RunRecord]], chain: Chain, metric: 
 
 
 def _mend(given: Mapping[str, RunRecord]) -> str:
-    """What would make a seed count whose cells are of several kinds of device."""
+    """Return a phrase about the copy that would let a seed count whose cells have several kinds of device."""
     devices = {label: origin_of(run, "").device for label, run in given.items()}
     if len(set(devices.values())) < 2:
         return ""
@@ -182,11 +191,11 @@ def _mend(given: Mapping[str, RunRecord]) -> str:
     return f"; a second copy of {label}, trained on the other device, would fill the gap" if label else ""
 
 
-# In words
+# Phrases for readers.
 
 
 def _several(name: str, origins: Mapping[str, Origin]) -> str:
-    """Name the differing values of one field, with the cells that have them; empty if all agree."""
+    """Return the different values of one field with their cells, as a phrase; empty if all agree."""
     cells: dict[str, list[str]] = defaultdict(list)
     for label, origin in origins.items():
         value = getattr(origin, name)
@@ -216,9 +225,9 @@ IN_WORDS: Mapping[str, Callable[[Any], str]] = {
 def mixtures(
     runs: Mapping[str, Runs], contrasts: Sequence[Iterable[str]], seeds: Sequence[int], metric: str
 ) -> list[str]:
-    """Name what differs between the judged runs that began before the later rule, a phrase each.
+    """Return phrases about differences between judged runs that began before the later requirements.
 
-    Such as "8 of 16 seeds mix an AMD and an Intel processor" and "norm 1 and norm 2".
+    Examples are "8 of 16 judged seeds mix processors: AMD and Intel" and "norm 1 and norm 2".
     """
     origins = {}
     for label, of_cell in runs.items():
@@ -241,15 +250,16 @@ def mixtures(
 
 
 def _over_seeds(origins: Sequence[Origin]) -> list[str]:
-    """Name the kinds of device and the numerics versions among one contrast's judged runs, if there are several.
+    """Return phrases about the kinds of device and the numerics versions among one contrast's
+    judged runs, if there are several.
 
-    Versions are compared between networks of one norm on one kind of device: a part has no older version where it could
-    not move a number.
+    Versions are compared between networks with the same norm on the same kind of device, because a
+    part has no older version where it could not change a number.
     """
     phrases = []
     devices = sorted({origin.device for origin in origins})
     if len(devices) > 1:
-        phrases.append(f"the judged seeds are of several devices: {' and '.join(devices)}")
+        phrases.append(f"the judged seeds come from several devices: {' and '.join(devices)}")
     versions: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     for origin in origins:
         for part, version in origin.numerics:
@@ -257,5 +267,5 @@ def _over_seeds(origins: Sequence[Origin]) -> list[str]:
     for (part, _, _), several in versions.items():
         if len(several) > 1:
             names = " and ".join(f"{part} {version}" for version in sorted(several))
-            phrases.append(f"the judged runs are of several versions of the code's numerics: {names}")
+            phrases.append(f"the judged runs come from several numerics versions of the code: {names}")
     return phrases

@@ -40,7 +40,7 @@ def test_a_misspelt_switch_is_refused(tmp_path, monkeypatch):
     file = (tmp_path / "ssfl" / "departures.toml").read_text()
     monkeypatch.setattr(published, "PUBLISHED", tmp_path)
     (tmp_path / "ssfl" / "departures.toml").write_text(file.replace("entry = 10", "entri = 10", 1))
-    with pytest.raises(ConfigError, match="switch 'schedule': unknown key 'entri'; did you mean 'entry'"):
+    with pytest.raises(ConfigError, match="switch 'schedule' has the unknown key 'entri'; did you mean 'entry'"):
         item_of("ssfl/departures", "demo")
     (tmp_path / "ssfl" / "departures.toml").write_text(file.replace('"printed_schedule"', '"printed"', 1))
     with pytest.raises(ConfigError, match="unknown change 'printed'; choose printed_schedule"):

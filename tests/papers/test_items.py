@@ -71,7 +71,7 @@ def test_variants_and_questions_of_ours_are_asked_for_by_name():
     assert {item.name for item in items(["all"], "demo")} == set(ITEMS) >= OURS
     assert not OURS & {item.name for item in items(["ssfl", "rscfed"], "demo")}
     for name, suffix, words in (
-        ("ssfl/tab2", "-printed", "by the print"),
+        ("ssfl/tab2", "-printed", "as in the paper"),
         ("rscfed/tab1", "-plain", "plain Dirichlet"),
     ):
         assert words in item_of(name + suffix).title

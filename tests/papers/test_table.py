@@ -94,7 +94,8 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
     table = item(toy(FILE), "tab1", "demo")
     assert [cell.label for cell in table.cells] == ["stand-in/A/alpha=0.1", "stand-in/B/alpha=1"]
     assert table.cells[0].printed() == 90.0 and table.seeds == 3
-    assert table.title == "A table (stand-in: stand-in)" and table.notes[0] == "small" and len(table.claims) == 1
+    assert table.title == "A table (surrogate data set: stand-in)"
+    assert table.notes[0] == "small" and len(table.claims) == 1
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
     [
         ('title = "A table"', 'titel = "A table"', r"unknown key 'titel'; did you mean 'title'"),
         ("seeds = 4\n", "", "seeds is missing"),
-        ("spread = 0.5", "spraed = 0.5", r"a cell: unknown key 'spraed'; did you mean 'spread'"),
+        ("spread = 0.5", "spraed = 0.5", r"a cell has the unknown key 'spraed'; did you mean 'spread'"),
         (
             'form = "improves"',
             'from = "improves"',
@@ -119,8 +120,16 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
             "claim 'A is better': unknown data set 'svhm'; choose",
         ),
         ('form = "improves"', 'form = "improve"', "form: unknown value 'improve'; did you mean 'improves'"),
-        ('"{data}/A/alpha=0.1" = 1', '"{data}/A/alpha=0.2" = 1', "no cell 'SVHN/A/alpha=0.2'; choose SVHN/A/"),
-        ('"{data}/A/alpha=0.1" = 1', '"svhn/0.1/D" = 1', "no cell 'svhn/0.1/D'; choose SVHN/A/"),  # only shown
+        (
+            '"{data}/A/alpha=0.1" = 1',
+            '"{data}/A/alpha=0.2" = 1',
+            "'SVHN/A/alpha=0.2', which is no cell; choose SVHN/A/",
+        ),
+        (
+            '"{data}/A/alpha=0.1" = 1',
+            '"svhn/0.1/D" = 1',
+            "'svhn/0.1/D', which is no cell; choose SVHN/A/",
+        ),  # only shown
     ],
 )
 def test_what_is_misspelt_is_refused(toy, old, new, message):

@@ -168,7 +168,7 @@ def test_a_run_on_other_data_or_code_is_trained_apart_and_going_back_finds_the_f
     apart = run_folder(results, experiment)
     assert {path: path.read_bytes() for path in files_in(first)} == recorded
     (line,) = capsys.readouterr().err.splitlines()
-    assert says in line and f"trained apart in {apart.name}" in line and apart.name.startswith("seed=0@")
+    assert says in line and f"trained separately in {apart.name}" in line and apart.name.startswith("seed=0@")
     assert result == read_json(apart / "result.json") and result["status"] == "done"
     assert [attempt["from_round"] for attempt in record_of(apart).manifest["attempts"]] == [0]
     assert run(experiment, results) == result  # not trained again
@@ -229,9 +229,9 @@ def test_commands_say_what_differs_and_a_launch_trains_apart(tmp_path, capsys, f
 
     missing = plan_of_runs(runs, results).missing
     (line,) = capsys.readouterr().err.splitlines()
-    assert missing == runs and line.startswith("fssl: data: folder:pets has content")
+    assert missing == runs and line.startswith("fssl: data: folder:pets has the content")
     out = printed("status", place)
-    assert "2 missing" in out and "data: folder:pets has content" in out and "trained apart in seed=0@" in out
+    assert "2 missing" in out and "data: folder:pets has the content" in out and "trained separately in seed=0@" in out
     code, out, _ = fssl("verify", place)
     assert code == 66 and "/seed=0: manifest.json: data.hash" in out  # it is of other images than are here
     assert launch(LocalWorkers(1, results), missing, results).trained == 2
@@ -353,14 +353,14 @@ def test_a_record_without_the_source_of_a_class_that_it_names_is_stale(tmp_path,
     assert plan_of_runs([experiment], results).missing
     run(experiment, results)
     says = capsys.readouterr().err
-    assert "own_net:Net" in says and "trained apart in seed=0@" in says
+    assert "own_net:Net" in says and "trained separately in seed=0@" in says
     assert run_folder(results, experiment) != folder
 
 
 def test_a_run_whose_record_could_not_name_a_source_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     results, experiment = tmp_path / "results", own_code(tmp_path)
     monkeypatch.setattr("benchmark.records.identity.source_hash", lambda cls, module: None)
-    with pytest.raises(ConfigError, match="has no source to record"):
+    with pytest.raises(ConfigError, match="has no source"):
         run(experiment, results)
     assert not files_in(results)
 
@@ -435,7 +435,7 @@ def test_a_method_in_the_script_that_calls_run_has_the_scripts_source(tmp_path):
     called(SCRIPT)
     (manifest,) = results.glob("runs/*/*/manifest.json")
     assert set(json.loads(manifest.read_text())["sources"]) == {"__main__:Mine"}
-    assert "trained apart" not in called(SCRIPT)
+    assert "trained separately" not in called(SCRIPT)
     assert "__main__:Mine" in called(SCRIPT.replace("pass", "edited = True"))
     assert len(list(results.glob("runs/*/*/result.json"))) == 2
 

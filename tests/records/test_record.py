@@ -108,7 +108,7 @@ def test_an_edited_record_is_not_committed(results):
     folder = folder_of(results)
     path = folder / "rounds.jsonl"
     path.write_text(path.read_text().replace('"round": 1', '"round":  1', 1))
-    with pytest.raises(DataError, match="was edited after it was written, and is not committed"):
+    with pytest.raises(DataError, match="was edited after"):
         write_reference(results, record_of(folder))
 
 
@@ -193,7 +193,7 @@ def test_a_run_is_a_row_a_round(results):
 
 
 def test_a_folder_without_records_is_named(tmp_path):
-    with pytest.raises(DataError, match="no records here"):
+    with pytest.raises(DataError, match="contains no records"):
         benchmark.load(tmp_path / "reslts")
 
 

@@ -139,7 +139,7 @@ def test_a_run_goes_on_from_what_is_whole_with_the_numbers_of_an_unbroken_one(wh
     assert run(EXPERIMENT, tmp_path)["status"] == "done"
     assert differences(tmp_path, unbroken, EXPERIMENT) == []
     damaged = what == "state"
-    assert ("state.pt: is damaged" in (said := capsys.readouterr().err)) == damaged
+    assert ("state.pt is damaged" in (said := capsys.readouterr().err)) == damaged
     assert ("the run starts from round 1" in said) == damaged
     attempts = json.loads((folder / "manifest.json").read_text())["attempts"]
     assert attempts[-1]["from_round"] == (0 if "state" in what else 2)

@@ -89,7 +89,7 @@ def test_the_record_is_that_of_an_unbroken_run(request, whole, tmp_path, place, 
     assert (end.code, end.left) == (expected_code(fault, place), []), end.said
     folder = run_folder(results, EXPERIMENT)
     if fault == "woken":
-        assert end.code == 0 or "another process took this run over" in end.said
+        assert end.code == 0 or "another process took over the run" in end.said
     elif end.code != 0:
         (results / "filler").unlink(missing_ok=True)
         assert not (folder / "result.json").exists()

@@ -50,7 +50,7 @@ def of_another_machine(folder: Path) -> Path:
 def test_one_process_at_a_time_and_nothing_is_left(tmp_path):
     with locked(tmp_path) as lock:
         assert is_held(tmp_path) and lock.is_own() and lock.after is None
-        with pytest.raises(RunningElsewhere, match="another process is at this run"), locked(tmp_path):
+        with pytest.raises(RunningElsewhere, match="another process is working on this run"), locked(tmp_path):
             pass
         assert lock.is_own()
     assert not is_held(tmp_path) and not list(tmp_path.iterdir())
@@ -138,7 +138,7 @@ def test_a_process_of_an_older_version_is_respected_while_its_lease_beats(tmp_pa
     assert is_held(tmp_path) is held
     with ExitStack() as stack:
         if held:
-            stack.enter_context(pytest.raises(RunningElsewhere, match="another process is at this run"))
+            stack.enter_context(pytest.raises(RunningElsewhere, match="another process is working on this run"))
         stack.enter_context(locked(tmp_path)).check()
 
 

@@ -81,7 +81,7 @@ def test_a_state_of_another_run_or_a_newer_format_is_refused_with_both_named(tmp
     with pytest.raises(ConfigError, match=f"belongs to run x/seed=5, not to {RUN}"):
         load(tmp_path, RUN)
     torch.save({"format": FORMAT + 6, "run": RUN}, tmp_path / NAME)
-    with pytest.raises(ConfigError, match=f"has format {FORMAT + 6}, this version reads {FORMAT}"):
+    with pytest.raises(ConfigError, match=f"has format {FORMAT + 6}, but this version reads {FORMAT}"):
         load(tmp_path, RUN)
 
 

@@ -61,7 +61,7 @@ def test_pilot_seeds_are_shown_and_never_judged():
     """Nor have they an interval: it would be of another rule than the verdicts'."""
     seen = judged([0.3, 0.4, 0.5, 0.35, 0.45], first=0)
     assert (seen.verdict, seen.n, seen.estimate) == ("not judged yet", 5, pytest.approx(0.4))
-    assert seen.reason == "pilot seeds only: not judged (seeds from 100 confirm)"
+    assert seen.reason.startswith("exploratory seeds only")
     assert seen.interval is None
     assert judged([0.49, -0.5, 0.5, 0.5, 0.4] * 20, first=0).verdict == "not judged yet"
 
@@ -71,7 +71,7 @@ def test_nine_seeds_decide_by_the_fourth_walsh_average():
     averages = walsh_averages((*GOOD[:8], -0.001))
     assert (seen.verdict, seen.n, seen.looks) == ("holds", 9, 1)
     assert seen.interval == pytest.approx((averages[3], averages[-4])) and seen.level == pytest.approx(0.9803, abs=1e-4)
-    assert seen.reason == "the interval lies above zero; reached at look 1 of 4, at 9 seeds"
+    assert seen.reason.startswith("the interval lies above zero") and "1 of 4, with 9 seeds" in seen.reason
     assert judged([-d for d in GOOD[:9]]).verdict == "contradicted"
     # Nine gains of which two are losses as large: 12 averages are not above zero.
     assert judged([0.02] * 7 + [-0.04] * 2).verdict == "undecided"
@@ -181,7 +181,7 @@ def test_a_claim_is_judged_by_seeds_that_were_begun_under_it():
     known = begun_under(item, gains(item, GOOD[:9]))
     assert judge_as_begun(item, known)[0].verdict == "holds"
     later = replace(item, claims=(replace(item.claims[0], least=0.02),))
-    assert judge_as_begun(later, known)[0].reason == "no seed has all the cells of this claim yet"
+    assert judge_as_begun(later, known)[0].verdict == "not run"
     more = begun_under(later, gains(item, [-d for d in GOOD[:9]], first=200))
     both = {key: {**known[key], **more[key]} for key in known}
     assert judge_as_begun(later, both)[0].verdict == "contradicted"
@@ -276,10 +276,10 @@ def test_above_a_tenth_of_collapsed_runs_the_sign_test_has_to_agree():
     assert whole.verdict == "holds" and not whole.runs_fall
     (fallen,) = judge(*with_bound([*gains, 0.499], [0.5] * 8 + [0.55]))  # one of nine runs is more than a tenth
     assert (fallen.verdict, fallen.runs_fall, fallen.collapsed) == ("undecided", True, {"a": 1, "b": 0})
-    assert fallen.reason.startswith("runs fall (a: 1 of 9, 0 to 48 %), and the sign test disagrees")
+    assert "(a: 1 of 9, 0 to 48 %)" in fallen.reason
     (agreed,) = judge(*with_bound([0.3 - d for d in GOOD[:9]], [0.4] * 9))
     assert (agreed.verdict, agreed.collapsed, agreed.n) == ("contradicted", {"a": 9, "b": 0}, 9)
-    assert "runs fall (a: 9 of 9, 66 to 100 %), and the sign test agrees" in agreed.reason
+    assert "(a: 9 of 9, 66 to 100 %)" in agreed.reason
     assert judge(*with_bound([0.3] * 9, [0.4] * 9, form="comparable"))[0].verdict == "contradicted"
 
 
@@ -287,7 +287,7 @@ def test_a_claim_about_collapse_counts_the_seeds_at_which_one_side_fell():
     """a falls at nine seeds and b at none: p = 2 / 512. At three of nine p = .25; however large the differences are."""
     (seen,) = judge(*with_bound([0.3] * 9, [0.4] * 9, endpoint="collapse"))
     assert (seen.verdict, seen.estimate) == ("contradicted", -1.0)
-    assert seen.reason.startswith("rests on runs that typically end below labels alone: a; 0 seeds for and 9 against")
+    assert ": a; 0 seeds for and 9 against" in seen.reason
     (seen,) = judge(*with_bound([0.3] * 3 + [0.9] * 6, [0.4] * 9, endpoint="collapse"))
     assert seen.verdict == "undecided" and "0 seeds for and 3 against, sign test p = 0.25" in seen.reason
 
@@ -313,16 +313,16 @@ def test_what_has_no_runs_is_not_judged():
     nothing = judge(item, {})[0]
     assert (nothing.verdict, nothing.estimate, nothing.n) == ("not run", None, 0) and "no seed" in nothing.reason
     quoted = judge(replace(item, cells=(item.cells[0], replace(item.cells[1], role="quoted"))), {})[0]
-    assert quoted.reason == "--also-quoted trains b; no seed has all the cells of this claim yet"
+    assert quoted.reason.startswith("--also-quoted trains b;")
     measured = pair(metric="diversity/gradient/l2/squared/clients")
     a, b = measured.cells
     runs = accuracies([(a, [0.5, 0.5]), (b, [0.5])])
     seen = judge(measured, runs)[0]
-    assert seen.reason.startswith("runs of a, b did not measure it: --no-reference trains them again; no seed has")
+    assert seen.reason.startswith("runs of a, b ") and "--no-reference" in seen.reason
     for cell in (a, b):
         runs[cell.cell_key][0] = make_record(cell, 0, {measured.claims[0].metric: 2.0})
     seen = judge(measured, runs)[0]
-    assert seen.n == 1 and seen.reason.startswith("runs of a did not measure it")
+    assert seen.n == 1 and seen.reason.startswith("runs of a did not measure")
 
 
 def test_a_run_that_never_reaches_the_target_counts_against_a_claim_of_speed():
@@ -348,5 +348,5 @@ def test_a_run_that_never_reaches_the_target_counts_against_a_claim_of_speed():
     item = pair(**{**claim, "contrasts": ({"b": 1.0, "a": -1.0},)})
     assert differences((4, 10), (None, None)) == [6.0, 1.0]  # 13 - 12: b's runs have a round more
     for wrong in ({"metric": "test/accuracy"}, {"endpoint": "last"}):
-        with pytest.raises(ConfigError, match="rounds_to/... has 'reached', and it alone"):
+        with pytest.raises(ConfigError, match="endpoint is .* for .*; rounds_to/... needs 'reached'"):
             pair(**{**claim, **wrong})
