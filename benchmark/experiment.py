@@ -53,7 +53,7 @@ class Data(Checked):
     # "share": labelled share of each client's images. "drawn_apart": labelled share of the rarest class; every other
     # class has the same number of labelled images.
     labelled_share: ShareBetween = added(0.1)
-    streaming_steps: Count = added(1)  # number of steps in which unlabelled images arrive, one per round; 1: all at once
+    streaming_steps: Count = added(1)  # number of steps in which unlabelled images arrive, one per round
     # The unlabelled images of clients: the rest of the training set, or the set's own unlabelled images (STL-10's
     # 100,000; the rest of its training set is then not used).
     unlabelled: Literal["train", "extra"] = added("train")

@@ -77,7 +77,7 @@ def test_a_value_outside_a_field_s_interval_is_refused_by_name(cls):
             if interval.text[-1] == ")":
                 outside.append(high)
         for value in outside:
-            with pytest.raises(ConfigError, match=f"^{name}: .*choose "):
+            with pytest.raises(ConfigError, match=f"^{name} is .* must be "):
                 cls(**{**REQUIRED.get(cls, {}), name: value})
 
 
