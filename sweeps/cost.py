@@ -102,19 +102,21 @@ def _count(run: Experiment, also: frozenset[int]) -> RunCost:
     counter = RoundCounter(run)
     warm = counter.play(1) if warm_rounds else Cost()
     between = range(warm_rounds + 1, rounds)
-    later = _typical(counter, between, also) if between else None
+    spread = {between[(len(between) - 1) * index // (SAMPLED - 1)] for index in range(SAMPLED)} if between else set()
+    numbers = sorted(spread | also & set(between))
+    sample = [counter.play(number) for number in numbers[: ALIKE - 1]]
     last = counter.play(rounds)
-    return RunCost(rounds=rounds, warm_rounds=min(warm_rounds, rounds - 1), warm=warm, later=later or last, last=last)
-
-
-def _typical(counter: RoundCounter, between: range, also: frozenset[int]) -> Cost:
-    """Return the cost of one of these rounds: the mean over a sample if they differ."""
-    sample: list[Cost] = []
-    spread = {between[(len(between) - 1) * index // (SAMPLED - 1)] for index in range(SAMPLED)}
-    for number in sorted(spread | also & set(between)):
-        sample.append(counter.play(number))
-        if len(sample) == ALIKE and not also and not _differing(sample):
+    for number in numbers[ALIKE - 1 :]:
+        has_enough = len(sample) == ALIKE or not _differing([*sample, last])
+        if has_enough and not also and not _differing(sample):
             break
+        sample.append(counter.play(number))
+    later = _mean(sample) if sample else last
+    return RunCost(rounds=rounds, warm_rounds=min(warm_rounds, rounds - 1), warm=warm, later=later, last=last)
+
+
+def _mean(sample: list[Cost]) -> Cost:
+    """Return the mean cost of some rounds, with a note if they differ."""
     differing = _differing(sample)
     if not differing:
         return sample[0]

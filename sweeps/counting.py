@@ -219,7 +219,7 @@ class RoundCounter:
         self._cost = Cost()
 
     def play(self, number: int) -> Cost:
-        """Count what this round costs, with its share of the measurements; rounds are played in ascending order."""
+        """Count what this round costs, with its share of the measurements."""
         environment, method = self._environment, self._environment.experiment.method
         self._cost = Cost()
         with self._meta:
