@@ -132,12 +132,13 @@ def _machine(options: argparse.Namespace) -> "Machine":
 
 
 @functools.cache
-def _cost(cell: Experiment, device: str) -> tuple[float, float]:
-    """The local steps and the seconds of a run that runs alone."""
+def _cost(cell: Experiment, device: str, results: Path) -> tuple[float, float]:
+    """Return the local steps and the planned seconds of a run that runs alone."""
     from sweeps.cost import count
+    from sweeps.speed import seconds_on
 
-    cost = count(cell, device).whole
-    return cost.local_steps, cost.seconds
+    cost = count(cell).whole
+    return cost.local_steps, seconds_on(device, cell, cost, results)
 
 
 def _planned(options: argparse.Namespace, side_by_side: int, run: Experiment) -> float:
@@ -146,8 +147,8 @@ def _planned(options: argparse.Namespace, side_by_side: int, run: Experiment) ->
     from sweeps.queue import crowding
 
     if options.steps_per_second is not None:
-        return _cost(run.with_seed(0), CPU)[0] * side_by_side / options.steps_per_second
-    seconds = _cost(run.with_seed(0), options.devices[0])[1]
+        return _cost(run.with_seed(0), CPU, options.results)[0] * side_by_side / options.steps_per_second
+    seconds = _cost(run.with_seed(0), options.devices[0], options.results)[1]
     return seconds * crowding(side_by_side, options.devices, usable_cores())
 
 
