@@ -70,7 +70,7 @@ def test_every_trap_of_the_format_is_named(old, new, said, tmp_path):
     text = written(SMALL, name="small", made_by="a test")
     assert old in text
     (tmp_path / "sweep.yaml").write_text(text.replace(old, new))
-    with pytest.raises(ConfigError, match="sweep.yaml: ") as error:
+    with pytest.raises(ConfigError, match="sweep.yaml") as error:
         read(tmp_path / "sweep.yaml")
     assert said in str(error.value)
 
@@ -117,7 +117,7 @@ def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, fssl, printed):
     assert "bayes: W&B chooses the runs, no error" in printed("sweep", "--check", path)
     assert fssl("work", path, "--results", tmp_path)[0] == 65
     for right, wrong, said in (
-        ("min: 0.001", "min: -0.001", "lr: -0.001"),
+        ("min: 0.001", "min: -0.001", "lr is -0.001"),
         ("name: test/accuracy", "name: accuracy", "runs do not report 'accuracy'"),
         ("name: test/accuracy", "nam: test/accuracy", "report None"),
     ):
