@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import Experiment
+from benchmark.failures import failure_of
 from benchmark.federated.processes import CPU, end_with_parent, process_context
 from sweeps.launcher import RunDied, RunFailed, named
 
@@ -201,6 +202,9 @@ def attempt(experiment: Experiment, results: Path, device: str, seat: "Seat | No
     except FsslError as error:
         return error
     except Exception as error:
-        traceback.print_exc(file=sys.stderr)
-        return RunFailed(f"{named(experiment)}: failed with {error!r}")
+        failure = failure_of(error)
+        if failure is None:  # a bug of this suite: the launch's process has no traceback of it
+            traceback.print_exc(file=sys.stderr)
+            return RunFailed(f"{named(experiment)}: failed with {error!r}")
+        return RunFailed(f"{named(experiment)}: failed with {failure.line()}", failure)
     return None

@@ -12,6 +12,7 @@ import math
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +22,7 @@ from benchmark.cli.entry import leave
 from benchmark.cli.withdrawn import WITHDRAWN
 from benchmark.config import full_name, nearest
 from benchmark.errors import ConfigError, DataError, DiskFull, FsslError, Stopped, one_line
+from benchmark.failures import FULL, failure_of
 from benchmark.plain import expanded
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout; for an installed package, the folder that contains it
@@ -112,6 +114,8 @@ def parser(verb: str | None = None) -> Parser:
                 command.add_argument("--results", type=expanded, default=folder, help=says)
                 says = "folder of data sets (default: $FSSL_DATA, then the cache)"
                 command.add_argument("--data-root", type=expanded, help=says)
+            says = "show the whole traceback of an error, with the frames of libraries"
+            command.add_argument("--traceback", action="store_true", help=says)
     return top
 
 
@@ -175,8 +179,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # names of classes may not be in the terminal's alphabet
     if os.getcwd() not in sys.path:  # for a user's own module:Class; last, so that it hides no package
         sys.path.append(os.getcwd())
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    whole = bool(os.environ.get(FULL))  # whether tracebacks are shown whole
     try:
-        words = list(sys.argv[1:] if arguments is None else arguments)
         check_packages()
         if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
             option = words[0].partition("=")[0]
@@ -184,6 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_withdrawn(words)
         options, rest = parser(words[0] if words else None).parse_known_args(words)
         options.rest = rest
+        if options.traceback:
+            whole = True
+            os.environ[FULL] = "1"  # read by whoever shows a failure
         options.parser.refuse(rest, getattr(options, "fields_of", None))
         if words[0] in (*READING, *SHOWING) and not options.results.is_dir() and options.results != DEFAULT_RESULTS:
             if words[0] in READING:
@@ -208,14 +216,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except FsslError as error:
+        if whole:
+            traceback.print_exc()
         print(f"fssl: {one_line(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("fssl: stopped; the same command goes on from the last save", file=sys.stderr)
         return Stopped.exit_code
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
-            raise
+    except Exception as error:
+        if not isinstance(error, OSError) or error.errno not in (errno.EPIPE, errno.ENOSPC):
+            failure = failure_of(error)
+            if failure is None:  # a bug of this suite: whoever reports it needs the traceback
+                raise
+            print(f"fssl: {failure.text()}", file=sys.stderr)
+            return FsslError.exit_code
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python writes there once more
         if error.errno == errno.EPIPE:  # the reader (head, less) has closed it
             return 0

@@ -54,7 +54,8 @@ def view(runs: Sequence[RunStatus]) -> RenderableType:
             progress = f"{run.round}/{run.rounds}"
             table.add_row(Text(run.name), str(run.seed), run.state, progress, accuracy, str(run.attempt))
     line = Text(summary(runs).line())
-    return Group(line, table) if table.row_count else line
+    failures = dict.fromkeys(f"failed: {run.trouble}" for run in runs if run.state == "failed")
+    return Group(line, table, *map(Text, failures)) if table.row_count else line
 
 
 def watching(

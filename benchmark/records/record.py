@@ -26,6 +26,7 @@ from benchmark.records.identity import RESULT, read_manifest, seed_folder
 from benchmark.records.schema import check
 
 ROUNDS = "rounds.jsonl"  # put in place once, when a run has ended; so is RESULT
+FAILED = "failed.json"  # how the last attempt of an unfinished run failed: {"error": "ValueError: ... (file.py:15)"}
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as they were saved last
 NO_METRICS = {"cell_key", "seed", "round"}  # of a line in ROUNDS; all else are metrics
 FINISHED = ("done", "diverged")
