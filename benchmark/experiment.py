@@ -112,6 +112,10 @@ class Evaluation(Checked):
     gradient_diversity_every: Whole = 0  # rounds between exact gradient diversities (Eq. 1); 0: never
 
 
+class LabelSettingError(ConfigError):
+    """A label setting that the method of the experiment cannot use."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Checked):
     """One run: a cell and a seed."""
@@ -136,7 +140,7 @@ class Experiment(Checked):
         if self.evaluation.validation and self.evaluation.selection != "last":
             raise ConfigError("evaluation.selection: 'best_on_test' with evaluation.validation true; choose last")
         if self.data.label_setting not in self.method.needs:
-            raise ConfigError(
+            raise LabelSettingError(
                 f"data.label_setting: {self.data.label_setting!r} does not suit method {method_name(self.method)!r}; "
                 f"{choose(sorted(self.method.needs))}"
             )

@@ -14,8 +14,8 @@ from benchmark.records.identity import look_again, seed_folder, why_apart
 from benchmark.records.record import FAILED, FINISHED, Round, RunRecord, read_run
 from benchmark.records.run_lock import is_held, why_dead
 
-# stopped: on purpose, and saved. failed: by an exception; the next command tries it again. dead: its process is gone, or
-# its heartbeat is too old; the next worker takes over.
+# stopped: on purpose, and saved. failed: by an exception; the next command tries it again. dead: its process is gone,
+# or its heartbeat is too old; the next worker takes over.
 State = Literal["done", "diverged", "running", "stopped", "failed", "dead", "damaged", "missing"]
 ACCURACY = "test/accuracy"
 

@@ -24,6 +24,7 @@ from sweeps.plan import Plan, plan, wanted
 
 Row = dict[str, Any]
 KINDS = ("items", "methods", "data", "networks")
+WIDTH = 100  # columns where there is no terminal
 YOURS = {
     "methods": "your own: --method my_module:MyMethod",
     "data": "your own images, a folder per class: --data.name folder:PATH",
@@ -54,7 +55,7 @@ def run_command(options: argparse.Namespace) -> None:
         print(json.dumps({"profile": options.profile, **chosen}))
         return
     for kind, rows in chosen.items():
-        show(kind, rows)
+        show(kind, rows, f"profile {options.profile}" if kind == "items" else "")
 
 
 def all_items(results: Path, profile: str) -> list[Row]:
@@ -123,15 +124,17 @@ def data_sets() -> list[Row]:
     return rows
 
 
-def show(kind: str, rows: list[Row]) -> None:
-    """Print a table as wide as the terminal. Elsewhere one line a row, however long, for other programs."""
+def show(kind: str, rows: list[Row], caption: str = "") -> None:
+    """Print a table, as wide as the terminal or `WIDTH` columns. Long texts are wrapped; `--json` has them whole."""
+    if caption:
+        print(caption)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, (name, value) in enumerate(rows[0].items()):
         number = isinstance(value, int | float | None)
         table.add_column(name, justify="right" if number else "left", no_wrap=number or not place, overflow="fold")
     for row in rows:
         table.add_row(*(Text(_text(value)) for value in row.values()))
-    console = Console() if sys.stdout.isatty() else Console(width=100_000)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
     with console.capture() as drawn:
         console.print(table)
     print(*(line.rstrip() for line in drawn.get().splitlines()), YOURS.get(kind, ""), "", sep="\n")

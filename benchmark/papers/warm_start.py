@@ -43,11 +43,12 @@ def too_short_in_words(e: Experiment, assign: str = "{name} = {value}") -> str:
     )
 
 
-BUDGETS: Mapping[str, Callable[[Experiment], int | None]] = {  # words for people -> what two rows should share
+BUDGETS: Mapping[str, Callable[[Experiment], int | str | None]] = {  # words for people -> what rows should share
     "warm start": warm_start_rounds,
     "rounds": lambda e: e.federation.rounds,
     "local steps (T)": lambda e: e.federation.T,
     "local epochs (E)": lambda e: e.federation.epochs,
+    "label setting": lambda e: e.data.label_setting,
 }
 
 
@@ -57,8 +58,8 @@ def notes_on_budgets(cells: Sequence[Cell]) -> Iterator[str]:
     Rows are compared within each column. A supervised baseline has no warm start, since it trains on labels only.
     """
     for words, value_of in BUDGETS.items():
-        columns: dict[object, set[int | None]] = {}
-        rows: dict[str, dict[int | None, None]] = {}
+        columns: dict[object, set[int | str | None]] = {}
+        rows: dict[str, dict[int | str | None, None]] = {}
         for cell in cells:
             if words == "warm start" and is_bound(cell):
                 continue
@@ -70,5 +71,5 @@ def notes_on_budgets(cells: Sequence[Cell]) -> Iterator[str]:
             yield f"Rows differ in {words}: {', '.join(parts)}."
 
 
-def _number(value: int | None) -> str:
+def _number(value: int | str | None) -> str:
     return "none" if value is None else f"{value}"

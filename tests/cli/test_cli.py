@@ -382,3 +382,9 @@ def test_results_stay_where_they_were_named(tmp_path, monkeypatch, printed):
     printed("run", "--method", "moves:Mine", "--results", "r", *short)
     assert list(tmp_path.glob("r/runs/*/*/result.json"))
     sys.modules.pop("moves")
+
+
+def test_lists_fit_100_columns_and_name_the_profile_of_the_items(printed, tmp_path):
+    shown = printed("list", "--profile", "demo", "--results", tmp_path / "r")
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "demo" in shown.splitlines()[0]
