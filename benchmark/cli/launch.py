@@ -79,7 +79,7 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     with workers_for(options, runs) as workers:
         size = min(workers.size, len(runs))
         console.print(f"{escape(title)}: {len(runs)} runs to train, {done} done, {size} side by side{later}")
-        with Display(console) as display:
+        with Display(console, few_lines=options.main) as display:
             end = launch(workers, runs, options.results, watch=watching(display, runs, options.results, labels))
     others = len(end.finished) - end.trained
     elsewhere = f", {others} by others" if others else ""

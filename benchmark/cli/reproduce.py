@@ -174,11 +174,12 @@ def show(
 
         print(json.dumps(item_result(item, records, report=report)), flush=True)
     else:
-        from reports.terminal import WIDTH, print_item
+        from reports.terminal import WIDTH, print_item, print_primary
 
         console = Console(stderr=stderr)
         console = console if console.is_terminal else Console(width=WIDTH, stderr=stderr)
-        print_item(item, records, console, report=report)
+        printer = print_primary if options.main else print_item
+        printer(item, records, console, report=report)
 
 
 def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:

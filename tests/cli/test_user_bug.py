@@ -51,7 +51,7 @@ def buggy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "with_bug").touch()
-    monkeypatch.delenv("FSSL_TRACEBACK", raising=False)
+    monkeypatch.setenv("FSSL_TRACEBACK", "")  # which --traceback sets; restored after the test
     yield tmp_path
     sys.modules.pop("buggy", None)
 
