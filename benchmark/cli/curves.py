@@ -25,13 +25,16 @@ def colour_of(run: RunStatus, shown: Sequence[RunStatus]) -> str:
 
 
 def curves(runs: Sequence[RunStatus], *, unicode: bool = True) -> RenderableType | None:
-    """Draw one curve per run of `drawn`, with the range of accuracies (%) and of rounds; None without any."""
+    """Draw one curve per run of `drawn`, up to the last measured round; None without any.
+
+    The labels are the range of accuracies (%) and of rounds.
+    """
     shown = drawn(runs)
     if not shown:
         return None
     values = [100 * value for run in shown for _, value in run.curve]
     low, high = min(values), max(values)
-    last = max(run.rounds for run in shown)
+    last = max(run.curve[-1][0] for run in shown)
     cells: dict[tuple[int, int], tuple[int, int]] = {}  # (line, column) -> dots, place of the last run that drew there
     for place, run in enumerate(shown):
         for x, y in _dots(run, low, high, last):
@@ -47,7 +50,8 @@ def curves(runs: Sequence[RunStatus], *, unicode: bool = True) -> RenderableType
             mark = chr(BRAILLE + dots) if unicode else MARKS[place]
             text.append(mark if dots else " ", style=COLOURS[place] if dots else "")
         lines.append(text)
-    axis = f"round 1{last:>{WIDTH - len('round 1')}}"
+    end = f"{last} of {max(run.rounds for run in shown)}"
+    axis = f"round 1{end:>{WIDTH - len('round 1')}}"
     return Group(Text("test accuracy (%) of running runs"), *lines, Text(f"{'':>8}{axis}"))
 
 

@@ -3,7 +3,6 @@
 import argparse
 import inspect
 import json
-import os
 import re
 import sys
 import textwrap
@@ -17,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from rich.console import Console
 
 from benchmark.cli.main import Parser
-from benchmark.cli.shared_options import add_devices
+from benchmark.cli.shared_options import add_devices, add_wandb
 from benchmark.config import kind_of, merge
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, to_json
@@ -52,12 +51,7 @@ def add_arguments(verb: str, command: Parser) -> None:
     add_devices(command, "workers of the pool (default: auto, where it is the first CUDA device, or the cores)")
     command.add_argument("--workers", type=int, help="processes of the pool (default: one for each device or core)")
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
-    command.add_argument(
-        "--wandb",
-        default=os.environ.get("FSSL_WANDB") or "auto",
-        metavar="MODE",
-        help="mirror the run in W&B: auto (under an agent only), online, offline or off (default: $FSSL_WANDB or auto)",
-    )
+    add_wandb(command)
     command.set_defaults(fields_of=Experiment)
     head = "fields of an experiment and their defaults (of another method: --print-config):"
     command.more = lambda: "\n".join([head, *lines_of(DEFAULT)])

@@ -1,6 +1,7 @@
 """Options that name runs: items, profile, seeds. Several commands share them."""
 
 import argparse
+import os
 from pathlib import Path
 
 from benchmark.cli.main import number
@@ -115,6 +116,16 @@ def add_devices(command: argparse.ArgumentParser, whose: str) -> None:
         metavar="LIST",
         help=f"of this machine, for the {whose}: cuda:0,cuda:1, or 0,1 for the same; one named twice has two; cpu "
         "alone: all cores; auto: CUDA, or the cores where there is none or the profile is demo or laptop",
+    )
+
+
+def add_wandb(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--wandb",
+        default=os.environ.get("FSSL_WANDB") or "auto",
+        metavar="MODE",
+        help="mirror runs in W&B while they are trained: online, offline, off, or auto, which is online under a W&B "
+        "agent and off elsewhere (default: $FSSL_WANDB or auto)",
     )
 
 
