@@ -59,7 +59,7 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
 def print_primary(item: Item, records: Records, console: Console, report: str | None = None) -> None:
     """Print in a few lines: one per cell and per primary claim, the counts of the page, and where the page is."""
     reported = Reported(item, records)
-    say(console, f"{item.name}, profile {item.profile}: {item.title}", "bold")
+    say(console, f"{item.name}  {item.title}", "bold")
     console.print(_cells(reported, console))
     rows = rows_of(reported)
     for row in rows:

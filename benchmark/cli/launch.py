@@ -24,7 +24,7 @@ from sweeps.workers import LocalWorkers, Mirror
 
 
 def add_launch(command: argparse.ArgumentParser) -> None:
-    """Where runs are trained, and how many at a time. Call `check_launch` before anything else."""
+    """Add the options for where runs are trained, and how many at a time. Call `check_launch` before anything else."""
     command.add_argument(
         "--launcher", choices=("local", "ray"), default="local", help="train on this machine (local) or on Ray"
     )
@@ -78,7 +78,7 @@ def check_launch(options: argparse.Namespace) -> None:
 
 
 def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace) -> None:
-    """Train these runs of the plan, with their progress on standard error. Raises FsslError as `launch` does."""
+    """Train these runs of the plan, with their progress on standard error. Raise FsslError as `launch` does."""
     console = Console(stderr=True)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     names = [f"{item.name} ({item.profile})" for item in planned.items] or ["sweep"]
@@ -91,7 +91,8 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     cells = {cell.cell_key: f"{item.name}:{cell.label}" for item in planned.items for cell in item.cells}
     with workers_for(options, runs, mirror_of(options, cells)) as workers:
         size = min(workers.size, len(runs))
-        console.print(f"{escape(title)}: {len(runs)} runs to train, {done} done, {size} side by side{later}")
+        number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        console.print(f"{escape(title)}: {number} to train, {done} done, {size} side by side{later}")
         with Display(console, few_lines=options.main) as display:
             end = launch(workers, runs, options.results, watch=watching(display, runs, options.results, labels))
     others = len(end.finished) - end.trained
@@ -111,7 +112,7 @@ def by_cell(runs: Sequence[Experiment]) -> list[Experiment]:
 def workers_for(
     options: argparse.Namespace, runs: Sequence[Experiment], mirror: Mirror | None = None
 ) -> Iterator[Workers]:
-    """Workers for these runs: processes of this machine, or a Ray cluster."""
+    """Provide workers for these runs: processes of this machine, or a Ray cluster."""
     if options.launcher == "local":
         devices = options.devices or auto_devices(runs)
         at_a_time = usable_cores() if options.jobs is None and devices == (CPU,) else (options.jobs or 1) * len(devices)

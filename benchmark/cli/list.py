@@ -39,10 +39,10 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Downloads and trains nothing.
+    """List what is available. Download and train nothing.
 
-    The hours assume that each missing run of an item takes as long as its finished ones did; empty where none is
-    finished.
+    The hours assume that each missing run of a table takes as long as its finished ones did; they are empty if none
+    is finished.
     """
     lists = {
         "items": lambda: all_items(options.results, options.profile),
@@ -59,7 +59,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def all_items(results: Path, profile: str) -> list[Row]:
-    """One row a table or figure under this profile, and the user's own. A damaged record counts as missing."""
+    """List the tables and figures of this profile and the user's own, one per row. A damaged record counts as missing."""
     own = [replace(item, title=f"{item.title} ({item.typed}, {item.profile})") for item in own_items(results, [])]
     planned = plan([*items(ITEMS, profile), *own], results, with_reference=profile != "demo", tell=False)
     return [_item(item, planned) for item in planned.items]

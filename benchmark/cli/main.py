@@ -34,7 +34,7 @@ EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in one line with exit code 65; options cannot be shortened. Subcommands are of this class, too."""
+    """A parser whose errors are one line with exit code 65. Options cannot be abbreviated. Subcommands use this class, too."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "allow_abbrev": False})
@@ -48,13 +48,13 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Commands, and options that list their choices."""
+        """Refuse unknown commands, and unknown values of options that list their choices."""
         if action.choices is not None and value not in action.choices:
             name = action.option_strings[-1].lstrip("-") if action.option_strings else str(action.metavar).lower()
             raise ConfigError(f"unknown {name} {value!r}; {nearest(value, map(str, action.choices))}")
 
     def refuse(self, words: Sequence[str], experiment: Any = None) -> None:
-        """Raise ConfigError for the first unknown word. `experiment`: whose fields --a.b=c may set; None for none."""
+        """Raise ConfigError for the first unknown word. `experiment` is the class whose fields --a.b=c may set; None if there is none."""
         fields = [] if experiment is None else [field.name for field in dataclasses.fields(experiment)]
         for word in words:
             option = word.partition("=")[0]
@@ -94,7 +94,7 @@ SHOWING = ("list", "plan", "report")  # commands to which none is a normal state
 
 
 def parser(verb: str | None = None) -> Parser:
-    """The command line. Only the command `verb` gets its options."""
+    """Build the command line. Only the command `verb` gets its options."""
     top = Parser(prog="fssl", description="Federated semi-supervised learning, reproduced.", epilog=EPILOG)
     top.add_argument("--version", action="version", version=f"fssl {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)
@@ -128,7 +128,7 @@ def add_site(command: argparse.ArgumentParser) -> None:
 
 
 def site_of(options: argparse.Namespace) -> Path:
-    """The folder of the report. Pages of other records do not overwrite those of the usual ones."""
+    """Return the folder of the report. Pages of other records do not overwrite those of the usual ones."""
     if options.site is not None:
         return Path(options.site)
     usual = options.results.resolve() == DEFAULT_RESULTS.resolve()
@@ -136,7 +136,7 @@ def site_of(options: argparse.Namespace) -> Path:
 
 
 def number(least: float, most: float = math.inf, kind: type[int] | type[float] = int) -> Callable[[str], float]:
-    """The type of an option that takes a number between two bounds, both included."""
+    """Return the type of an option that takes a number between two bounds, both included."""
 
     def read(text: str) -> float:
         try:
@@ -155,7 +155,7 @@ def number(least: float, most: float = math.inf, kind: type[int] | type[float] =
 
 
 def check_packages() -> None:
-    """Raise ConfigError where another package would be imported in place of ours: W&B has a `sweeps`, too."""
+    """Raise ConfigError if a different package would be imported in place of ours: W&B has a `sweeps`, too."""
     for name in ("sweeps", "reports"):
         spec = importlib.util.find_spec(name)
         path = spec.origin if spec is not None else None
@@ -164,7 +164,7 @@ def check_packages() -> None:
 
 
 def add_methods(command: argparse.ArgumentParser) -> None:
-    """Custom methods and networks that records may name: no other file is run to read a record."""
+    """Add options for custom methods and networks that records may name: no other file is run to read a record."""
     for kind in ("method", "network"):
         says = f"a {kind} that you trust"
         command.add_argument(

@@ -51,7 +51,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Trains what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing.
+    """Train what is missing and print the table. A second call trains nothing; Ctrl-C loses nothing.
 
     Of the confirmatory seeds (--seeds) only those runs are trained that can decide an open claim; the others are named.
     """
@@ -82,7 +82,7 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def work(options: argparse.Namespace) -> int:
-    """Trains what is missing, side by side with other workers.
+    """Train what is missing, side by side with other workers.
 
     The runs that others train are left alone: start as many of these as you like, on as many machines as share the
     folder of results. The run of a worker that died is taken over and goes on from its last save. Prints no table:
@@ -111,7 +111,7 @@ def work(options: argparse.Namespace) -> int:
 def train_missing(
     planned: Plan, look: Callable[[], Plan], options: argparse.Namespace
 ) -> tuple[Plan, FsslError | None]:
-    """Train what is missing, then what its trials chose. Returns the plan after that, and the first error.
+    """Train what is missing, then what its trials chose. Return the plan after that, and the first error.
 
     No run is launched twice: one that is missing after its launch stays missing. Runs of a data set that cannot be
     read are not launched.
@@ -160,7 +160,7 @@ def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
 
 
 def results_of(planned: Plan, seeds: Seeds) -> list[tuple[Item, Records]]:
-    """The plan's items with their records, without those of other seeds than are asked for."""
+    """Return the plan's tables with their records, only of the seeds that are asked for."""
     records = restricted(planned.records, planned.shown)
     return [(replace(item, seeds=seeds.number(item)), records) for item in planned.items]
 
@@ -168,7 +168,7 @@ def results_of(planned: Plan, seeds: Seeds) -> list[tuple[Item, Records]]:
 def show(
     item: Item, records: Records, options: argparse.Namespace, *, report: str | None = None, stderr: bool = False
 ) -> None:
-    """Print an item's table, or its JSON object. `report`: the path of its page; None where none is built."""
+    """Print a table, or its JSON object. `report` is the path of its page; None if none is built."""
     if options.json:
         from reports.exports import item_result
 
@@ -183,7 +183,7 @@ def show(
 
 
 def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
-    """A line on what more seeds would cost and decide; empty where none would."""
+    """Say what more seeds would cost and decide, one line per choice; empty if they would decide nothing."""
     from benchmark.cli.plan import cost_here, in_place
     from benchmark.verdicts.open_claims import could_decide
 
@@ -213,7 +213,7 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
 
 
 def state_of(results: Path) -> str:
-    """A hash that changes where a record is written, goes on or is removed, or where code or a printed number does."""
+    """Hash the state: it changes if a record, code or a published number is written, changed or removed."""
     runs = ("runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
     records = ("own/*", f"{SUBMITTED}/*", "studies/*", "reference", "reference/*", *runs)
     code = ("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md")

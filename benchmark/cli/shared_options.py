@@ -17,7 +17,7 @@ ITEMS_OR_FILES = "ssfl/tab2, a paper (ssfl), all, or sweep files (sweeps/wandb/g
 
 
 def add_scope(command: argparse.ArgumentParser, number_of_items: str = "+", what: str = ITEMS) -> None:
-    """Which runs. `number_of_items`: "+" for at least one, "*" for any number."""
+    """Add the options that name runs. `number_of_items`: "+" for at least one, "*" for any number."""
     command.add_argument("items", nargs=number_of_items, metavar="ITEM", help=what)
     command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
     add_seeds(command, "the profile's number of pilots")
@@ -59,7 +59,7 @@ def chosen_items(options: argparse.Namespace) -> list[Item]:
 
 
 def grids_of(options: argparse.Namespace) -> list[Grid]:
-    """The grids of the sweep files that stand in place of items; none where none does. Raises ConfigError."""
+    """Read the grids of the sweep files that are named in place of tables, if any. Raise ConfigError."""
     files = [Path(name) for name in options.items if name.endswith((".yaml", ".yml"))]
     others = seeds_of(options) != Seeds() or options.also or options.also_quoted or options.main
     others = others or (options.profile, options.rule) != ("laptop", "released_code")
@@ -70,9 +70,9 @@ def grids_of(options: argparse.Namespace) -> list[Grid]:
 
 
 def planned(options: argparse.Namespace, *, tell: bool = True) -> Plan:
-    """The plan of the items that the options name, or of the sweep files in their place.
+    """Plan the tables that the options name, or the sweep files in their place.
 
-    `tell` of records that cannot be read. Raises ConfigError.
+    `tell`: whether to print which records cannot be read. Raise ConfigError.
     """
     with_reference = uses_reference(options)
     if grids := grids_of(options):
@@ -100,7 +100,7 @@ def add_seeds(command: argparse.ArgumentParser, default: str) -> None:
 
 
 def add_undecidable(command: argparse.ArgumentParser) -> None:
-    """For commands that leave out the runs of --seeds which can decide no claim."""
+    """Add the option of commands that leave out the runs of --seeds which can decide no claim."""
     command.add_argument(
         "--undecidable",
         action="store_true",
@@ -109,7 +109,7 @@ def add_undecidable(command: argparse.ArgumentParser) -> None:
 
 
 def add_devices(command: argparse.ArgumentParser, whose: str) -> None:
-    """`whose`: what shares the devices. `benchmark.federated.devices` reads the list."""
+    """Add the option for devices. `whose` names what shares them. `benchmark.federated.devices` reads the list."""
     command.add_argument(
         "--devices",
         "--device",
@@ -142,7 +142,7 @@ def uses_reference(options: argparse.Namespace) -> bool:
 
 
 def seeds_of(options: argparse.Namespace) -> Seeds:
-    """Raises ConfigError for --undecidable without --seeds."""
+    """Return the seeds that the options name. Raise ConfigError for --undecidable without --seeds."""
     undecidable = getattr(options, "undecidable", True)
     if options.seeds is None and getattr(options, "undecidable", False):
         raise ConfigError("--undecidable: is for confirmatory seeds, and none are asked for; add --seeds N")

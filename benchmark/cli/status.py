@@ -28,10 +28,10 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Reads the folder of results and changes nothing.
+    """Read the folder of results and change nothing.
 
-    Without ITEMs: every run that was ever begun here. A dead run's process is gone: the next worker takes it over and
-    goes on from its last save.
+    Without ITEMs, show every run that was ever begun here. The process of a dead run is gone: the next worker takes
+    the run over and resumes from its last save. A failed run names its error and the line of the user's file.
     """
     console = Console()
     runs = _look(options)
