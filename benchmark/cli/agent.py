@@ -115,7 +115,10 @@ def _devices_seen(devices: Sequence[str] | None) -> list[dict[str, str]]:
 
 
 def _exit_code(planned: Plan, results: Path, stopped: bool) -> int:
-    """Return the exit code of the sweep's records. Raise FsslError if runs are left: Stopped, RunningElsewhere or another."""
+    """Return the exit code of the sweep's records.
+
+    Raise FsslError if runs are left: Stopped, RunningElsewhere or another.
+    """
     missing = planned.missing
     print(f"{len(planned.runs) - len(missing)} of {len(planned.runs)} runs have their record")
     for run in missing:

@@ -59,7 +59,10 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def all_items(results: Path, profile: str) -> list[Row]:
-    """List the tables and figures of this profile and the user's own, one per row. A damaged record counts as missing."""
+    """List the tables and figures of this profile and the user's own, one per row.
+
+    A damaged record counts as missing.
+    """
     own = [replace(item, title=f"{item.title} ({item.typed}, {item.profile})") for item in own_items(results, [])]
     planned = plan([*items(ITEMS, profile), *own], results, with_reference=profile != "demo", tell=False)
     return [_item(item, planned) for item in planned.items]

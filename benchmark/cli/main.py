@@ -34,7 +34,10 @@ EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line with exit code 65. Options cannot be abbreviated. Subcommands use this class, too."""
+    """A parser whose errors are one line with exit code 65, and whose options cannot be abbreviated.
+
+    Subcommands are of this class, too.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "allow_abbrev": False})
@@ -54,7 +57,7 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"unknown {name} {value!r}; {nearest(value, map(str, action.choices))}")
 
     def refuse(self, words: Sequence[str], experiment: Any = None) -> None:
-        """Raise ConfigError for the first unknown word. `experiment` is the class whose fields --a.b=c may set; None if there is none."""
+        """Raise ConfigError for the first unknown word. `experiment`: the class whose fields --a.b=c may set."""
         fields = [] if experiment is None else [field.name for field in dataclasses.fields(experiment)]
         for word in words:
             option = word.partition("=")[0]

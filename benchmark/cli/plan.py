@@ -166,7 +166,10 @@ def as_there(there: OnCard) -> dict[str, Any]:
 
 
 def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[Cost, tuple[str, ...]]:
-    """Return the cost of the runs and the devices of those trained at a time. `options.devices`: names, None for auto."""
+    """Return the cost of the runs, and the device of each that is trained at a time.
+
+    `options.devices` are names, or None for auto.
+    """
     devices = options.devices or auto_devices(runs)
     total = sum((cost_of(run, options.results, devices[0]) for run in runs), Cost())
     return total, (CPU,) * usable_cores() if devices == (CPU,) else devices

@@ -32,7 +32,8 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> None:
     """Print a W&B sweep file, or check one.
 
-    Examples are `fssl sweep ssfl/tab2 > sweep.yaml`, or `fssl sweep --grid 'R=0,0.4 T=2,8 method=crl,grouping seed=0,1'`.
+    Examples: `fssl sweep ssfl/tab2 > sweep.yaml`,
+    `fssl sweep --grid 'R=0,0.4 T=2,8 method=crl,grouping seed=0,1'`.
     Every combination is built before anything is printed. Factors: R, T, N_s, K, C, S, alpha, method, data, seed,
     profile, a cell, and any field by its dotted name, such as optimizer.lr. A value with blanks or commas needs
     double quotes: 'cell="ssfl/tab2:Labels alone" seed=0'.
@@ -75,7 +76,10 @@ def _seed_words(options: argparse.Namespace) -> str:
 
 
 def file_of_item(item: Item, seeds: Sequence[int] = (), words: str = "", *, many: bool = False) -> str:
-    """Write the sweep file of a table: its cells and these seeds (default: its pilots). `words`: the options for seeds."""
+    """Write the sweep file of a table: its cells and these seeds (default: its pilots).
+
+    `words` are the options for seeds.
+    """
     grid: Grid = {
         "cell": [f"{item.word}:{cell.label}" for cell in item.trained],  # those that trials still choose are left out
         "profile": [item.profile],
