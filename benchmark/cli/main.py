@@ -132,7 +132,7 @@ def add_site(command: argparse.ArgumentParser) -> None:
 
 def site_of(options: argparse.Namespace) -> Path:
     """Return the folder of the report. Pages of other records do not overwrite those of the usual ones."""
-    if options.site is not None:
+    if getattr(options, "site", None) is not None:  # not every command has --site
         return Path(options.site)
     usual = options.results.resolve() == DEFAULT_RESULTS.resolve()
     return DEFAULT_SITE if usual else Path(options.results) / "site"

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rich.console import Console
 
-from benchmark.cli.main import Parser
+from benchmark.cli.main import Parser, site_of
 from benchmark.cli.shared_options import add_devices, add_wandb
 from benchmark.config import kind_of, merge
 from benchmark.errors import ConfigError, Diverged
@@ -121,6 +121,7 @@ def run_command(options: argparse.Namespace) -> int:
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
         print(f"{result['status']} after {result['rounds']} rounds: {numbers}{_nothing_kept(experiment, last)}")
         print(f"record: {folder}")
+        print(f"page, once `fssl report` has drawn it: {site_of(options) / 'cells' / experiment.cell_key}.html")
     return Diverged.exit_code if result["status"] == "diverged" else 0
 
 

@@ -372,3 +372,11 @@ def test_rows_that_differ_in_who_has_labels_are_named(mine):
     (item,) = items(["./mine.toml"], "demo")
     settings = [cell.experiment.data.label_setting for cell in item.cells]
     assert len(set(settings)) == 2 and any(all(setting in note for setting in settings) for note in item.notes)
+
+
+def test_a_run_names_the_page_that_the_site_has_of_it(mine, printed):
+    """Also a run that no table has: it is among "Your runs"."""
+    said = printed("run", *SHORT, "--method.warm_start_rounds=0", "--results", "r")
+    (page,) = (word for word in said.split() if word.endswith(".html"))
+    printed("report", "--results", "r")
+    assert (mine.parent / page).is_file() and (mine.parent / "r/site/mine/your-runs/custom/index.html").is_file()
