@@ -97,7 +97,8 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
             end = launch(workers, runs, options.results, watch=watching(display, runs, options.results, labels))
     others = len(end.finished) - end.trained
     elsewhere = f", {others} by others" if others else ""
-    console.print(f"trained {end.trained} runs{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
+    runs_trained = "1 run" if end.trained == 1 else f"{end.trained} runs"
+    console.print(f"trained {runs_trained}{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
 
 
 def by_cell(runs: Sequence[Experiment]) -> list[Experiment]:

@@ -62,8 +62,9 @@ def reproduce(options: argparse.Namespace) -> int:
     planned = look()
     if seeds.confirming and (planned.missing or planned.left_out):
         warn_of_few_seeds(planned, seeds.confirming)
-    if planned.missing and not options.json and len(planned.missing) < len(planned.runs):
-        for item, records in results_of(planned, seeds):  # what there is, before hours of training
+    preview = not options.json and not options.main  # what there is, before hours of training
+    if preview and planned.missing and len(planned.missing) < len(planned.runs):
+        for item, records in results_of(planned, seeds):
             show(item, records, options, stderr=True)
     planned, failure = train_missing(planned, look, options)
     if isinstance(failure, DataError) and len(planned.missing) == len(planned.runs):
