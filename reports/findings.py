@@ -80,6 +80,28 @@ def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
     }
 
 
+def statuses(reported: Reported) -> dict[str, Counter[str]]:
+    """Count the statuses of the sentences that are judged in this table, by kind.
+
+    Both the page of the table and the terminal show these counts.
+    """
+    counted = {}
+    for kind, rows in kinds(rows_of(reported)).items():
+        judged_here = [row for row in rows if not row.judged.judged_in]
+        counted[kind] = Counter(sentence.status for sentence in sentences_of(judged_here))
+    return counted
+
+
+def statuses_in_words(reported: Reported) -> str:
+    """Return "sentences of the papers: 1 holds, 2 undecided; questions of ours: 2 holds"; empty without claims."""
+    parts = []
+    for kind, counts in statuses(reported).items():
+        shown = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
+        if shown:
+            parts.append(f"{kind}: {', '.join(shown)}")
+    return "; ".join(parts)
+
+
 def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[ClaimRow]]:
     """What is listed of a paper, or of all: its claims by kind, and those of withdrawn settings apart."""
     apart: dict[str, list[ClaimRow]] = {}

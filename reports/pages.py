@@ -17,7 +17,7 @@ from benchmark.verdicts.statistics import summary
 from reports.claim_figures import claims_pictures
 from reports.claims import rows_of
 from reports.entries import is_arena, is_printed, mean_entry, method_of
-from reports.findings import SENTENCES, findings, kinds, shown_kinds, state_text
+from reports.findings import QUESTIONS, SENTENCES, findings, kinds, shown_kinds, state_text, statuses
 from reports.formatting import NONE, cell_address, count, points, shown
 from reports.methods import property_table
 from reports.provenance import remarks, seeds_text
@@ -36,8 +36,7 @@ def _not_run(paper: str, mine: Iterable[Reported]) -> list[str]:
 def progress(reported: Reported) -> dict[str, Any]:
     """How far an item has come: its cells, runs and verdicts."""
     results = [result for result in reported.results.values() if result.awaited]
-    judged_here = [row for row in kinds(rows_of(reported))[SENTENCES] if not row.judged.judged_in]
-    sentences = sentences_of(judged_here)
+    verdicts = statuses(reported)
     trained = {result.cell.cell_key: result for result in results if result.cell.role not in UNTRAINED}
     total = len(results) + len(reported.item.choices)
     return {
@@ -48,7 +47,8 @@ def progress(reported: Reported) -> dict[str, Any]:
         + reported.item.seeds * len(reported.item.choices)
         + len(reported.item.tried),
         "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": Counter(sentence.status for sentence in sentences),
+        "verdicts": verdicts[SENTENCES],
+        "questions": verdicts[QUESTIONS],
     }
 
 

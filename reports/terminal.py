@@ -16,7 +16,8 @@ from benchmark.verdicts.cell_results import Records
 from benchmark.verdicts.open_claims import looks_in_words, looks_of
 from reports.arena import arena_tables
 from reports.claims import ClaimRow, rows_of
-from reports.entries import is_arena, metrics_of, notes_of
+from reports.entries import is_arena, mean_entry, metrics_of, notes_of
+from reports.findings import statuses_in_words
 from reports.formatting import NONE, count
 from reports.paper_table import item_tables
 from reports.reported import Reported
@@ -32,6 +33,9 @@ STYLES = {
     "diverged": "red",
 }
 MOST_DECIDED = 6  # of the other claims, at the end of what is printed
+VERDICT, ESTIMATE = 12, 13  # columns of a verdict and of an estimate, in the line of a primary claim
+NOT_COMPARED = "Published numbers are of a larger setting."
+PROCESSORS = "Your numbers differ by processor, verdicts seldom do."
 LAYOUTS = (8, 0)  # most methods as columns: the first that fits; 0 is a list
 
 
@@ -47,6 +51,55 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
         _print_claim(row, number, console)
     for line in (*(f"note: {note}" for note in notes_of(reported)), *verdict_lines(rows)):
         say(console, line)
+    if counts := statuses_in_words(reported):
+        say(console, counts)
+    _say_where(report, console)
+
+
+def print_primary(item: Item, records: Records, console: Console, report: str | None = None) -> None:
+    """Print in a few lines: one per cell and per primary claim, the counts of the page, and where the page is."""
+    reported = Reported(item, records)
+    say(console, f"{item.name}  {item.title}", "bold")
+    console.print(_cells(reported, console))
+    rows = rows_of(reported)
+    for row in rows:
+        if row.claim.main and not row.claim.withdrawn:
+            console.print(_primary_line(row, console), soft_wrap=True)
+    if counts := statuses_in_words(reported):
+        say(console, counts)
+    say(console, PROCESSORS if item.profile == "paper" else f"{NOT_COMPARED} {PROCESSORS}")
+    _say_where(report, console)
+
+
+def _cells(reported: Reported, console: Console) -> RichTable:
+    """Build a table with one line per cell: its accuracy, its seeds, and the published value with its setting."""
+    table = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True, show_edge=False)
+    for head in ("Cell", "Test accuracy (%)", "Seeds", "Published"):
+        table.add_column(head, justify="left" if head in ("Cell", "Published") else "right", no_wrap=True)
+    for label, result in reported.results.items():
+        entry, published = mean_entry(result.summary), result.cell.printed()
+        accuracy = f"{entry.text} {entry.spread}".strip()
+        at = ", ".join(f"{key} = {value}" for key, value in result.cell.printed_at.items() if key in ("K", "C", "N_s"))
+        data = result.cell.printed_at.get("data", "")
+        setting = ", ".join(filter(None, (str(data), at)))
+        shown = "" if published is None else f"{published:.2f}" + (f" ({setting})" if setting else "")
+        table.add_row(*(Text(plain(text, console)) for text in (label, accuracy, str(result.n), shown)))
+    return table
+
+
+def _primary_line(row: ClaimRow, console: Console) -> Text:
+    """Build "holds         +3.50 points  Federated CRL beats the server's labels alone"."""
+    judged = row.judged
+    line = Text()
+    style = STYLES.get(judged.verdict if row.larger is None else "", "bold")
+    line.append(f"{plain(row.verdict_text, console):<{VERDICT}}", style=style)
+    seen = row.estimate if judged.estimate is not None else ""
+    more = f" (--seeds {judged.could_decide} can decide it)" if judged.could_decide else ""
+    line.append(plain(f" {seen:>{ESTIMATE}}  {row.claim.name}{more}", console))
+    return line
+
+
+def _say_where(report: str | None, console: Console) -> None:
     where = f"report: {report}" if report else "report: not built; `fssl report` builds it"
     console.print(Text(plain(where, console)), soft_wrap=True)  # a path is not broken over lines
 

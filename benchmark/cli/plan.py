@@ -86,7 +86,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def _on_seeds(part: Plan, options: argparse.Namespace) -> list[str]:
-    """What confirmatory seeds cannot decide, with the item's name if there are several."""
+    """Say what confirmatory seeds cannot decide, with the name of the table if there are several."""
     several = len(part.items) > 1
     return [
         f"{item.name}: {text}" if several else text
@@ -103,7 +103,7 @@ def _in_words(reasons: Mapping[str, str]) -> list[str]:
 
 
 def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:
-    """What is counted: each of several items, which share runs, and all that the options name."""
+    """List what is counted: each of several tables, which share runs, and all that the options name."""
     chosen = [] if shared_options.grids_of(options) else shared_options.chosen_items(options)
     if len(chosen) > 1:
         seeds, with_reference = shared_options.seeds_of(options), shared_options.uses_reference(options)
@@ -144,7 +144,7 @@ def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]]) -> 
 
 
 def cost_there(runs: Sequence[Experiment], card: Card) -> OnCard:
-    """The time that runs take on a card, one after another."""
+    """Say how long the runs take on a card, one after another."""
     costs = [count(run).whole for run in runs]
     return on_card(card, [(run, cost.local_steps, cost.flops) for run, cost in zip(runs, costs, strict=True)])
 
@@ -156,13 +156,16 @@ def as_there(there: OnCard) -> dict[str, Any]:
 
 
 def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[Cost, tuple[str, ...]]:
-    """What the runs cost, and the device of each that is trained at a time. `options.devices`: names, None for auto."""
+    """Return the cost of the runs, and the device of each that is trained at a time.
+
+    `options.devices` are names, or None for auto.
+    """
     devices = options.devices or auto_devices(runs)
     total = sum((cost_of(run, options.results, devices[0]) for run in runs), Cost())
     return total, (CPU,) * usable_cores() if devices == (CPU,) else devices
 
 
 def in_place(devices: tuple[str, ...]) -> str:
-    """The devices for people."""
+    """Name the devices for people."""
     cores = set(devices) == {CPU}
     return f"{len(devices)} cores, all at work" if cores else f"{len(devices)} x {card_name(devices[0])}, a run on each"

@@ -113,7 +113,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _machine(options: argparse.Namespace) -> "Machine":
-    """The machine at hand; replaces `options.devices` by names: all CUDA devices, or the CPU if there is none.
+    """Describe this machine; replace `options.devices` by names: all CUDA devices, or the CPU if there is none.
 
     Raises ConfigError for devices of several kinds.
     """
@@ -142,7 +142,7 @@ def _cost(cell: Experiment, device: str, results: Path) -> tuple[float, float]:
 
 
 def _planned(options: argparse.Namespace, side_by_side: int, run: Experiment) -> float:
-    """The seconds of a run, with the other runs beside it, before any run of this call has ended."""
+    """Estimate the seconds of a run, with the other runs beside it, before any run of this call has ended."""
     from benchmark.federated.processes import CPU, usable_cores
     from sweeps.queue import crowding
 
@@ -153,7 +153,7 @@ def _planned(options: argparse.Namespace, side_by_side: int, run: Experiment) ->
 
 
 def _share_left(results: Path, run: Experiment) -> float:
-    """The share of its rounds that a run has left."""
+    """Compute the share of its rounds that a run has left."""
     from benchmark.records.record import run_folder
     from sweeps.status import status_of
 
@@ -179,7 +179,7 @@ def _copy(copies: Path, report: "Report", results: Path, here: "Machine", unit: 
 
 
 def _with_data(table: "Timetable", runs: Sequence[Experiment]) -> list[Experiment]:
-    """The runs whose data set is here; the units of the others are refused."""
+    """Select the runs whose data set is here; refuse the units of the others."""
     from benchmark.data.datasets import load
 
     missing: dict[str, str] = {}
@@ -288,7 +288,7 @@ class Report:
         }
 
     def _unit(self, unit: "Unit", table: "Timetable") -> dict[str, Any]:
-        """The unit's seed and state, and why it is not finished."""
+        """Return the unit's seed and state, and why it is not finished."""
         state, reason = "not begun", ""
         if unit in table.before:
             state = "done before"

@@ -8,7 +8,7 @@ import pytest
 from benchmark.cli import launch, report
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
-from benchmark.experiment import Evaluation, from_json, to_json
+from benchmark.experiment import Evaluation, from_json, read_method, to_json
 from benchmark.papers import own
 from benchmark.papers.item import ACCURACY
 from benchmark.papers.items import ITEMS, cell_named, items
@@ -329,3 +329,54 @@ def test_metrics_that_runs_and_verdicts_know_are_known(tmp_path):
 def test_cells_of_a_user_s_table_are_not_called_published(mine):
     (item,) = items(["./mine.toml"], "demo")
     assert {cell.role for cell in item.cells} == {"own"}
+
+
+@pytest.mark.parametrize(
+    ("line", "places"),
+    [
+        ('data = "mnist"', ["data", "fields = {"]),
+        ('network = "small_cnn"', ["network", "fields = {"]),
+        ('"federation.rounds" = 5', ["federation.rounds", "fields = {"]),
+        ("optimizer.lr = 0.1", ["optimizer", "fields = {"]),
+        ('profile = "demo"', ["profile", "--profile"]),
+        ('contrast = { "A" = 1, "B" = -1 }', ["contrast", "[[claims]]"]),
+    ],
+)
+def test_a_key_at_the_top_that_belongs_elsewhere_is_answered_with_its_place(mine, line, places):
+    mine.write_text(f"{line}\n{FILE}")
+    with pytest.raises(ConfigError) as refused:
+        items(["./mine.toml"], "demo")
+    assert all(place in str(refused.value) for place in places)
+
+
+def test_rows_whose_label_settings_do_not_fit_are_answered_with_those_that_suit_all(mine):
+    """SSFL's and SAGE's methods share settings; those for a server's labels alone share none with SAGE's."""
+    mine.write_text('[rows]\nSAGE = { method = "sage" }\nSSFL = { method = "ssfl" }\n')
+    common = read_method({"kind": "sage"}, "method").needs & read_method({"kind": "ssfl"}, "method").needs
+    with pytest.raises(ConfigError) as refused:
+        items(["./mine.toml"], "demo")
+    said = str(refused.value).partition("for all rows")[2]
+    assert common and all(f'"{setting}"' in said for setting in common)
+    assert not any(f'"{setting}"' in said for setting in read_method({"kind": "sage"}, "method").needs - common)
+    mine.write_text('[rows]\nSAGE = { method = "sage" }\nSemiFL = { method = "semifl" }\n')
+    assert not read_method({"kind": "sage"}, "method").needs & read_method({"kind": "semifl"}, "method").needs
+    with pytest.raises(ConfigError) as refused:
+        items(["./mine.toml"], "demo")
+    assert "for all rows" not in str(refused.value)
+    assert all(setting in str(refused.value) for setting in read_method({"kind": "semifl"}, "method").needs)
+
+
+def test_rows_that_differ_in_who_has_labels_are_named(mine):
+    start = '"method.warm_start_rounds" = 0, from = "arena/digits:SemiFL/untuned"'
+    mine.write_text(f'[rows]\nSAGE = {{ from = "arena/clients:SAGE/untuned" }}\nSemiFL = {{ {start} }}\n')
+    (item,) = items(["./mine.toml"], "demo")
+    settings = [cell.experiment.data.label_setting for cell in item.cells]
+    assert len(set(settings)) == 2 and any(all(setting in note for setting in settings) for note in item.notes)
+
+
+def test_a_run_names_the_page_that_the_site_has_of_it(mine, printed):
+    """Also a run that no table has: it is among "Your runs"."""
+    said = printed("run", *SHORT, "--method.warm_start_rounds=0", "--results", "r")
+    (page,) = (word for word in said.split() if word.endswith(".html"))
+    printed("report", "--results", "r")
+    assert (mine.parent / page).is_file() and (mine.parent / "r/site/mine/your-runs/custom/index.html").is_file()
