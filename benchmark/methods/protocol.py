@@ -209,6 +209,8 @@ class LocalUpdate:
     # Hints that change no result and may be left out:
     # whether only changes are sent, so that bytes are known after training alone
     sends_changes: ClassVar[bool] = False
+    # whether the job neither uses nor changes what the participant keeps, so that its jobs can run at the same time
+    is_stateless: ClassVar[bool] = False
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
         """The weight sets to train, from what was received and kept. None: this client sits the round out."""

@@ -199,6 +199,8 @@ def with_own_labels(local: fl.Local, labels_N: Tensor, kept_N: Tensor, stream: s
 class ReadOnlyUpdate(fl.LocalUpdate):
     """Trains nothing: the result of `read` is sent. Where it is empty, the holder sits out."""
 
+    is_stateless = True
+
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         raise NotImplementedError(f"{type(self).__name__} has no read")
 

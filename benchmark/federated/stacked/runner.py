@@ -29,6 +29,7 @@ from benchmark.federated.stacked.guard import (
     alone,
     batch_in_double,
     compare,
+    first_images,
     in_double,
     reason_of,
 )
@@ -57,6 +58,7 @@ class Seen:
     """Count what was trained how, for tests and messages."""
 
     ticks: int = 0
+    compared: int = 0  # steps that the guard took
     steps: int = 0  # local steps of jobs in these ticks
     together: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # jobs by kind
     alone: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -138,9 +140,9 @@ def train_together(requests: Sequence[Request]) -> None:
             owners.append((request, index))
     lead.start_together(starts)
     for kind, members in _kinds(starts, owners).items():
-        was_known = kind in lead.findings
+        compared = lead.seen.compared
         groups = lead.groups(kind, members)
-        if was_known == (kind in lead.findings):  # else the guard has tried out the kind's steps
+        if compared == lead.seen.compared:  # otherwise the guard has called the methods' code with these jobs
             _let_wait(members, groups, owners)
         for group in groups:
             for place, trained in lead.together(kind, group, lead.train).items():
@@ -293,10 +295,6 @@ class GroupRunner(JobRunner):
                 gradients[index] = self.gradient(job, round_number, copied(privates[index]))
         return gradients
 
-    @property
-    def findings(self) -> dict[Kind, Findings | None]:
-        return self._shared.findings
-
     def start_of(self, place: int, index: int, request: Request, purpose: str) -> Start:
         """Return a job's `start`, to be called. `place`: the job's number among those that start together."""
         job, private = request.jobs[index], request.privates[index]
@@ -389,14 +387,17 @@ class GroupRunner(JobRunner):
 
     def _examined(self, kind: Kind, members: Sequence[Member]) -> Findings | None:
         """Return what the first step of the kind showed; None if its jobs cannot train together."""
-        if kind not in self._shared.findings:
-            try:
-                self._shared.findings[kind] = self._compared(members)
-            except (FsslError, torch.OutOfMemoryError):  # a job that is alone meets it again, in its own run
-                return None
-            except Exception as error:  # whatever a method's code raises under `vmap`
-                self._refuse(kind, error)
-        return self._shared.findings[kind]
+        findings, is_known = self._shared.findings, kind in self._shared.findings
+        try:
+            known = findings[kind] if is_known else self._compared(members)
+            if known is not None:
+                self._compare_sizes(known, members)
+            findings[kind] = known
+        except (FsslError, torch.OutOfMemoryError):  # a job that is alone meets it again, in its own run
+            return None
+        except Exception as error:  # whatever a method's code raises under `vmap`
+            self._refuse(kind, error)
+        return findings[kind]
 
     def _refuse(self, kind: Kind, error: Exception) -> None:
         """Train the kind one job at a time from now on, and say so once."""
@@ -406,18 +407,51 @@ class GroupRunner(JobRunner):
             warnings.warn(f"{kind.name}: its jobs train one at a time ({reason})", stacklevel=2)
 
     def _compared(self, members: Sequence[Member]) -> Findings:
-        """Take the first step of two jobs, alone and together, in float64. Raises CannotStack if they differ."""
+        """Take the first step of two jobs, alone and together, in float64. Raises CannotStack if they differ.
+
+        The two have batches of the same sizes; the second is the first one again if there is no other such job.
+        """
         firsts = [first_batch(member.batches) for member in members[:8]]
         signatures = [signature_of(batches[0]) for batches in firsts]
         last = max(at for at, signature in enumerate(signatures) if signature == signatures[0])
-        two = [members[0], members[last]]
-        batches = [list(map(batch_in_double, firsts[at])) for at in (0, last)]
+        findings = self._compared_on([members[0], members[last]], [firsts[0], firsts[last]])
+        findings.sizes.add(members[0].batches.sizes()[0])
+        return findings
+
+    def _compare_sizes(self, findings: Findings, members: Sequence[Member]) -> None:
+        """Take a step with each size of batches that is new, such as that of incomplete last batches.
+
+        It is taken with the first images of the jobs' first batches. Raises CannotStack as `_compared`.
+        """
+        largest = [member.batches.sizes()[0] for member in members]
+        wanted: set[tuple[int, ...]] = set()
+        for member in members:
+            wanted.update(member.batches.sizes())
+        for sizes in sorted(wanted - findings.sizes):
+            able = [
+                member
+                for member, most in zip(members, largest, strict=True)
+                if all(size <= most_of_stream for size, most_of_stream in zip(sizes, most, strict=True))
+            ]
+            two = [able[0], able[-1]][: len(able)]
+            batches = []
+            for member in two:
+                batches.append([first_images(batch, sizes) for batch in first_batch(member.batches)])
+            if signature_of(batches[0][0]) != signature_of(batches[-1][0]):
+                two, batches = two[:1], batches[:1]
+            self._compared_on(two, batches)
+            findings.sizes.add(sizes)
+
+    def _compared_on(self, two: Sequence[Member], batches: Sequence[Sequence[LocalBatch]]) -> Findings:
+        """Take a step of one or two jobs on these batches, alone and together. Raises CannotStack if they differ."""
+        self.seen.compared += 1
+        batches = [list(map(batch_in_double, of_job)) for of_job in batches]
         singles = [self._alone(member, batch) for member, batch in zip(two, batches, strict=True)]
-        uses = singles[0].uses.joined(singles[1].uses)
+        uses = singles[0].uses.joined(singles[-1].uses)
         twice = uses.in_two_places(two[0])
         if twice is not None:
             raise CannotStack(f"{twice!r} is in two places of what it keeps and notes; make a copy")
-        if uses.shape(two[0]) != uses.shape(two[1]):
+        if uses.shape(two[0]) != uses.shape(two[-1]):
             two, batches, singles = two[:1], batches[:1], singles[:1]
         doubles = [in_double(with_fresh_streams(member)) for member in two]
         group = Group(self._networks_for(two[0], double=True), doubles, self.settings, uses, self._device)
