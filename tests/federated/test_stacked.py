@@ -64,8 +64,11 @@ class Both:
 
     def play(self, rounds: int) -> None:
         for number in range(1, rounds + 1):
-            self.reference.training_step(number, 0)
-            self.stacked.training_step(number, 0)
+            self.play_round(number)
+
+    def play_round(self, number: int) -> None:
+        self.reference.training_step(number, 0)
+        self.stacked.training_step(number, 0)
 
     @property
     def off(self) -> float:

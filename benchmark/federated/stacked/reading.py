@@ -152,7 +152,7 @@ class AskingReader(JobReader):
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         images = self._images(part)
         question = ("statistics", part, batch_size, pooled)
-        can_wait = len(images) > 0 and not draws_or_counts_batches(self._network)
+        can_wait = len(images) > 0 and has_only_static_norms(self._network)
         answer = self._answer(question) if can_wait else Answer(question=question)
         if answer is None:
             passed = Images(environment=self._environment, part=images)
@@ -187,14 +187,15 @@ class AskingReader(JobReader):
         raise NotReadYet
 
 
-def draws_or_counts_batches(network: nn.Module) -> bool:
-    """Return whether a pass in training mode draws masks, or changes statistics other than those of a static norm."""
-    for layer in network.modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-            return True
-        if isinstance(layer, nn.modules.batchnorm._NormBase):
-            return True
-    return False
+def has_only_static_norms(network: nn.Module) -> bool:
+    """Return whether static norms are the only layers that differ in training mode: no dropout, no running statistics.
+
+    A network without static norms has nothing to measure.
+    """
+    others = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+    layers = list(network.modules())
+    has_others = any(isinstance(layer, others) and getattr(layer, "p", 1) > 0 for layer in layers)
+    return not has_others and any(isinstance(layer, StaticBatchNorm2d) for layer in layers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -224,6 +224,10 @@ class GroupRunner(JobRunner):
         return self._shared.seen
 
     @property
+    def passes(self) -> Passes:
+        return self._shared.passes
+
+    @property
     def settings(self) -> Optimizer:
         return self._environment.experiment.optimizer
 
@@ -312,7 +316,7 @@ class GroupRunner(JobRunner):
             for start in waiting:
                 start.call()
             asking = [(start, start.read) for start in waiting if start.read is not None]
-            answers = self._shared.passes.answers([read for _, read in asking], self._network)
+            answers = self.passes.answers([read for _, read in asking], self._network)
             waiting = []
             for (start, _), answer in zip(asking, answers, strict=True):
                 start.answers.append(answer)
