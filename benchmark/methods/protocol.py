@@ -213,7 +213,11 @@ class LocalUpdate:
     is_stateless: ClassVar[bool] = False
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
-        """The weight sets to train, from what was received and kept. None: this client sits the round out."""
+        """Return the weight sets to train, from what was received and kept; None if this client skips the round.
+
+        An engine may interrupt it at a pass of `reader` and call it again from the beginning, with the same random
+        numbers and a fresh copy of `private`. So it changes nothing outside of what it is given.
+        """
         return Local(trainable={"student": received["student"]})
 
     def draws(self, generator: torch.Generator, batch: Mapping[str, Batch]) -> Mapping[str, Tensor]:
