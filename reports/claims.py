@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from benchmark.data.folder import public_name
-from benchmark.methods.central import Central
-from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.items import ITEMS, items
 from benchmark.papers.table import COMPUTED
@@ -338,13 +336,22 @@ class ClaimRow:
 
 
 def scope_text(item: Item, labels: Collection[str]) -> str:
-    """ "at K = 10, C = 2 and 10 on MNIST": clients, cohorts and data of these cells."""
-    experiments = [cell.experiment for cell in item.cells if cell.label in labels]
-    federations = [one.federation for one in experiments if not isinstance(one.method, ServerOnly | Central)]
-    factors = {name: sorted({getattr(federation, name) for federation in federations}) for name in ("K", "C")}
-    at = ", ".join(f"{name} = {_listed(values)}" for name, values in factors.items() if values)
-    data = _listed(dict.fromkeys(DATA.get(one.data.name, public_name(one.data.name)) for one in experiments))
-    return " ".join([*(["at", at] if at else []), *(["on", data] if data else [])])
+    """Return the clients, cohorts and data of these cells: "at K = 10, C = 2 and 10 on MNIST"."""
+    settings = []
+    for name in ("K", "C"):
+        values = numbers(item, labels, name)
+        if values:
+            settings.append(f"{name} = {_listed(values)}")
+    at = f"at {', '.join(settings)}" if settings else ""
+    data = data_of(item, labels)
+    on = f"on {_listed(data)}" if data else ""
+    return f"{at} {on}".strip()
+
+
+def data_of(item: Item, labels: Collection[str]) -> tuple[str, ...]:
+    """Return the names of the data sets of these cells, each once."""
+    names = [cell.experiment.data.name for cell in item.cells if cell.label in labels]
+    return tuple(dict.fromkeys(DATA.get(name, public_name(name)) for name in names))
 
 
 def _listed(values: Iterable[object]) -> str:

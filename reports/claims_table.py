@@ -6,7 +6,7 @@ from typing import Any
 from benchmark.verdicts.judge import share_text
 from reports.claims import ClaimRow, sum_text
 from reports.formatting import NONE, difference, is_fraction, unit_of
-from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
+from reports.tables import Column, Row, Table, TableEntry, csv_of, row_of, table_of
 
 
 def claim_values(row: ClaimRow) -> dict[str, Any]:
@@ -46,6 +46,11 @@ def _at_largest_K(row: ClaimRow) -> dict[str, Any] | None:
     if larger is None:
         return None
     return {"K": larger.K, "item": larger.item, "verdict": larger.verdict or None, "runs": larger.runs or None}
+
+
+def claims_csv(rows: Sequence[ClaimRow]) -> bytes:
+    """Return these claims as CSV, one row each, with all numbers at full precision."""
+    return csv_of([_csv_values(row) for row in rows])
 
 
 def _csv_values(row: ClaimRow) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""The front page: the scale of the results, three numbers, a headline per paper, one table of methods."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from benchmark.data.folder import public_name
+from benchmark.papers.items import ITEMS
+from reports.arena import methods_overview
+from reports.claims import DATA
+from reports.findings import SENTENCES, board, kinds
+from reports.formatting import count
+from reports.headlines import headlines
+from reports.reported import PAPERS, Reported
+from reports.sentences import STATUSES, sentences_of
+
+SMALL = {"demo", "laptop", "gpu"}  # profiles that reduce the published setting
+
+
+def front_values(every: Sequence[Reported]) -> dict[str, Any]:
+    """Return what the front page shows; all numbers are from the records."""
+    return {
+        "banner": scale_text(every),
+        "numbers": three_numbers(every),
+        "headlines": headlines(every),
+        "methods": methods_overview(every),
+    }
+
+
+def scale_text(every: Sequence[Reported]) -> str:
+    """Say at what scale the results are: how many runs are in reduced settings, and whether any verdict is not."""
+    profiles = _runs_by_profile(every)
+    total = profiles.total()
+    if not total:
+        return "Nothing has been run yet."
+    reduced = sum(number for profile, number in profiles.items() if profile in SMALL)
+    if not reduced:
+        return f"All {count(total, 'run')} have the published settings."
+    profile_of_verdict = []
+    for reported in every:
+        trained = [row for row in reported.judged if row.is_decided and row.claim.endpoint != "arithmetic"]
+        profile_of_verdict += [reported.item.profile] * len(trained)
+    at_scale = sum(profile not in SMALL for profile in profile_of_verdict)
+    runs = f"{reduced:,} of {total:,} runs are in reduced settings: smaller images, smaller networks, fewer rounds"
+    if not profile_of_verdict:
+        verdicts = "No verdict rests on them yet."
+    elif at_scale:
+        verdicts = f"{at_scale} of {count(len(profile_of_verdict), 'verdict')} rest on a published setting."
+    else:
+        verdicts = "No verdict on this site is at the scale of a paper."
+    return f"{runs} ({_data_of(every)}). {verdicts}"
+
+
+def _runs_by_profile(every: Sequence[Reported]) -> Counter[str]:
+    """Count the runs of the papers and comparisons by the profile that they were trained for, each run once."""
+    profiles: dict[tuple[str, int], str] = {}
+    for reported in every:
+        for run in reported.runs:
+            profile = str(run.experiment.get("profile", reported.item.profile))
+            profiles.setdefault((run.cell_key, run.seed), profile)
+    return Counter(profiles.values())
+
+
+def _data_of(every: Sequence[Reported]) -> str:
+    """Return the data sets with most runs, "MNIST, CIFAR-10 and others"."""
+    runs = {(run.cell_key, run.seed): run for reported in every for run in reported.runs}
+    names = Counter(run.experiment["data"]["name"] for run in runs.values())
+    first = [DATA.get(name, public_name(name)) for name, _ in names.most_common(3)]
+    return "mostly " + ", ".join(first) if len(names) > len(first) else ", ".join(first)
+
+
+def three_numbers(every: Sequence[Reported]) -> list[tuple[str, str]]:
+    """Return three numbers, each with what it counts: tables and figures, sentences with a decision, runs."""
+    declared = [name for name in ITEMS if name.partition("/")[0] in PAPERS]
+    with_runs = {reported.item.name for reported in every if reported.item.name in declared}
+    sentences = sentences_of(kinds(board(every))[SENTENCES])
+    decided = Counter(sentence.status for sentence in sentences if sentence.has_decision)
+    parts = [f"{decided[status]} {status}" for status in STATUSES if decided[status]]
+    how = f": {', '.join(parts)}" if parts else ""
+    runs = _runs_by_profile(every).total()
+    papers = count(len(PAPERS), "paper")
+    return [
+        (f"{len(with_runs)} of {len(declared)}", f"tables and figures of {papers} have runs"),
+        (f"{decided.total()} of {len(sentences)}", f"sentences of the papers have a decision{how}"),
+        (f"{runs:,}", "runs" if runs != 1 else "run"),
+    ]
