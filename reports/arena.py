@@ -1,9 +1,9 @@
 """The method comparison: methods under one environment, at equal rounds and at equal bytes, with the cost of a run.
 
-A column contains the cells that differ only in their method (untuned, or alpha = 0.1). All its means are over
-the seeds that every compared method has. A method with fewer than `FEWEST_SEEDS` seeds is listed apart if other methods
-have more, so that it does not shorten the comparison of the others. A method without a finished run, or with a diverged one, is
-also listed apart and never averaged.
+A column contains the cells that differ only in their method (untuned, or alpha = 0.1). All its means are over the
+seeds that every compared method has. A method with fewer than `FEWEST_SEEDS` seeds is listed apart if other methods
+have more, so that it does not shorten the comparison of the others. A method without a finished run, or with a
+diverged one, is also listed apart and never averaged.
 
 Methods are sorted by mean at equal rounds, and only over at least `FEWEST_SEEDS` common seeds: one seed ranks nothing.
 Equal bytes are what the cheapest method transfers in a whole run: the others are scored at the last evaluation that
@@ -144,6 +144,7 @@ def _arena(reported: Reported, key: str, value: str | int | float | None) -> Are
     if len(common) >= FEWEST_SEEDS:
         compared.sort(key=lambda method: -method.seen.mean)
     compared.sort(key=lambda method: bool(method.not_ranked))
+    waiting = [choice for choice in reported.item.choices if choice.setting.get(key, value) == value]
     return Arena(
         key=key,
         value=value,
@@ -151,7 +152,7 @@ def _arena(reported: Reported, key: str, value: str | int | float | None) -> Are
         budget=budget,
         compared=tuple(compared),
         apart=tuple(result for result in own if result.cell.label not in runs_of),
-        waiting=tuple(choice for choice in reported.item.choices if choice.setting.get(key, value) == value),
+        waiting=tuple(waiting),
         bounds=tuple(bounds),
     )
 

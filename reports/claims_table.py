@@ -75,16 +75,17 @@ def _csv_values(row: ClaimRow) -> dict[str, Any]:
 
 
 def claims_table(rows: Sequence[ClaimRow]) -> Table:
-    """A row a claim, which leads to its page."""
+    """Return a row for each claim, which leads to its page."""
     words = (Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic"))
+    notes = tuple(f"{row.claim.name}: {row.quote}" for row in rows if row.has_page)
     return table_of(
         "claims",
-        "Claims; differences are paired by seed, their intervals at the level of the look",
-        ("Claim", "Verdict", "Typical difference", "n", *words),
+        "Claims; differences are paired by seed, their intervals at the level of the interim analysis",
+        ("Claim", "Verdict", "Hodges-Lehmann estimate", "n", *words),
         map(_table_row, rows),
         words=2,
         data=[_csv_values(row) for row in rows if row.has_page],
-        notes=tuple(f"{row.claim.name}: {row.quote}" for row in rows if row.has_page),
+        notes=notes,
     )
 
 
@@ -102,14 +103,14 @@ def _table_row(row: ClaimRow) -> Row:
             text=claim.name,
             href=row.page,
             detail=(*row.against, *row.so_far),
-            below=(f"withdrawn from the boards: {row.item.withdrawal_of(claim)}",) if claim.withdrawn else (),
+            below=(f"withdrawn from the summary tables: {row.item.withdrawal_of(claim)}",) if claim.withdrawn else (),
         ),
         TableEntry(text=row.verdict_text, look=judged.verdict),
         TableEntry(text=row.estimate, below=tuple(filter(None, typical_below)), sort=judged.estimate),
         judged.n,
         TableEntry(
             text=f"{most} of {judged.n}" if judged.collapsed else NONE,
-            below=(*(["runs fall"] if judged.runs_fall else []), *fallen),
+            below=(*(["runs collapse"] if judged.runs_fall else []), *fallen),
             sort=most / judged.n if judged.collapsed else None,
         ),
         TableEntry(text=row.item.name, below=(row.scope,) if row.has_page else ()),

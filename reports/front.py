@@ -1,16 +1,22 @@
-"""The front page: the scale of the results, three numbers, a headline per paper, one table of methods."""
+"""The front page: the scale of the results, three numbers, a headline per paper, one table of methods.
+
+README's table of headlines and the committed page of findings are written here, too.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmark.data.folder import public_name
+from benchmark.files import write_atomically
 from benchmark.papers.items import ITEMS
 from reports.arena import methods_overview
 from reports.claims import DATA
-from reports.findings import SENTENCES, board, kinds
+from reports.findings import SENTENCES, board, findings_page, kinds
 from reports.formatting import count
 from reports.headlines import headlines
+from reports.rendering import render
 from reports.reported import PAPERS, Reported
 from reports.sentences import STATUSES, sentences_of
 
@@ -75,7 +81,7 @@ def three_numbers(every: Sequence[Reported]) -> list[tuple[str, str]]:
     with_runs = {reported.item.name for reported in every if reported.item.name in declared}
     sentences = sentences_of(kinds(board(every))[SENTENCES])
     decided = Counter(sentence.status for sentence in sentences if sentence.has_decision)
-    parts = [f"{decided[status]} {status}" for status in STATUSES if decided[status]]
+    parts = [f"{status} {decided[status]}" for status in STATUSES if decided[status]]
     how = f": {', '.join(parts)}" if parts else ""
     runs = _runs_by_profile(every).total()
     papers = count(len(PAPERS), "paper")
@@ -84,3 +90,29 @@ def three_numbers(every: Sequence[Reported]) -> list[tuple[str, str]]:
         (f"{decided.total()} of {len(sentences)}", f"sentences of the papers have a decision{how}"),
         (f"{runs:,}", "runs" if runs != 1 else "run"),
     ]
+
+
+def papers_table(every: Sequence[Reported]) -> str:
+    """Return README's table as Markdown: each paper's headline with its verdict at each setting, and one line of state.
+
+    A setting has a row of its own, so that no verdict is read without it.
+    """
+    return render("board.md", headlines=headlines(every), state=state_line(every))
+
+
+def state_line(every: Sequence[Reported]) -> str:
+    """Say how far the judging has come, in one line."""
+    by_kind = {kind: sentences_of(rows) for kind, rows in kinds(board(every)).items()}
+    parts = []
+    for kind, sentences in by_kind.items():
+        decided = sum(sentence.has_decision for sentence in sentences)
+        parts.append(f"{decided} of {len(sentences)} {kind}")
+    return f"{' and '.join(parts)} have a decision. {scale_text(every)}"
+
+
+def write_findings(every: Sequence[Reported], page: Path, readme: Path) -> None:
+    """Write the page of findings, and README's table between its two marks. Raise CannotWrite."""
+    write_atomically(page, findings_page(every, links=False).encode())
+    start, end = "<!-- claims: fssl report --readme -->\n", "<!-- end of claims -->"
+    before, _, rest = readme.read_text().partition(start)
+    write_atomically(readme, (before + start + papers_table(every) + end + rest.partition(end)[2]).encode())

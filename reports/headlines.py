@@ -53,7 +53,7 @@ class Outcome:
 
         "contradicted at K = 10, C = 2 and 10 on MNIST: -0.82 points (n = 9)".
         """
-        start = f"{self.verdict} {self.scope}".rstrip()
+        start = f"{self.verdict_word} {self.scope}".rstrip()
         if self.estimate is None:
             return start
         shown = amount(self.claim, self.estimate)
@@ -65,6 +65,13 @@ class Outcome:
             return f"{start}: {shown} (n = {self.n}){self._of_several}"
         kind = "exploratory runs" if self.is_exploratory else "runs"
         return f"{start}, where {kind} show {shown} (n = {self.n}){self._of_several}"
+
+    @property
+    def estimate_text(self) -> str:
+        """Return the estimate with its number of seeds: ": -0.82 points (n = 9)"; empty without one."""
+        if self.estimate is None:
+            return ""
+        return f": {amount(self.claim, self.estimate)} (n = {self.n}{', exploratory' if self.is_exploratory else ''})"
 
     @property
     def _of_several(self) -> str:
@@ -80,12 +87,17 @@ class Outcome:
         return f"{above} {'is' if above == 1 else 'are'}"
 
     @property
+    def verdict_word(self) -> str:
+        """Return the verdict; that of a claim about several differences is one on all of them as a whole."""
+        is_whole = len(self.differences) > 1 and self.verdict in DECIDED
+        return f"{self.verdict} as a whole" if is_whole else self.verdict
+
+    @property
     def verdict_text(self) -> str:
-        """Return the verdict without a number of its own; of several differences, how many are above zero."""
+        """Return the verdict; of several differences also how many are above zero."""
         if len(self.differences) < 2:
             return self.verdict
-        whole = " as a whole" if self.verdict in DECIDED else ""
-        return f"{self.verdict}{whole} ({self.above_zero.split()[0]} of {len(self.differences)} differences above zero)"
+        return f"{self.verdict_word} ({self.above_zero.split()[0]} of {len(self.differences)} differences above zero)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,14 +137,28 @@ class Headline:
 
     @property
     def verdict(self) -> str:
-        """Return all verdicts in one line, each with its setting.
+        """Return the verdicts of all settings, each with its number of clients and its estimate.
 
-        "contradicted at K = 10, C = 2 and 10 on MNIST; holds at K = 470, C = 10 and 30 on MNIST".
+        "contradicted at K = 10: -0.82 points (n = 9); holds at K = 470: +32.86 points (n = 16)".
         """
+        texts = []
+        for outcomes in self._by_scope.values():
+            estimate = outcomes[0].estimate_text if len(outcomes) == 1 else ""
+            at = f" at K = {outcomes[0].K}" if outcomes[0].K else ""
+            texts.append(f"{_counted(outcomes)}{at}{estimate}")
+        return "; ".join(texts)
+
+    @property
+    def scope(self) -> str:
+        """Return all settings: "K = 10, C = 2 and 10 on MNIST; K = 470, C = 10 and 30 on MNIST"."""
+        return "; ".join(scope.removeprefix("at ").removeprefix("on ") for scope in self._by_scope)
+
+    @property
+    def _by_scope(self) -> dict[str, list[Outcome]]:
         by_scope: dict[str, list[Outcome]] = {}
         for outcome in self.outcomes:
             by_scope.setdefault(outcome.scope, []).append(outcome)
-        return "; ".join(f"{_counted(outcomes)} {scope}".rstrip() for scope, outcomes in by_scope.items())
+        return by_scope
 
     @property
     def picture(self) -> Picture | None:
@@ -310,15 +336,18 @@ def _draw(outcomes: Sequence[Outcome], *, named: bool) -> Picture:
     figure, axes = canvas(len(outcomes), 1, {}, width=4.7 - left, height=height, left=left, titles=True)
     for [ax], outcome, own in zip(axes, outcomes, names, strict=True):
         _draw_panel(ax, outcome, own)
-        words = outcome.name if named else f"{outcome.verdict} {outcome.scope}"
+        words = outcome.name if named else f"{outcome.verdict_word} {outcome.scope}"
         unit = unit_text(outcome.claim) or metric_name(outcome.claim.metric)
         titled(ax, unit, title=words, margins=(0.05, 0.05))
         ax.set_ylim(len(own) - 0.4, -0.6)
-    # Panels with titles of their own axes need more room between them than panels that share an axis.
+    # Panels with axes and titles of their own need more room between them than panels that share an axis.
     above, between, below = 0.34, 0.74, 0.5
     total = above + len(outcomes) * height + (len(outcomes) - 1) * between + below
     figure.set_figheight(total)
-    figure.subplots_adjust(top=1 - above / total, bottom=below / total, hspace=between / height)
+    for number, [ax] in enumerate(axes):
+        box = ax.get_position()
+        bottom = total - above - height - number * (height + between)
+        ax.set_position((box.x0, bottom / total, box.width, height / total))
     return Picture(figure=figure)
 
 
@@ -347,5 +376,9 @@ def _short_names(labels: Sequence[str]) -> list[str]:
     parts = [label.split("/") for label in labels]
     if len({len(own) for own in parts}) > 1:
         return list(labels)
-    varying = [place for place, values in enumerate(zip(*parts, strict=True)) if len(set(values)) > 1]
-    return ["/".join(own[place] for place in varying) for own in parts]
+    values_at = [set(values) for values in zip(*parts, strict=True)]
+    varying = [place for place, values in enumerate(values_at) if len(values) > 1]
+    names = []
+    for own in parts:
+        names.append("/".join(own[place] for place in varying))
+    return names

@@ -42,9 +42,10 @@ def progress(reported: Reported) -> dict[str, Any]:
     trained = {result.cell.cell_key: result for result in results if result.cell.role not in UNTRAINED}
     runs_done = sum(result.n_finished for result in trained.values())
     runs_wanted = sum(max(result.n_wanted, result.n_finished) for result in trained.values())
+    with_runs = [result for result in results if result.n]
     runs_of_choices = reported.item.seeds * len(reported.item.choices)
     return {
-        "cells_run": sum(result.n > 0 for result in results),
+        "cells_run": len(with_runs),
         "total": len(results) + len(reported.item.choices),
         "runs_done": runs_done + reported.trials_done,
         "runs_wanted": runs_wanted + runs_of_choices + len(reported.item.tried),
@@ -149,6 +150,8 @@ def paper_values(name: str, mine: Sequence[Reported], every: Sequence[Reported])
 def item_values(reported: Reported) -> dict[str, Any]:
     """Return what the item's template shows, except its tables, claims and pictures."""
     item = reported.item
+    pages = {label: cell_address(result) for label, result in reported.results.items()}
+    is_compared = any(cell.printed() is not None for cell in item.cells)
     return {
         **progress(reported),
         "item": item,
@@ -160,9 +163,9 @@ def item_values(reported: Reported) -> dict[str, Any]:
         "remarks": remarks(reported.runs, item.profile),
         "properties": property_table(reported) if is_arena(item) or "exchange/privacy" in item.metrics else None,
         "rows": rows_of(reported),
-        "pages": {label: cell_address(result) for label, result in reported.results.items()},
+        "pages": pages,
         "forests": claims_pictures(reported.judged),
-        "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
+        "margin": item.margin if is_compared else None,
         "n_runs": len(reported.runs),
     }
 

@@ -136,7 +136,7 @@ def pre_registration(reported: Reported, claim: Claim) -> dict[str, str]:
     begun = "; ".join(f"{count(number, 'run')} begun {under}" for under, number in sorted(versions.items()))
     return {
         "Claim made": f"{made}{commit}, hash {reported.item.hash_of(claim)}",
-        "First confirming run": f"{started(first)[0]}, {label} seed {first.seed}, by code {commit_of(first)}"
+        "First confirmatory run": f"{started(first)[0]}, {label} seed {first.seed}, by code {commit_of(first)}"
         if first
         else "none yet",
         "Rule": "; ".join(filter(None, [f"version {RULE_VERSION}", begun])),

@@ -79,7 +79,7 @@ def _row(
     judged = claims.get((profile, on.cell.cell_key, off.cell.cell_key))
     value, n = (judged.estimate, judged.n) if judged else (seen.mean, seen.n)
     verdict = TableEntry(text=SAYS[judged.verdict], look=judged.verdict) if judged else TableEntry(text="not judged")
-    pilots = "one pilot" if n == 1 and min(seeds) in PILOTS else count(n, "seed")
+    pilots = "one pilot run" if n == 1 and min(seeds) in PILOTS else count(n, "seed")
     interval = difference_interval(ACCURACY, judged.interval) if judged else ""
     means = [(cell, summary(cell.values[seed] for seed in seeds).mean) for cell in (on, off)]
     return [

@@ -37,7 +37,7 @@ from reports.claims_table import claims_csv
 from reports.entries import is_arena
 from reports.exports import item_files, shown_of
 from reports.figures import DARK, PALETTE
-from reports.findings import findings_page
+from reports.findings import findings_values
 from reports.formatting import cell_page, slug
 from reports.front import front_values
 from reports.memory_order import with_memory_order
@@ -95,7 +95,7 @@ def build(
         site |= {f"submitted/{values['name']}": values["bundle"].content for values in sent}
     places = places_of(every)
     site |= _methods(every, places)
-    site |= page_file("findings.html", "findings.html", written=article(findings_page(every, links=True)))
+    site |= page_file("findings.html", "findings.html", **findings_values(every))
     site |= page_file("released.html", "released.html", parts=released_table(every))
     site |= page_file("glossary.html", "glossary.html")
     beside = records_values(results)
