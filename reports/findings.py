@@ -1,14 +1,13 @@
-"""All claims: how far they have come, and which come first.
+"""All claims: how far they have come, and the page of findings.
 
-The first ones stand on the front page, in the README and on a page of findings. `findings.toml` names the main
-sentences of each paper and has the objections; every number is from the records. Sentences of papers and questions of
-ours are counted apart, and a sentence counts once, however many contrasts are judged on it (sentences.py).
+`findings.toml` names the main sentences of each paper for the page of findings, with the objections; every number is
+from the records. Sentences of papers and questions of ours are counted separately, and a sentence counts once, however
+many contrasts are judged on it (sentences.py).
 """
 
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from reports.reported import PAPERS, Reported
 from reports.sentences import IN_PART, STATUSES, Sentence, sentences_of
 
 MAIN = Path(__file__).with_name("findings.toml")
-MOST_FINDINGS = 8
 RULES = "\n## How claims are judged\n"  # the heading in templates/findings.md
 SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
 
@@ -135,26 +133,6 @@ def main_sentences() -> Mapping[str, list[tuple[ClaimRow, str]]]:
     return main
 
 
-def findings(every: Sequence[Reported]) -> list[ClaimRow]:
-    """The main sentences of each paper of which something is known.
-
-    They come in the order of findings.toml, whatever the verdict; of a paper without any, its claims in their own
-    order, main ones first. The papers take turns.
-    """
-    known = {
-        key: row
-        for key, row in furthest(every).items()
-        if key[0] not in paper_items.VARIANTS and (row.judged.estimate is not None or row.so_far)
-    }
-    main = main_sentences()
-    by_paper = []
-    for paper in dict.fromkeys(reported.paper for reported in every):
-        named = [known[row.key] for row, _ in main.get(paper, ()) if row.key in known]
-        others = [row for row in known.values() if row.reported.paper == paper and not row.claim.withdrawn]
-        by_paper.append(named or sorted(others, key=lambda row: not row.claim.main))
-    return [row for turn in zip_longest(*by_paper) for row in turn if row is not None][:MOST_FINDINGS]
-
-
 def findings_page(every: Sequence[Reported], *, links: bool) -> str:
     """Return the page of findings as Markdown. Raise ConfigError for a misspelt key of `findings.toml`.
 
@@ -175,13 +153,11 @@ def findings_values(every: Sequence[Reported]) -> dict[str, Any]:
     """Return what the site's page of findings shows: the results, and the rules of judging to fold out."""
     text = findings_page(every, links=True)
     results, _, rules = text.partition(RULES)
-    html = article(results)
+    html = str(article(results))
     for paper, about in PAPERS.items():
-        heading = Markup("<h2>{}</h2>").format(about["short"])
-        html = html.replace(
-            heading.replace("&#39;", "'"), Markup('<h2 id="{}">{}</h2>').format(slug(paper), about["short"])
-        )
-    return {"written": html, "rules": article(rules)}
+        heading = str(article(f"\n\n## {about['short']}")).strip()
+        html = html.replace(heading, heading.replace("<h2>", f'<h2 id="{slug(paper)}">'))
+    return {"written": Markup(html), "rules": article(rules)}
 
 
 def _decided(rows: Sequence[ClaimRow]) -> list[tuple[Sentence, list[ClaimRow]]]:

@@ -27,6 +27,7 @@ def front_values(every: Sequence[Reported]) -> dict[str, Any]:
     """Return what the front page shows; all numbers are from the records."""
     return {
         "banner": scale_text(every),
+        "has_runs": bool(_runs_by_profile(every)),
         "numbers": three_numbers(every),
         "headlines": headlines(every),
         "methods": methods_overview(every),
@@ -41,7 +42,7 @@ def scale_text(every: Sequence[Reported]) -> str:
         return "Nothing has been run yet."
     reduced = sum(number for profile, number in profiles.items() if profile in SMALL)
     if not reduced:
-        return f"All {count(total, 'run')} have the published settings."
+        return "Every run has a published setting."
     profile_of_verdict = []
     for reported in every:
         trained = [row for row in reported.judged if row.is_decided and row.claim.endpoint != "arithmetic"]
@@ -58,12 +59,11 @@ def scale_text(every: Sequence[Reported]) -> str:
 
 
 def _runs_by_profile(every: Sequence[Reported]) -> Counter[str]:
-    """Count the runs of the papers and comparisons by the profile that they were trained for, each run once."""
+    """Count the runs of the papers and comparisons by the profile of their table, each run once."""
     profiles: dict[tuple[str, int], str] = {}
     for reported in every:
         for run in reported.runs:
-            profile = str(run.experiment.get("profile", reported.item.profile))
-            profiles.setdefault((run.cell_key, run.seed), profile)
+            profiles.setdefault((run.cell_key, run.seed), reported.item.profile)
     return Counter(profiles.values())
 
 

@@ -231,9 +231,9 @@ def outcomes_of(sentence: Sentence, every: Sequence[Reported]) -> list[Outcome]:
                 judged.append(_outcome(claimed))
     unjudged += [_without_records(row) for row in sentence.rows if row.larger and not row.larger.is_known]
     found = [*judged, *_not_covered(unjudged, judged)]
-    distinct: dict[tuple[str, str], Outcome] = {}
+    distinct: dict[tuple[str, str, str], Outcome] = {}
     for outcome in found:
-        distinct.setdefault((outcome.name, outcome.scope), outcome)
+        distinct.setdefault((outcome.name, outcome.scope, outcome.page), outcome)
     return sorted(distinct.values(), key=lambda outcome: (outcome.verdict not in DECIDED, outcome.K, outcome.scope))
 
 
