@@ -295,7 +295,7 @@ class ClaimRow:
         if not shown:
             return []
         runs = reported.of(claim.metric, claim.endpoint)
-        without = [label for label in claim.labels if not any(seed in CONFIRMING for seed in runs[label].values)]
+        without = [label for label in claim.labels if not runs[label].values.keys() & set(CONFIRMING)]
         return [
             f"Cells without confirmatory runs: {', '.join(without)}.",
             f"So far, not judged (above zero speaks for the claim): {'; '.join(shown)}.",
@@ -325,14 +325,12 @@ class ClaimRow:
             return None
         names = [f"Difference {n}" for n in range(1, len(seen.differences) + 1)]
         heads = ["Seed", *seen.results, *(names if names[1:] else ["Difference"])]
-        rows = [
-            (
-                f"seed {seed}" + ("" if seed in CONFIRMING else ", exploratory"),
-                *(shown(metric, result.values.get(seed)) for result in seen.results.values()),
-                *(difference(metric, values[seed]) for values in seen.differences),
-            )
-            for seed in seeds
-        ]
+        rows = []
+        for seed in seeds:
+            name = f"seed {seed}" if seed in CONFIRMING else f"seed {seed}, exploratory"
+            values = [shown(metric, result.values.get(seed)) for result in seen.results.values()]
+            values += [difference(metric, by_seed[seed]) for by_seed in seen.differences]
+            rows.append((name, *values))
         return table_of("seeds", f"{metric_name(metric)}, {self.endpoint}", heads, rows)
 
 

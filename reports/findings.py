@@ -75,10 +75,9 @@ def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
     Pages count sentences of these (`sentences_of`).
     """
     counted = [row for row in rows if not row.claim.withdrawn]
-    return {
-        SENTENCES: [row for row in counted if row.claim.quote],
-        QUESTIONS: [row for row in counted if not row.claim.quote],
-    }
+    quoted = [row for row in counted if row.claim.quote]
+    ours = [row for row in counted if not row.claim.quote]
+    return {SENTENCES: quoted, QUESTIONS: ours}
 
 
 def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[ClaimRow]]:

@@ -44,12 +44,13 @@ def progress(reported: Reported) -> dict[str, Any]:
     runs_wanted = sum(max(result.n_wanted, result.n_finished) for result in trained.values())
     with_runs = [result for result in results if result.n]
     runs_of_choices = reported.item.seeds * len(reported.item.choices)
+    diverged = sum(len(result.diverged) for result in results)
     return {
         "cells_run": len(with_runs),
         "total": len(results) + len(reported.item.choices),
         "runs_done": runs_done + reported.trials_done,
         "runs_wanted": runs_wanted + runs_of_choices + len(reported.item.tried),
-        "diverged": sum(len(result.diverged) for result in results),
+        "diverged": diverged,
         "verdicts": Counter(sentence.status for sentence in sentences),
     }
 

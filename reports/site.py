@@ -112,11 +112,9 @@ def build(
     site |= page_file("tuning.html", "tuning.html", studied=studied)
     site["claims.csv"] = claims_csv([row for reported in every for row in rows_of(reported)])
     site["methods.csv"] = csv_of([row for reported in every if is_arena(reported.item) for row in arena_rows(reported)])
+    papers = dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every)))
     cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
-    tasks: list[Callable[[], Files]] = [
-        partial(_paper, name, every)
-        for name in dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every)))
-    ]
+    tasks: list[Callable[[], Files]] = [partial(_paper, name, every) for name in papers]
     tasks += [partial(_item, reported) for reported in mine]
     tasks += [partial(_cell, cell, places[key]) for key, cell in cells.items()]
     for files in run_all(tasks):
