@@ -1,4 +1,4 @@
-"""What released code does: each method's headline part with it and without it, as printed and as released.
+"""What released code does: each method's headline part with it and without it, as published and as released.
 
 `released.toml` names the two cells of each way; numbers are from their records. A verdict is that of a claim on the
 same two cells: seeds that began under no claim confirm nothing.

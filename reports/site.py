@@ -1,4 +1,4 @@
-"""The static site: the findings, a page a paper, item, method and cell, with tables and figures as files.
+"""The static site: a front page, a page for each paper, item, method and cell, with tables and figures as files.
 
 A pure function of items and records: no clock, no machine, no random name, so that building twice gives the same
 bytes. Pages open from a file. They load the site's style sheet and script, and nothing else: their policy forbids it.
@@ -30,7 +30,6 @@ from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import SUBMITTED
 from benchmark.verdicts.cell_results import Records
 from reports.arena import arena_rows, compared_table
-from reports.cards_table import with_cards
 from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
 from reports.claims import rows_of
 from reports.claims_table import claims_csv
@@ -40,9 +39,9 @@ from reports.figures import DARK, PALETTE
 from reports.findings import findings_values
 from reports.formatting import cell_page, slug
 from reports.front import front_values
-from reports.memory_order import with_memory_order
 from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import bundles, claims_values, item_values, paper_values, tables_values
+from reports.performance_page import with_cards, with_memory_order
 from reports.provenance import made_from
 from reports.records_page import records_values
 from reports.released import released_table
