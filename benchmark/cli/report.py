@@ -16,8 +16,8 @@ from benchmark.records.collect import read_once, read_records
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
 from reports.exports import write_item
-from reports.findings import write_findings
 from reports.formatting import count
+from reports.front import write_findings
 from reports.own_items import ItemWithRecords, with_own
 from reports.reported import Reported, connect
 from reports.site import build
