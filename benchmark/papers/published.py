@@ -44,6 +44,17 @@ def read_drawing(raw: Any, path: str) -> Drawing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The layout of a published table in its paper, if it differs from the one of the suite's table.
+
+    Keys of a cell name the row and the column of its values; "metric" stands for the name of a value's metric.
+    """
+
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableFile:
     """A file of the kind "table". Published files and a user's have different keys; cells may have published values."""
 
@@ -59,6 +70,7 @@ class TableFile:
     claims: tuple[Mapping[str, Any], ...] = ()
     margin: float | None = None  # below it a published and a reproduced accuracy count as equal
     figure: Drawing | None = field(default=None, metadata={"read": read_drawing})
+    layout: Layout | None = None
     # Of published files only:
     paper: str = ""
     item: str = ""
@@ -80,7 +92,7 @@ class TableFile:
 
 
 # Keys that a user's file cannot have: a row of its own says what `controls` say.
-OF_PAPERS = ("paper", "item", "computed", "controls", "measured", "runs", "cells_of", "switches", "ways")
+OF_PAPERS = ("paper", "item", "layout", "computed", "controls", "measured", "runs", "cells_of", "switches", "ways")
 KEYS = {"from", *(f.name for f in fields(TableFile))}
 
 

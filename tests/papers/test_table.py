@@ -94,7 +94,7 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
     table = item(toy(FILE), "tab1", "demo")
     assert [cell.label for cell in table.cells] == ["stand-in/A/alpha=0.1", "stand-in/B/alpha=1"]
     assert table.cells[0].printed() == 90.0 and table.seeds == 3
-    assert table.title == "A table (stand-in: stand-in)" and table.notes[0] == "small" and len(table.claims) == 1
+    assert table.title == "A table (surrogate data set: stand-in)" and table.notes[0] == "small" and len(table.claims) == 1
 
 
 @pytest.mark.parametrize(
