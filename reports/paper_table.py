@@ -225,8 +225,7 @@ def _best_of(results: Sequence[CellResult]) -> str:
         return ""
     ranked = sorted(results, key=lambda result: -sum(result.values[seed] for seed in common))
     first, second = ranked[:2]
-    values = [{seed: result.values[seed] for seed in common} for result in (first, second)]
-    difference = paired(*values)
+    difference = paired({seed: first.values[seed] for seed in common}, second.values)
     interval = difference.interval if difference else None
     is_better = interval is not None and interval[0] > 0
     return first.cell.label if is_better and not first.diverged else ""

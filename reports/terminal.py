@@ -1,8 +1,9 @@
-"""An item on the terminal, 100 columns wide. It can be read without colours, too."""
+"""Print an item on the terminal, 100 columns wide. It can be read without colours, too."""
 
 import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -19,6 +20,7 @@ from reports.claims import ClaimRow, rows_of
 from reports.entries import is_arena, metrics_of, notes_of
 from reports.formatting import NONE, count
 from reports.paper_table import item_tables
+from reports.published_table import published_table, unread_text
 from reports.reported import Reported
 from reports.tables import Table
 
@@ -36,11 +38,12 @@ LAYOUTS = (8, 0)  # most methods as columns: the first that fits; 0 is a list
 
 
 def print_item(item: Item, records: Records, console: Console, report: str | None = None) -> None:
-    """Prints tables, ladder, claims, notes and where the report lies."""
+    """Print the published table, those of the item's runs, claims, notes and the path of the report."""
     reported = Reported(item, records)
     say(console, f"{item.name}  {item.title}", "bold")
+    print_published(item, console)
     for table in arena_tables(reported) if is_arena(item) else _tables(reported, console, metrics_of(item)):
-        say(console, re.sub(r"^\((.*)\)$", r"\1", table.caption.removeprefix(item.title).lstrip(", ")))
+        say(console, re.sub(r"^\((.*?)\)", r"ours: \1", table.caption.removeprefix(item.title).lstrip(", ")))
         console.print(_rich(table, console))
     rows = rows_of(reported)
     for number, row in enumerate(rows, start=1):
@@ -51,13 +54,48 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     console.print(Text(plain(where, console)), soft_wrap=True)  # a path is not broken over lines
 
 
+def print_published(item: Item, console: Console) -> None:
+    """Print the published table; a wide one in parts that fit. Print one line for a figure without readable values."""
+    table = published_table(item)
+    if table is None:
+        if unread_text(item):
+            say(console, f"published: {unread_text(item)}")
+        return
+    say(console, f"published: {table.caption.removeprefix(item.title).lstrip(', ')}")
+    for part in _parts(table, console):
+        console.print(_rich(part, console))
+
+
+def _parts(table: Table, console: Console) -> list[Table]:
+    """Split the columns of a table into parts that fit, each with the names of the rows."""
+    parts, first = [], 1
+    while first < len(table.columns):
+        end = len(table.columns)
+        while end > first + 1 and not _fits(_columns(table, first, end), console):
+            end -= 1
+        parts.append(_columns(table, first, end))
+        first = end
+    return parts or [table]
+
+
+def _columns(table: Table, first: int, end: int) -> Table:
+    """Return the table with its first column and those from `first` to `end`."""
+    rows = []
+    for row in table.rows:
+        rows.append(replace(row, entries=(row.entries[0], *row.entries[first:end])))
+    return replace(table, columns=(table.columns[0], *table.columns[first:end]), rows=tuple(rows))
+
+
+def _fits(table: Table, console: Console) -> bool:
+    options = console.options.update(max_width=10 * WIDTH)
+    return Measurement.get(console, options, _rich(table, console)).maximum <= min(WIDTH, console.width)
+
+
 def _tables(reported: Reported, console: Console, metrics: Sequence[str]) -> list[Table]:
     """In the widest layout that the terminal has room for; at last as lists, one a metric where there are several."""
-    options = console.options.update(max_width=10 * WIDTH)
     for widest in LAYOUTS:
         tables = item_tables(reported, widest, metrics)
-        widths = [Measurement.get(console, options, _rich(table, console)).maximum for table in tables]
-        if max(widths, default=0) <= min(WIDTH, console.width):
+        if all(_fits(table, console) for table in tables):
             return tables
     if len(metrics) == 1:
         return tables
@@ -112,7 +150,7 @@ def _rich(table: Table, console: Console) -> RichTable:
     shown = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
     longest = max((len(row.entries[0].text) for row in table.rows), default=0)
     for place, column in enumerate(table.columns):
-        parts = [part for part in (column.name, column.group, column.below) if part]
+        parts = [part for part in (column.group, column.name, column.below) if part]
         head = "\n".join(line for part in parts for line in textwrap.wrap(part, HEAD, break_long_words=False))
         words = place == 0 or column.left
         least = min(longest, ROW_NAME) if place == 0 else None
