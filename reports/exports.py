@@ -67,7 +67,12 @@ def shown_of(reported: Reported) -> dict[str, Any]:
     """Return the tables, claims and picture of the item's page, which `item_files` writes as files."""
     tables = arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
     published = published_table(reported.item)
-    return {"published": published, "tables": tables, "claims": claims_table(rows_of(reported)), "picture": item_picture(reported)}
+    return {
+        "published": published,
+        "tables": tables,
+        "claims": claims_table(rows_of(reported)),
+        "picture": item_picture(reported),
+    }
 
 
 def item_files(

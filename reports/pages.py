@@ -183,7 +183,7 @@ def result_sentences(reported: Reported) -> str:
     counted = primary or rows
     if counted:
         verdicts = Counter(row.verdict for row in counted)
-        parts = [f"{verdicts[verdict]} {verdict}" for verdict in MARKS if verdicts[verdict]]
+        parts = [_counted(verdict, verdicts[verdict]) for verdict in MARKS if verdicts[verdict]]
         kind = "primary claim" if primary else "claim"
         sentences.append(f"{count(len(counted), kind)}: {', '.join(parts)}.")
     agreed = [seen for seen in reported.agreements.values() if not seen.other_data]
@@ -198,6 +198,11 @@ def result_sentences(reported: Reported) -> str:
         done = [result for result in reported.results.values() if result.n]
         sentences.append(f"{len(done)} of {count(len(reported.results), 'cell')} have finished runs; it has no claim.")
     return " ".join(sentences)
+
+
+def _counted(verdict: str, number: int) -> str:
+    """Write "3 hold", "1 holds", "2 contradicted"."""
+    return f"{number} {'hold' if verdict == 'holds' and number != 1 else verdict}"
 
 
 LEADING = 4  # decided claims that an item without primary claims begins with

@@ -25,8 +25,8 @@ LADDER = "Cumulative ablation: what each step adds"  # cells of ours, which show
 WIDEST = 8  # columns of one metric side by side; a list reads better than a wider table
 NOT_COMPARED = ("bound", "ladder", "partition")  # roles of cells that are never the best of a setting
 BEST = (
-    "bold: the best mean of its setting, if the 95 % interval of its difference from the second, paired by seed over at "
-    "least 5 common seeds, is above zero"
+    "bold: the best mean of its setting, if the 95 % interval of its difference from the second is above zero (paired "
+    "by seed, at least 5 common seeds)"
 )
 
 

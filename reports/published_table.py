@@ -65,7 +65,8 @@ def published_table(item: Item) -> Table | None:
     return Table(
         name="published",
         title="As published",
-        caption=_caption(publication, numbers),
+        caption=f"{publication.title}, as published; {_brief(publication, numbers)}",
+        brief=_brief(publication, numbers),
         columns=(Column(name=corner or "data"), *columns),
         rows=tuple(made),
         notes=tuple(_notes(numbers)),
@@ -112,9 +113,7 @@ def _placed(publication: Publication) -> list[PublishedNumber]:
             column = Column(name=setting_text(words, rest or [first]), group=group)
             section = setting_text(words, publication.rows[:1]) if publication.rows[1:] else ""
             placed.append(
-                PublishedNumber(
-                    entry=entry, metric=metric, number=number, row=row, section=section, column=column
-                )
+                PublishedNumber(entry=entry, metric=metric, number=number, row=row, section=section, column=column)
             )
     return placed
 
@@ -150,12 +149,12 @@ def _entry(one: PublishedNumber, digits: int) -> TableEntry:
     return TableEntry(text=text, spread="" if spread is None else f"±{spread:.{digits}f}", sort=value)
 
 
-def _caption(publication: Publication, numbers: Iterable[PublishedNumber]) -> str:
+def _brief(publication: Publication, numbers: Iterable[PublishedNumber]) -> str:
     """Say what the numbers are, where they are published, and on which data set if no row or column names it."""
     numbers = list(numbers)
     metrics = dict.fromkeys(metric_name(one.metric) for one in numbers)
     in_percent = any(is_fraction(one.metric) for one in numbers)
-    where = f", as published in {publication.source}" if publication.source else ", as published"
+    where = f"{publication.source}: " if publication.source else ""
     what = f"{', '.join(metrics)}{' in percent' if in_percent else ''}"
     runs = max(one.number.runs for one in numbers)
     has_spread = any(one.number.spread is not None for one in numbers)
@@ -164,7 +163,7 @@ def _caption(publication: Publication, numbers: Iterable[PublishedNumber]) -> st
     data = dict.fromkeys(str(one.entry.printed_at["data"]) for one in numbers if one.entry.printed_at.get("data"))
     is_named = "data" in (*publication.rows, *publication.columns)
     on = f", on {', '.join(data)}" if data and not is_named else ""
-    return f"{publication.title}{where}: {what}{on}{of_runs}"
+    return f"{where}{what[:1].lower() if where else what[:1]}{what[1:]}{on}{of_runs}"
 
 
 def _notes(numbers: Iterable[PublishedNumber]) -> Iterator[str]:
