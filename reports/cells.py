@@ -40,7 +40,7 @@ from reports.tables import Table, TableEntry, csv_of, table_of
 
 PANELS = (  # the metric, the title of the y axis if not its own, and lines by name
     (ACCURACY, "", {"": ACCURACY}),
-    (KEPT, "Pseudo-labels (%)", {"kept": KEPT, "right among kept": KEPT_ACCURACY}),
+    (KEPT, "Pseudo-labels (%)", {"selected": KEPT, "right among selected": KEPT_ACCURACY}),
     (DIVERSITY, "", {"": DIVERSITY}),
 )
 CURVE_POINTS = 160
@@ -116,8 +116,10 @@ def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
 
 def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
     """Return all numbers of each round, compressed: a row per seed and round, a column per metric."""
-    lines = ({**line, "seed": run.seed} for run in runs for line in run.rounds)
-    rows = [{name: value for name, value in line.items() if name != "cell_key"} for line in lines]
+    rows = []
+    for run in runs:
+        for line in run.rounds:
+            rows.append({**{name: value for name, value in line.items() if name != "cell_key"}, "seed": run.seed})
     return gzip.compress(csv_of(rows, ("seed", "round")), compresslevel=4, mtime=0)
 
 
@@ -192,7 +194,7 @@ def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
 
 
 def _numbers_table(runs: Sequence[RunRecord]) -> Table:
-    """Return a row per number of the results and a column per seed: after the last round and, if different, in the best."""
+    """Return a row per number of the results and a column per seed: after the last round, and in the best."""
     numbers = [(run.result.get("last") or {}, run.result.get("best") or {}) for run in runs]
     rows = []
     names = {name for both in numbers for way in both for name in way}

@@ -1,9 +1,8 @@
 """Draw an item's figure: its `Drawing` says which curves or points are in which panel."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from statistics import median
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from benchmark.errors import FsslError
-from benchmark.papers.bounds import bound_of
+from benchmark.papers.bounds import bound_of, is_bound
 from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.papers.table import clients_of
 from benchmark.verdicts.cell_results import ACCURACY
@@ -148,44 +147,43 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
             curves(ax, metric, known[title], looks, joins=joins(cells.values()), **of_panel)
             ax.label_outer()  # titles of axes once a row and column
         if metric == ACCURACY:
-            clipped = clip(of_row, known, panels)
+            clipped = clip(of_row[0], known, baseline_of(reported))
     return Picture(figure=figure, caption=clipped)
 
 
-def clip(
-    axes: Sequence[Axes], known: Mapping[str, Mapping[str, Series]], panels: Mapping[str, Mapping[str, Cell]]
-) -> str:
+def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float | None) -> str:
     """Let the y axis begin just below the end of the supervised baseline, and say what that hides.
 
-    Without a baseline, it begins below the median of the lines' ends. Lines that end a little lower are shown, too; a
-    line that ends lower than the baseline by more than the best one ends above it is an outlier, and is clipped.
+    `known`: the curves of each panel, in percent, whose axes share the scale of `axes`. `baseline`: the final accuracy
+    of the supervised baseline, in percent; without one the axis stays as it is. Lines that end a little lower are
+    shown, too. A line that ends lower than the baseline by more than the best one ends above it is clipped.
     """
     ends: dict[tuple[str, str], float] = {}
-    baselines = []
     for title, lines in known.items():
         for name, series in lines.items():
-            if series.runs.empty:
-                continue
-            last = series.runs.ffill().iloc[-1]
-            ends[title, name] = float(last[series.finished].mean() if series.finished else last.mean())
-            if panels[title][name].role == "bound":
-                baselines.append(ends[title, name])
-    if not ends:
+            if not series.runs.empty:
+                last = series.runs.ffill().iloc[-1]
+                ends[title, name] = float(last[series.finished or list(last.index)].mean())
+    if baseline is None or not ends:
         return ""
-    reference = min(baselines) if baselines else median(ends.values())
-    span = max(max(ends.values()) - reference, LEAST_SPAN)
-    shown_ends = [end for end in ends.values() if end >= reference - span]
-    low = min(shown_ends) - MARGIN * (max(ends.values()) - min(shown_ends) + LEAST_SPAN)
+    highest = max(ends.values())
+    span = max(highest - baseline, LEAST_SPAN)
+    lowest = min([end for end in ends.values() if end >= baseline - span], default=baseline)
+    low = min(baseline, lowest) - MARGIN * span
     drawn = [series.runs.to_numpy() for lines in known.values() for series in lines.values() if series.runs.size]
-    least = min(float(np.nanmin(values)) for values in drawn)
-    if least >= low:
+    if min(float(np.nanmin(values)) for values in drawn) >= low:
         return ""
-    highest = axes[0].get_ylim()[1]
-    axes[0].set_ylim(low, highest)
-    hidden = [", ".join(filter(None, (title, name))) for (title, name), end in ends.items() if end < reference - span]
-    outliers = f"; outside it: {'; '.join(hidden)}" if hidden else ""
-    where = "of the supervised baseline" if baselines else "of the middle line"
-    return f" The axis of accuracy begins below the end {where}, at {low:.1f} %; lower values are clipped{outliers}."
+    axes.set_ylim(low, min(100.0, highest + MARGIN * span))
+    hidden = [", ".join(filter(None, place)) for place, end in ends.items() if end < low]
+    outliers = f"; lines that end below it: {'; '.join(hidden)}" if hidden else ""
+    where = f"at {low:.1f} %, just below the supervised baseline"
+    return f" The axis of accuracy begins {where}; lower values are clipped{outliers}."
+
+
+def baseline_of(reported: Reported) -> float | None:
+    """Return the final accuracy of the supervised baseline in percent, the lowest of several; None without a run."""
+    baselines = [result for result in reported.results.values() if is_bound(result.cell) and result.summary]
+    return min((100 * result.summary.mean for result in baselines if result.summary), default=None)
 
 
 def curves(
