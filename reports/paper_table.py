@@ -21,6 +21,7 @@ from reports.published_table import publication_of, published_rows
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.tables import Column, Row, Table, TableEntry, table_of
 
+BELOW = "below baseline"
 LADDER = "Cumulative ablation: what each step adds"  # cells of ours, which show where a difference comes from
 WIDEST = 8  # columns of one metric side by side; a list reads better than a wider table
 NOT_COMPARED = ("bound", "ladder", "partition")  # roles of cells that are never the best of a setting
@@ -121,9 +122,11 @@ def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str 
         parts.append(f"all rows: {layout.constant}")
     if any(entry.best for row in rows for entry in row.entries):
         parts.append(BEST)
+    if any(BELOW in entry.below for row in rows for entry in row.entries):
+        parts.append(f"{BELOW}: the median run ends below the supervised baseline at equal seeds")
     brief = "; ".join(parts)
-    where = ", ".join(text for _, text in frame_of(item))
-    caption = "; ".join([f"{title or item.title} ({item.name}, profile {item.profile})", where, *parts])
+    where = [] if title else [", ".join(text for _, text in frame_of(item))]
+    caption = "; ".join([f"{title or item.title} ({item.name}, profile {item.profile})", *where, *parts])
     heads = (layout.corner or "setting", *columns)
     return table_of("table", caption, heads, rows, title=title, brief=brief or title, **more)
 
@@ -254,7 +257,7 @@ def ours_entry(
         return TableEntry(below=(result.counts,), look=status, href=href, sort=-1.0)
     below = [result.counts] if with_counts or result.diverged else []
     if metric == ACCURACY and result.collapsed:
-        below.append("below the supervised baseline at equal seeds")
+        below.append(BELOW)
     below += _published_beside(reported, result, metric)
     return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href, best=best)
 

@@ -1,7 +1,7 @@
-"""One table, five formats: the terminal (terminal.py), HTML (templates/parts.html), Markdown, LaTeX and CSV.
+"""Write a table in five formats: terminal (terminal.py), HTML (templates/parts.html), Markdown, LaTeX and CSV.
 
-Entries hold text for people. The numbers behind a table, at full precision and one unit a row, are its `data`: that
-is what CSV writes.
+Entries contain text for people. The numbers behind a table, at full precision and with one unit per row, are its
+`data`, which CSV writes.
 """
 
 import csv
@@ -33,7 +33,7 @@ class TableEntry:
 
     @property
     def line(self) -> str:
-        """All of it on one line: "95.26 ±0.60 n=5"."""
+        """Return all of it on one line: "95.26 ±0.60 n=5"."""
         return " ".join(part for part in (self.text, self.spread, *self.below) if part)
 
     @property
@@ -76,12 +76,12 @@ class Table:
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """Consecutive columns of one group: its name and how many they are."""
+        """Return each group of consecutive columns: its name and the number of columns."""
         return [(name, len(list(columns))) for name, columns in groupby(self.columns, key=lambda column: column.group)]
 
     @property
     def filters(self) -> dict[str, list[str]]:
-        """What its rows can be filtered by: each key with several values, of which rows share some, and those."""
+        """Return the keys and values that its rows can be filtered by: several values, of which rows share some."""
         values: dict[str, dict[str, None]] = {}
         for row in self.rows:
             for key, value in row.values.items():
@@ -95,7 +95,7 @@ class Table:
 
 
 def row_of(entries: Iterable[Any], section: str = "", **values: str | Sequence[str]) -> Row:
-    """What is not an TableEntry is shown as text."""
+    """Make a row; what is not a TableEntry becomes its text."""
     made = tuple(entry if isinstance(entry, TableEntry) else TableEntry(text=str(entry)) for entry in entries)
     return Row(entries=made, section=section, values=values)
 
@@ -109,7 +109,7 @@ def table_of(
     words: int = 1,
     **more: Any,
 ) -> Table:
-    """A table of heads and rows. Of plain heads the first `words` are of words, the others of numbers.
+    """Make a table of heads and rows. The columns of the first `words` plain heads contain words, the others numbers.
 
     `more`: the table's other fields.
     """
@@ -121,15 +121,16 @@ def table_of(
 
 
 def markdown(text: str) -> str:
-    """Text that is safe in a cell of a Markdown table.
-
-    It ends neither the cell nor the line, and is neither a tag nor a link."""
+    """Escape text for a cell of a Markdown table: it ends neither cell nor line, and is neither a tag nor a link."""
     return text.translate(MARKDOWN)
 
 
 def csv_safe(value: object) -> object:
-    """A CSV field that no spreadsheet takes for a formula: text that begins with = + - @ (or a control character that
-    spreadsheets skip) gets a leading apostrophe; numbers stay as they are, what is not a number (NaN) is empty."""
+    """Return a CSV field that no spreadsheet takes for a formula.
+
+    Text that begins with = + - @ (or a control character that spreadsheets skip) gets a leading apostrophe. Numbers
+    stay as they are, and NaN becomes empty.
+    """
     if not isinstance(value, str):
         return None if value != value else value
     if re.match(r"[=+\-@\t\r\n]", value) and not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", value):
@@ -138,7 +139,7 @@ def csv_safe(value: object) -> object:
 
 
 def csv_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> bytes:
-    """Rows as CSV at full precision; what is missing or not a number is empty. `names`: of the first columns."""
+    """Write rows as CSV at full precision; missing values and NaN are empty. `names`: of the first columns."""
     rows = list(rows)
     names = list(dict.fromkeys((*names, *(name for row in rows for name in row))))
     text = io.StringIO()
@@ -150,7 +151,7 @@ def csv_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> byte
 
 
 def _field(value: object) -> object:
-    """A CSV field without a bare carriage return, which older versions of Python write without quotes."""
+    """Return a CSV field without a bare carriage return, which older versions of Python write without quotes."""
     safe = csv_safe(value)
     return safe.replace("\r\n", "\n").replace("\r", "\n") if isinstance(safe, str) else safe
 

@@ -92,7 +92,7 @@ def _fits(table: Table, console: Console) -> bool:
 
 
 def _tables(reported: Reported, console: Console, metrics: Sequence[str]) -> list[Table]:
-    """In the widest layout that the terminal has room for; at last as lists, one a metric where there are several."""
+    """Return the tables in the widest layout that fits; if none does, as lists, one per metric if there are several."""
     for widest in LAYOUTS:
         tables = item_tables(reported, widest, metrics)
         if all(_fits(table, console) for table in tables):
@@ -103,10 +103,10 @@ def _tables(reported: Reported, console: Console, metrics: Sequence[str]) -> lis
 
 
 def verdict_lines(rows: Sequence[ClaimRow]) -> list[str]:
-    """Lines on main, decided and open claims.
+    """Return lines on primary, decided and open claims.
 
-    A line for each main claim and for the first others that are decided, then how many seeds the open ones need.
-    Empty without claims that have seeds.
+    There is a line for each primary claim and for the first others that are decided, and then the number of seeds that
+    the open ones need. Return nothing without claims that have seeds.
     """
     if all(row.judged.estimate is None for row in rows):
         return []
@@ -115,10 +115,11 @@ def verdict_lines(rows: Sequence[ClaimRow]) -> list[str]:
     others = [row for row in counted if row.judged.is_decided and not row.claim.main]
     open_claims = sum(not row.judged.is_decided for row in rows)
     left = f"{open_claims} of {count(len(rows), 'claim')} not decided"
+    kind = "other" if main else "decided"
     return [
-        *(["main claims:"] if main else []),
+        *(["primary claims:"] if main else []),
         *map(_verdict_line, main),
-        *([f"{'other' if main else 'decided'} claims:"] if others else []),
+        *([f"{kind} claims:"] if others else []),
         *map(_verdict_line, others[:MOST_DECIDED]),
         *([f"  {len(others) - MOST_DECIDED} more are decided"] if others[MOST_DECIDED:] else []),
         "; ".join(filter(None, [left, looks_in_words(looks_of(row.judged for row in rows))])),
@@ -139,14 +140,14 @@ def _print_claim(row: ClaimRow, number: int, console: Console) -> None:
     heading.append(plain(row.verdict_text, console), style=STYLES.get(verdict if row.larger is None else "", "bold"))
     heading.append(plain(f"  {claim.name}, {row.scope}", console))
     console.print(heading, soft_wrap=True)
-    withdrawn = [f"withdrawn from the boards: {row.item.withdrawal_of(claim)}"] if claim.withdrawn else []
+    withdrawn = [f"withdrawn from the summary tables: {row.item.withdrawal_of(claim)}"] if claim.withdrawn else []
     measured = f"{row.estimate}, {row.interval}, n = {row.judged.n}: {row.reason}"
     for line in (row.quote, measured, *row.more, *row.statistics, *withdrawn):
         say(console, line, indent="  ")
 
 
 def _rich(table: Table, console: Console) -> RichTable:
-    """A line for each of an entry's lines, quiet where it is published."""
+    """Convert a table; each line of an entry is a line of its own."""
     shown = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
     longest = max((len(row.entries[0].text) for row in table.rows), default=0)
     for place, column in enumerate(table.columns):
@@ -162,19 +163,19 @@ def _rich(table: Table, console: Console) -> RichTable:
             shown.add_section()
             section = row.section
         lines = ["\n".join([f"{e.text} {e.spread}".strip(), *e.below]) for e in row.entries]
-        looks = [STYLES.get(entry.look, "") for entry in row.entries]
+        looks = ["bold" if entry.best else STYLES.get(entry.look, "") for entry in row.entries]
         shown.add_row(*(Text(plain(text, console), style=look) for text, look in zip(lines, looks, strict=True)))
     return shown
 
 
 def say(console: Console, text: str, style: str = "", indent: str = "") -> None:
-    """Wrapped at WIDTH."""
+    """Print text that is wrapped at WIDTH."""
     for line in textwrap.wrap(plain(text, console), WIDTH - len(indent), break_long_words=False):
         console.print(Text(indent + line, style=style), soft_wrap=True)
 
 
 def plain(text: str, console: Console) -> str:
-    """Text this console can write: other characters become "?", control characters (escape sequences) vanish."""
+    """Return what this console can write: other characters become "?", and control characters vanish."""
     shown = "".join(character for character in text if character.isprintable() or character == "\n")
     if not console.encoding.lower().startswith("utf"):
         shown = shown.replace("±", "+-").replace(NONE, "-")
