@@ -38,8 +38,9 @@ class TableEntry:
 
     @property
     def remarks(self) -> str:
-        """Return the further lines in brackets: "(n=5)"."""
-        return f"({', '.join(self.below)})" if self.below else ""
+        """Return the further lines, in brackets after a value: "(n=5)"."""
+        lines = ", ".join(self.below)
+        return f"({lines})" if lines and self.text != NONE else lines
 
 
 @dataclass(frozen=True, kw_only=True)
