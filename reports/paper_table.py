@@ -127,7 +127,7 @@ def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str 
     brief = "; ".join(parts)
     where = [] if title else [", ".join(text for _, text in frame_of(item))]
     caption = "; ".join([f"{title or item.title} ({item.name}, profile {item.profile})", *where, *parts])
-    heads = (layout.corner or "setting", *columns)
+    heads: tuple[str | Column, ...] = (layout.corner or "setting", *columns)
     return table_of("table", caption, heads, rows, title=title, brief=brief or title, **more)
 
 
