@@ -17,7 +17,7 @@ from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import is_fraction, number, paired
 from reports.entries import item_rows, mean_entry, metrics_of, notes_of, setting_text
 from reports.formatting import WORDS, axis_title, cell_address, points, shown
-from reports.published_table import publication_of, published_rows
+from reports.published_table import published_rows
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.tables import Column, Row, Table, TableEntry, table_of
 
@@ -144,7 +144,7 @@ def common_counts(results: Iterable[CellResult]) -> str:
 
 def frame_of(item: Item) -> list[tuple[str, str]]:
     """Return what the item's own runs used: the data set and the network, and whose surrogates they are."""
-    publication = publication_of(item)
+    publication = item.publication
     cells = [cell for cell in item.cells if is_trained(cell)]
     own = dict.fromkeys(data_name(cell) for cell in cells)
     networks = dict.fromkeys(cell.experiment.model.network for cell in cells)

@@ -61,7 +61,7 @@ def print_published(item: Item, console: Console) -> None:
         if unread_text(item):
             say(console, f"published: {unread_text(item)}")
         return
-    say(console, f"published: {table.caption.removeprefix(item.title).lstrip(', ')}")
+    say(console, f"published: {table.brief}")
     for part in _parts(table, console):
         console.print(_rich(part, console))
 
