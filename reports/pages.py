@@ -15,13 +15,15 @@ from benchmark.sharing.bundle import Bundle, check_bundle, noted, opened
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.claim_figures import claims_pictures
-from reports.claims import rows_of
-from reports.entries import is_arena, is_printed, mean_entry, method_of
-from reports.findings import QUESTIONS, SENTENCES, kinds, shown_kinds, state_text, statuses
+from reports.claims import ClaimRow, rows_of
+from reports.entries import is_arena, is_printed, mean_entry, method_of, notes_of
+from reports.findings import QUESTIONS, SENTENCES, kinds, shown_kinds, state_text, statuses, statuses_in_words
 from reports.formatting import NONE, cell_address, count, points, shown
 from reports.headlines import headlines
 from reports.methods import property_table
-from reports.provenance import remarks, seeds_text
+from reports.paper_table import frame_of
+from reports.provenance import code_versions, remarks, seeds_text, warnings
+from reports.published_table import unread_text
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data
 from reports.sentences import Sentence, sentences_of, sentences_table
@@ -160,10 +162,16 @@ def item_values(reported: Reported) -> dict[str, Any]:
         "own": reported.paper == OWN,
         "arena": is_arena(item),
         "printed": is_printed(item),
+        "unread": unread_text(item),
+        "frame": frame_of(item),
         "other_data": any(note_on_other_data(result) for result in reported.results.values()),
-        "remarks": remarks(reported.runs, item.profile),
+        "result": result_sentences(reported),
+        "warnings": warnings(reported.runs, item.profile),
+        "versions": code_versions(reported.runs),
+        "notes": notes_of(reported),
         "properties": property_table(reported) if is_arena(item) or "exchange/privacy" in item.metrics else None,
         "rows": rows_of(reported),
+        "leading": leading_claims(reported),
         "pages": pages,
         "forests": claims_pictures(reported.judged),
         "margin": item.margin if is_compared else None,
@@ -171,6 +179,39 @@ def item_values(reported: Reported) -> dict[str, Any]:
     }
 
 
+def leading_claims(reported: Reported) -> list[ClaimRow]:
+    """Return the claims that say what came out: the primary ones, or else the first decided ones."""
+    rows = [row for row in rows_of(reported) if not row.claim.withdrawn]
+    primary = [row for row in rows if row.claim.main]
+    decided = [row for row in rows if row.judged.is_decided]
+    return primary or decided[:LEADING]
+
+
+def result_sentences(reported: Reported) -> str:
+    """Say in one or two sentences what came out: verdicts of claims, and agreement with published accuracies."""
+    sentences = []
+    if in_words := statuses_in_words(reported):  # as on the terminal
+        sentences.append(f"{in_words[0].upper()}{in_words[1:]}.")
+    agreed = [seen for seen in reported.agreements.values() if not seen.other_data]
+    if agreed and reported.largest_gap and reported.item.margin is not None:
+        within = sum(abs(seen.difference) <= reported.item.margin for seen in agreed)
+        label, largest = reported.largest_gap
+        sentences.append(
+            f"{within} of {len(agreed)} published accuracies are reproduced within {100 * reported.item.margin:g} "
+            f"points; the largest difference is {points(largest.difference)} points ({label})."
+        )
+    if not sentences:
+        done = [result for result in reported.results.values() if result.n]
+        sentences.append(f"{len(done)} of {count(len(reported.results), 'cell')} have finished runs; it has no claim.")
+    return " ".join(sentences)
+
+
+def _counted(verdict: str, number: int) -> str:
+    """Write "3 hold", "1 holds", "2 contradicted"."""
+    return f"{number} {'hold' if verdict == 'holds' and number != 1 else verdict}"
+
+
+LEADING = 4  # decided claims that an item without primary claims begins with
 HEADS = ("Result", "Method and data", "Trained again here", "Not trained again", "Accuracy (%)", "95 % interval", "n")
 
 

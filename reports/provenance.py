@@ -96,12 +96,24 @@ def commit_of(run: RunRecord) -> str:
 
 
 def remarks(runs: Iterable[RunRecord], profile: str) -> list[str]:
-    """What of these runs has to be said on a page: "2 of 5 runs: edited after it was written", mixed code versions."""
+    """Return what a page says of these runs: "2 of 5 runs: edited after it was written", mixed code versions."""
+    runs = list(runs)
+    versions = code_versions(runs)
+    names = ", ".join(list(versions)[:4])
+    mixed = [f"runs of {len(versions)} code versions: {names}"] if len(versions) > 1 else []
+    return [*warnings(runs, profile), *mixed]
+
+
+def warnings(runs: Iterable[RunRecord], profile: str) -> list[str]:
+    """Return the marks of these runs with their numbers: "2 of 5 runs: edited after it was written"."""
     runs = list(runs)
     counts = Counter(mark for run in runs for mark in marks_of(run, profile))
-    commits = sorted({commit_of(run) for run in runs})
-    mixed = [f"runs of {len(commits)} code versions: {', '.join(commits[:4])}"] if commits[1:] else []
-    return [*(f"{number} of {len(runs)} runs: {mark}" for mark, number in counts.items()), *mixed]
+    return [f"{number} of {len(runs)} runs: {mark}" for mark, number in counts.items()]
+
+
+def code_versions(runs: Iterable[RunRecord]) -> dict[str, int]:
+    """Return the number of runs of each commit."""
+    return dict(sorted(Counter(commit_of(run) for run in runs).items()))
 
 
 def made_from(runs: Iterable[RunRecord]) -> str:
