@@ -13,13 +13,10 @@ from pathlib import Path
 
 FULL = "FSSL_TRACEBACK"  # environment variable that --traceback sets: show whole tracebacks
 _SUITE = Path(__file__).resolve().parent
-_NOT_HERS = tuple(
-    os.path.join(folder, "")
-    for folder in (
-        *(os.path.realpath(path) for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "scripts"))),
-        *(str(_SUITE.parent / name) for name in ("benchmark", "sweeps", "reports")),
-    )
-)
+_PYTHON = [os.path.realpath(path) for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "scripts"))]
+_OURS = [str(_SUITE.parent / name) for name in ("benchmark", "sweeps", "reports")]
+# Folders of the interpreter, of packages and of the suite, each with a slash at its end: no code of a user's is there.
+_LIBRARIES = tuple(os.path.join(folder, "") for folder in [*_PYTHON, *_OURS])
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _is_hers(file: str) -> bool:
     """Return whether the file belongs neither to this suite nor to a library nor to Python."""
-    return not file.startswith("<") and not os.path.realpath(file).startswith(_NOT_HERS)
+    return not file.startswith("<") and not os.path.realpath(file).startswith(_LIBRARIES)
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -206,11 +206,6 @@ def result_sentences(reported: Reported) -> str:
     return " ".join(sentences)
 
 
-def _counted(verdict: str, number: int) -> str:
-    """Write "3 hold", "1 holds", "2 contradicted"."""
-    return f"{number} {'hold' if verdict == 'holds' and number != 1 else verdict}"
-
-
 LEADING = 4  # decided claims that an item without primary claims begins with
 HEADS = ("Result", "Method and data", "Trained again here", "Not trained again", "Accuracy (%)", "95 % interval", "n")
 

@@ -85,7 +85,8 @@ def _cells(reported: Reported, console: Console) -> RichTable:
         at = ", ".join(f"{key} = {value}" for key, value in result.cell.printed_at.items() if key in ("K", "C", "N_s"))
         data = result.cell.printed_at.get("data", "")
         setting = ", ".join(filter(None, (str(data), at)))
-        shown = "" if published is None else f"{published:.2f}" + (f" ({setting})" if setting else "")
+        in_brackets = f" ({setting})" if setting else ""
+        shown = "" if published is None else f"{published:.2f}{in_brackets}"
         table.add_row(*(Text(plain(text, console)) for text in (label, accuracy, str(result.n), shown)))
     return table
 

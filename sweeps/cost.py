@@ -126,4 +126,9 @@ def _mean(sample: list[Cost]) -> Cost:
 
 def _differing(costs: list[Cost]) -> frozenset[str]:
     """Return the names of the counts that are not the same in all rounds."""
-    return frozenset(name for name in COUNTS if len({round(getattr(cost, name)) for cost in costs}) > 1)
+    differing = set()
+    for name in COUNTS:
+        values = {round(getattr(cost, name)) for cost in costs}
+        if len(values) > 1:
+            differing.add(name)
+    return frozenset(differing)

@@ -40,7 +40,7 @@ class Examiner(GroupRunner):
         """Return an outcome of one batch for each job, after its kind has been compared."""
         kinds: dict[Kind, list[Member]] = defaultdict(list)
         for index, job in job_of.items():
-            begun = self.begin(index, job, number, copied(kept.get(keeper_of(job))), "train")
+            begun = self._begin(index, job, number, copied(kept.get(keeper_of(job))), "train", ())
             if isinstance(begun, Member):
                 kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
         for kind, members in kinds.items():
@@ -56,6 +56,9 @@ class Examiner(GroupRunner):
     def _training(self, job: Job, *arguments: Any, **named: Any) -> Any:
         module, batches = super()._training(job, *arguments, **named)
         return module, islice(iter(batches), len(job.update.phases))
+
+    def _asking_reader(self, job: Job, *arguments: Any) -> None:
+        """Return None: each job answers its own passes, with `SureReader`."""
 
     def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
         return SureReader(self._environment, job, round_number)

@@ -100,24 +100,25 @@ def _finished(status: RunStatus, record: RunRecord) -> RunStatus:
 
 
 def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunStatus:
-    """`lines`: its saved rounds."""
+    """Return the status of a run that has not ended, from its saved rounds."""
     state: State = "stopped" if (folder / "experiment.json").exists() else "missing"
     trouble = None
     if is_held(folder):
         state = "running"
     elif why := why_dead(folder):
-        state, trouble = "dead", f"{folder}: dead: {why}; the same command goes on from the last save"
+        state, trouble = "dead", f"{folder}: dead: {why}; the same command resumes from the last save"
     elif failed := read_json(folder / FAILED):
         state, trouble = "failed", str(failed.get("error", "unknown error"))
     timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
+    curve = tuple((line["round"], line[ACCURACY]) for line in lines if ACCURACY in line)
     return replace(
         status,
         state=state,
         round=lines[-1]["round"] if lines else 0,
-        accuracy=next((line[ACCURACY] for line in reversed(lines) if ACCURACY in line), None),
+        accuracy=curve[-1][1] if curve else None,
         seconds_per_round=fmean(timed) if timed else None,
         trouble=trouble,
-        curve=tuple((line["round"], line[ACCURACY]) for line in lines if ACCURACY in line),
+        curve=curve,
     )
 
 

@@ -104,7 +104,10 @@ def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, poo
     # The tensors of all layers lie one behind the other, so that a network of many layers takes few operations.
     both = [*names, *map(_var_of, names)]
     sizes = [len(parts[0][0][name]) for name in names]
-    moments_S2P = torch.stack([torch.cat([statistics[name] for name in both]) for statistics, _ in parts])
+    rows = []
+    for statistics, _ in parts:
+        rows.append(torch.cat([statistics[name] for name in both]))
+    moments_S2P = torch.stack(rows)
     P, total = sum(sizes), sum((weight for _, weight in parts), start=0.0)
     if pooled:
         moments_S2P[:, P:] += moments_S2P[:, :P] ** 2

@@ -220,9 +220,9 @@ def test_upper_bounds_and_other_labels_do_not_compete() -> None:
     more = replace(cells[3].experiment, data=replace(cells[3].experiment.data, N_s=500))
     cells[3] = replace(cells[3], experiment=more)
     item = Item(name="toy/tab1", title="Toy", profile="demo", cells=tuple(cells), seeds=6)
-    ends = [
-        [level + seed / 1e4 * (place + 1) for seed in range(6)] for place, level in enumerate((0.7, 0.8, 0.9, 0.95))
-    ]
+    ends = []
+    for place, level in enumerate((0.7, 0.8, 0.9, 0.95)):
+        ends.append([level + seed / 1e4 * (place + 1) for seed in range(6)])
     assert best_cells(Reported(item, accuracies(zip(cells, ends, strict=True))), ACCURACY) == {"B"}
 
 

@@ -18,7 +18,7 @@ import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -182,7 +182,7 @@ class AskingReader(JobReader):
             return Answer(question=question) if self._is_alone else answer
         return Answer(question=question) if self._is_alone else None
 
-    def _ask(self, read: Read) -> Any:
+    def _ask(self, read: Read) -> NoReturn:
         self.read = read
         raise NotReadYet
 
@@ -354,7 +354,7 @@ class Passes:
         network.eval()
         try:
             for chunk in chunks_of([(number, len(reads[number].images)) for number in numbers], self._at_once(reads)):
-                logits_ND = self._passed(network, [(reads[number].images, *some) for number, *some in chunk])
+                logits_ND = self._passed(network, [(reads[number].images, start, end) for number, start, end in chunk])
                 pieces = logits_ND.split([end - start for _, start, end in chunk])
                 for (number, _, _), piece_ND in zip(chunk, pieces, strict=True):
                     found[number].append(piece_ND)

@@ -167,7 +167,7 @@ def _kinds(starts: Sequence["Start"], owners: Sequence[tuple[Request, int]]) -> 
                 kinds[kind_of(start.result, request.runner.settings)].append(start.result)
             except Exception as error:
                 request.error = error
-        elif request.error is None and start.result is not None:
+        elif request.error is None and isinstance(start.result, Outcome):
             request.trained[index] = Trained(outcome=start.result)
     for kind, members in list(kinds.items()):
         kinds[kind] = [member for member in members if owners[member.index][0].error is None]
@@ -332,7 +332,7 @@ class GroupRunner(JobRunner):
         answers: Sequence[Answer],
     ) -> Begun | Read:
         """Call the job's `start`. Return its outcome if nothing is to be trained, or the pass that it asks for."""
-        asking = None if self._is_own(job) else self._asking_reader(job, round_number, purpose, answers)
+        asking = self._asking_reader(job, round_number, purpose, answers)
         local: Local | None = None
         with contextlib.suppress(NotReadYet):
             job, local = self._started(job, round_number, private, purpose, asking)
@@ -367,7 +367,12 @@ class GroupRunner(JobRunner):
             pseudo=given,
         )
 
-    def _asking_reader(self, job: Job, round_number: int, purpose: str, answers: Sequence[Answer]) -> AskingReader:
+    def _asking_reader(
+        self, job: Job, round_number: int, purpose: str, answers: Sequence[Answer]
+    ) -> AskingReader | None:
+        """Return the reader of a job's `start`, or None if the job makes its passes itself."""
+        if self._is_own(job):
+            return None
         draw, network = self._stream_of_start(job, round_number, purpose), self._network(job.network)
         holder, environment = job.key.client, self._environment
         return AskingReader(environment, network, holder, round_number, draw, job.network, answers)
@@ -432,11 +437,10 @@ class GroupRunner(JobRunner):
         for member in members:
             wanted.update(member.batches.sizes())
         for sizes in sorted(wanted - findings.sizes):
-            able = [
-                member
-                for member, most in zip(members, largest, strict=True)
-                if all(size <= most_of_stream for size, most_of_stream in zip(sizes, most, strict=True))
-            ]
+            able = []
+            for member, most in zip(members, largest, strict=True):
+                if all(size <= most_of_stream for size, most_of_stream in zip(sizes, most, strict=True)):
+                    able.append(member)
             two = [able[0], able[-1]][: len(able)]
             batches = []
             for member in two:
