@@ -129,7 +129,7 @@ def test_the_exit_code_is_that_of_the_records(tiny, tmp_path):
     run(tiny, tmp_path)
     with pytest.raises(FsslError, match="1 runs are missing"):
         code()
-    with pytest.raises(Stopped, match="1 runs are left"):
+    with pytest.raises(Stopped, match="1 runs"):
         code(stopped=True)
     with locked(folder), pytest.raises(RunningElsewhere, match="1 runs are left; other workers train them"):
         code()
