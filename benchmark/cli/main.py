@@ -126,7 +126,7 @@ def add_site(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--site",
         type=expanded,
-        help="the folder of the site (default: reports/site, or site/ inside --results if that is not the default folder)",
+        help="the folder of the site (default: reports/site, or site/ inside --results if that option is given)",
     )
 
 

@@ -24,7 +24,7 @@ FEW_LINES = 30.0, 2.0  # the minimum seconds between lines, and the share of the
 
 
 class Display(contextlib.ExitStack):
-    """A live display of the newest states on a terminal until it is closed, or a line at growing intervals elsewhere."""
+    """A live display of the states on a terminal until it is closed, or a line at growing intervals elsewhere."""
 
     def __init__(self, console: Console, *, few_lines: bool = False) -> None:
         super().__init__()

@@ -139,7 +139,7 @@ def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], resul
 
 
 def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unchecked: Mapping[Path, str]) -> str:
-    """Describe the submission: its runs, which seeds were, were not or cannot be trained again, and what is believed."""
+    """Describe the runs: which seeds were, were not or cannot be trained again, and what is believed."""
     parts: dict[str, list[str]] = {"trained again": [], "not trained again": []}
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         for part, seeds in zip(parts.values(), bundle.split_seeds(key, again), strict=True):
