@@ -1,6 +1,6 @@
-"""Failures of a user's own code: her line first, and no frames of libraries.
+"""Describes failures in a user's own code: the user's line comes first, and frames of libraries are left out.
 
-An exception of a method, a loss or a network passes through some seventy frames of Lightning and of this suite before
+An exception in a method, a loss or a network passes through about seventy frames of Lightning and of this suite before
 it reaches the command line. A `Failure` keeps the frames of the user's own files and the text of the whole traceback.
 """
 
@@ -24,9 +24,9 @@ class Frame:
     """One call in a file of the user."""
 
     file: str  # absolute path
-    number: int  # of the line
+    number: int  # the line number
     function: str
-    code: str  # the line; empty if the file cannot be read
+    code: str  # the text of the line; empty if the file cannot be read
 
     def place(self) -> str:
         """Return "my_method.py:15, in loss"; files outside the working folder have their whole path."""
@@ -52,10 +52,7 @@ class Failure:
         return f"{self.error} ({self.at})"
 
     def text(self) -> str:
-        """Return some lines for people: the user's line first, then who called it.
-
-        Return the whole traceback if --traceback was typed.
-        """
+        """Return readable lines: the user's line first, then its callers, or the whole traceback with --traceback."""
         if os.environ.get(FULL):
             return self.trace.rstrip()
         innermost, *callers = self.frames
@@ -74,10 +71,10 @@ class FailedInWorker(RuntimeError):
 
 
 def failure_of(error: BaseException) -> Failure | None:
-    """Return the failure that the exception is, or None if no file of the user raised or called it.
+    """Describe the exception as a Failure, or return None if no file of the user raised or called it.
 
-    An exception that brings its `failure` from a worker process is not examined again. If only the cause of the
-    exception passed through the user's files, the failure is at the cause.
+    An exception that carries its `failure` from a worker process is not examined again. If only the cause of the
+    exception passed through the user's files, the failure is located at the cause.
     """
     if isinstance(error, FailedInWorker):
         whole = "".join(traceback.format_exception(error))  # its message contains the worker's traceback

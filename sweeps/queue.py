@@ -1,7 +1,7 @@
-"""The queue of runs for short slots on a GPU and for idle hours: its file, its units, and which of them fit.
+"""Reads the queue of runs for short slots on a GPU and for idle hours, and decides which of its units fit.
 
-A unit is all runs of an entry with one seed. One machine trains all of them, because a verdict compares the arms of a
-seed. A unit begins only if all of its runs can end in time.
+A unit consists of all runs of an entry with one seed. One machine trains all of them, because a verdict compares the
+arms of a seed. A unit begins only if all of its runs can end in time.
 """
 
 import heapq
@@ -34,28 +34,28 @@ from sweeps.status import in_words
 
 QUEUE = Path(__file__).with_name("queue.toml")
 CUDA = "cuda"
-SHARE_TO_SAVE = 0.02  # of the time: unfinished runs are stopped so much before its end
+SHARE_TO_SAVE = 0.02  # share of the time before its end at which unfinished runs are stopped so that they save
 # Runs that one card trains at the speed of a single run, as measured on an H200 (reports/performance.md).
 RUNS_IN_TURN, RUNS_UNDER_MPS = 3.0, 8.0
-# The version of the rule from which the arms of a seed share the type of processor and torch's minor version, too.
+# From this version of the rule on, the arms of a seed also share the processor type and torch's minor version.
 ONE_MACHINE_SINCE = 7
 LONGER = 0.1  # a run that takes longer than expected is expected to need a tenth of its time so far
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueEntry(Checked):
-    """An entry of the queue: a sentence, the arms and the seeds that judge it, and what these cost."""
+    """An entry of the queue: its name, the arms and seeds that judge it, and the planned cost."""
 
     name: str
     item: str
     profile: str
-    labels: tuple[str, ...]  # of cells: the arms
+    labels: tuple[str, ...]  # labels of the cells that are the arms
     seeds: tuple[int, ...]
     device: str  # "cpu" or "cuda"
-    card: str = ""  # the only kind of card that trains it, such as "NVIDIA H200"; empty: any
-    local_steps: int  # planned, of all its runs, whether they are done or not
-    core_hours: float | None = None  # planned, on a CPU
-    card_minutes: float | None = None  # planned, on a card
+    card: str = ""  # the only kind of card that trains it, such as "NVIDIA H200"; empty for any card
+    local_steps: int  # planned steps of all its runs, whether they are done or not
+    core_hours: float | None = None  # planned hours on a CPU
+    card_minutes: float | None = None  # planned minutes on a card
     comment: str = ""
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ def _entry(table: Any, path: str) -> QueueEntry:
 
 
 def units_of(entries: Sequence[QueueEntry], results: Path, path: Path) -> list[Unit]:
-    """The units of the entries in order, seed by seed. Raise ConfigError for an unknown item, profile or label."""
+    """Return the units of the entries in order, seed by seed. Raise ConfigError for unknown names."""
     units = []
     for index, entry in enumerate(entries):
         where = f"{path}: entries[{index}] ({entry.name})"
@@ -134,7 +134,7 @@ def units_of(entries: Sequence[QueueEntry], results: Path, path: Path) -> list[U
 
 
 def _item(entry: QueueEntry, results: Path) -> Item:
-    """The entry's item, with the cells that its trials have chosen."""
+    """Return the entry's table or figure, with the cells that its trials have chosen."""
     found = items([entry.item], entry.profile)
     if len(found) != 1:
         raise ConfigError(f"{entry.item!r} names {len(found)} items; name one, such as {found[0].name!r}")
@@ -143,30 +143,30 @@ def _item(entry: QueueEntry, results: Path) -> Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the arms of one seed have to share."""
+    """The properties of a machine that the arms of one seed must share."""
 
     device: str  # "cpu", or the name of the card
     processor: str
-    torch: str  # its version's first two numbers
+    torch: str  # the first two numbers of torch's version
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> "Machine":
-        """The machine that a record names."""
+        """Return the machine that a run record's manifest names."""
         device = manifest.get("engine", {}).get("device", CPU)
         processor = str(manifest.get("hardware", {}).get("processor", ""))
         version = str(manifest.get("packages", {}).get("torch", ""))
         return cls(device=str(device), processor=processor, torch=".".join(version.split(".")[:2]))
 
     def trains(self, entry: QueueEntry) -> bool:
-        """Whether the entry is for this kind of device."""
+        """Return whether the entry is for this kind of device."""
         kind = CPU if self.device == CPU else CUDA
         return entry.device == kind and entry.card in ("", self.device)
 
 
 class Shelf:
-    """The finished records of runs, as far as they are of one kind of device and of the numerics at hand.
+    """The finished run records from one kind of device and with the current numerics.
 
-    `folders`: with copies, in addition to the checkout's and to those of the results folder.
+    `folders` contain copies, in addition to the folders of the checkout and of the results folder.
     """
 
     def __init__(self, results: Path, device: str, folders: Iterable[Path] = ()) -> None:
@@ -174,17 +174,17 @@ class Shelf:
         self._copies = list(dict.fromkeys([*reference_folders(results), *folders]))
 
     def finished(self, run: Experiment) -> RunRecord | None:
-        """The run's record; one of the results folder takes precedence over a copy."""
+        """Return the finished run record, or None. A record in the results folder takes precedence over a copy."""
         record = self.here(run)
         if record is not None and record.status in FINISHED and self._counts(record):
             return record
         return next((copy for copy in self._all_copies(run) if self._counts(copy)), None)
 
     def here(self, run: Experiment) -> RunRecord | None:
-        """The run's record in the results folder, finished or not, on any device."""
+        """Return the run record in the results folder, finished or not and from any device, or None if unreadable."""
         try:
             return read_run(run_folder(self._results, run))
-        except (FsslError, OSError):  # the launch tells of it
+        except (FsslError, OSError):  # the launch reports it
             return None
 
     def _all_copies(self, run: Experiment) -> Iterator[RunRecord]:
@@ -193,7 +193,7 @@ class Shelf:
                 if path.name.split(".")[0].split("@")[0] == f"seed={run.seed}":
                     try:
                         yield read_copy(path)
-                    except (FsslError, OSError):  # `fssl verify` tells of it
+                    except (FsslError, OSError):  # `fssl verify` reports it
                         continue
 
     def _counts(self, record: RunRecord) -> bool:
@@ -202,10 +202,11 @@ class Shelf:
 
 
 def write_copy(folder: Path, record: RunRecord, known: Iterable[Path] = ()) -> Path | None:
-    """Write the compact copy of a finished run into the folder; None if it is there already.
+    """Write the compact copy of a finished run into the folder. Return its path, or None if it exists already.
 
-    `known`: more folders with copies. If one of them has the run from another kind of device, the copy's name ends with
-    its own device: seed=200@nvidia-h200.json.gz. Raise DataError for a record that must not be committed.
+    `known` are further folders with copies. If a copy of the run from a different kind of device exists, the new
+    copy's name ends with its own device: seed=200@nvidia-h200.json.gz. Raise DataError for a run record that must not
+    be committed.
     """
     if "@" in record.path.name:
         raise DataError(f"{record.path}: is of other data or code than its seed's first run, and is not copied")
@@ -225,25 +226,25 @@ def write_copy(folder: Path, record: RunRecord, known: Iterable[Path] = ()) -> P
 
 
 class Pace:
-    """How many seconds a run takes: as planned at first, then as the runs that have ended in this call took."""
+    """The expected seconds of a run: as planned at first, then corrected by the runs that ended in this call."""
 
     def __init__(self, planned: Callable[[Experiment], float]) -> None:
-        self._planned = planned  # seconds of a run on this machine, with the other runs beside it
-        self._taken: dict[str, list[float]] = defaultdict(list)  # by cell: measured over planned seconds
+        self._planned = planned  # maps a run to its seconds on this machine while the other runs train
+        self._taken: dict[str, list[float]] = defaultdict(list)  # ratios of measured to planned seconds by cell
 
     def note(self, run: Experiment, seconds: float, share: float = 1.0) -> None:
-        """A run has ended; this call has trained that share of it."""
+        """Note the seconds of a run that has ended, of which this call trained `share`."""
         self._taken[run.cell_key].append(seconds / (share * self._planned(run)))
 
     def seconds(self, run: Experiment) -> float:
-        """The expected time of the whole run."""
+        """Return the expected seconds of the whole run."""
         every = (ratio for ratios in self._taken.values() for ratio in ratios)
         ratios = self._taken.get(run.cell_key) or list(every) or [1.0]
         return self._planned(run) * sum(ratios) / len(ratios)
 
 
 def crowding(side_by_side: int, devices: Sequence[str], cores: int) -> float:
-    """How many times longer a run takes than alone, since others run beside it."""
+    """Estimate by which factor a run is slower than if no other runs trained at the same time."""
     if devices[0] == CPU:
         return max(1.0, side_by_side / cores)
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
@@ -253,23 +254,25 @@ def crowding(side_by_side: int, devices: Sequence[str], cores: int) -> float:
 
 @dataclass(kw_only=True)
 class Timetable:
-    """Which runs may begin, and what became of each unit. `fits` and `watch` are for `launch`."""
+    """The decisions on which runs may begin, and the state of each unit. `launch` calls `fits` and `watch`."""
 
     units: Sequence[Unit]
     shelf: Shelf
     results: Path
     side_by_side: int
-    until: float  # when unfinished runs are stopped, by `now`
+    until: float  # the time, on the clock `now`, at which unfinished runs are stopped
     pace: Pace
-    share_left: Callable[[Experiment], float] = lambda run: 1.0  # of a run that was begun before this call
+    share_left: Callable[[Experiment], float] = lambda run: (
+        1.0
+    )  # share of its rounds that a run has left if it began before this call
     when_complete: Callable[[Unit], None] = lambda unit: None
     now: Callable[[], float] = time.monotonic
     admitted: list[Unit] = field(default_factory=list)
-    complete: list[Unit] = field(default_factory=list)  # all of the runs are finished
-    before: list[Unit] = field(default_factory=list)  # of the complete ones: before this call
+    complete: list[Unit] = field(default_factory=list)  # units whose runs are all finished
+    before: list[Unit] = field(default_factory=list)  # complete units that were complete before this call
     trained: list[Experiment] = field(default_factory=list)
-    refused: dict[Unit, str] = field(default_factory=dict)  # for good, with the reason
-    too_long: dict[Unit, str] = field(default_factory=dict)  # for now
+    refused: dict[Unit, str] = field(default_factory=dict)  # units that cannot begin in this call, with the reason
+    too_long: dict[Unit, str] = field(default_factory=dict)  # units that do not fit at the moment, with the reason
 
     def __post_init__(self) -> None:
         self._begun: dict[Experiment, float] = {}
@@ -280,7 +283,7 @@ class Timetable:
                 self._of[run].append(unit)
 
     def prepare(self, here: Machine) -> list[Experiment]:
-        """The runs to train, unit by unit and the longest first. Refuse the units that would be split."""
+        """Return the runs to train, unit by unit and the longest first. Refuse units that would be split by machine."""
         for unit in self.units:
             records = {run: self.shelf.finished(run) for run in unit.runs}
             self._finished |= {run for run, record in records.items() if record is not None}
@@ -304,7 +307,7 @@ class Timetable:
         return [run for run in dict.fromkeys(ordered) if run not in self._finished]
 
     def fits(self, run: Experiment, state: Launch) -> bool:
-        """Whether the run may begin now: all runs of one of its units can end in time."""
+        """Return whether the run may begin now, because all runs of one of its units can end in time."""
         self._see(state)
         for unit in self._of[run]:
             if unit in self.refused or unit in self.complete:
@@ -317,13 +320,13 @@ class Timetable:
         return False
 
     def watch(self, state: Launch) -> None:
-        """Note what has ended, and raise TimeIsUp if it is time to stop."""
+        """Note the runs that have ended, and raise TimeIsUp if it is time to stop."""
         self._see(state)
         if self.now() >= self.until and state.at_work:
             raise TimeIsUp
 
     def close(self) -> None:
-        """Look at all units once more: some runs end while the others are stopped."""
+        """Update all units once more, because some runs end while the others are stopped."""
         for run in [run for run in self._begun if self.shelf.finished(run) is not None]:
             del self._begun[run]
             self.trained.append(run)
@@ -333,7 +336,7 @@ class Timetable:
 
     @property
     def stopped(self) -> list[Experiment]:
-        """The runs that were at work when the call ended."""
+        """Return the runs that were training when the call ended."""
         return list(self._begun)
 
     def _complete(self, unit: Unit) -> None:
@@ -355,7 +358,7 @@ class Timetable:
                 self._complete(unit)
 
     def _left(self, run: Experiment) -> float:
-        """The seconds that a run needs from its last save."""
+        """Return the seconds that a run needs from its last save to its end."""
         return self.pace.seconds(run) * self.share_left(run)
 
     def _admits(self, unit: Unit) -> bool:
@@ -379,7 +382,7 @@ class Timetable:
         return [run for run in unit.runs if run not in self._finished]
 
     def _end_of(self, unit: Unit) -> float:
-        """When the unit's last run would end, behind all runs of the units that are admitted already."""
+        """Return when the unit's last run would end if it waits for all runs of the units that are already admitted."""
         now = self.now()
         free = [now] * self.side_by_side
         for index, (run, began) in enumerate(self._begun.items()):
@@ -397,4 +400,4 @@ class Timetable:
 
 
 class TimeIsUp(Exception):
-    """The time of the queue is over; unfinished runs are saved."""
+    """Signals that the time of the queue is over and that unfinished runs are saved."""

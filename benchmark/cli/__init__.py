@@ -1,1 +1,1 @@
-"""The command line `fssl`, on top of everything: the only part of the library that knows sweeps and reports."""
+"""The command line `fssl`, the top layer and the only part of the library that imports sweeps and reports."""

@@ -1,8 +1,8 @@
-"""`fssl agent`: W&B's own agent, limited to this repository's sweep, with an exit code from the records.
+"""`fssl agent` runs W&B's own agent on a sweep of this repository and derives the exit code from the run records.
 
-`wandb agent` runs whatever command the server has for a sweep, leaves its children running when it is stopped, and ends
-with 0 while runs are missing. So the server's sweep is compared with the file before the agent starts, signals are
-passed on, and the exit code is that of the records.
+`wandb agent` runs whatever command the server stores for a sweep, leaves its child processes running when it is
+stopped, and exits with 0 while runs are missing. Therefore this command compares the server's sweep with the sweep file
+before the agent starts, passes signals on, and computes the exit code from the run records.
 """
 
 import argparse
@@ -24,26 +24,31 @@ from sweeps.launcher import named
 from sweeps.plan import Plan, plan_of_runs
 from sweeps.sweep_file import config, differences, read
 
-SECONDS_TO_STOP = 120  # from the signal to SIGKILL, for saving the last round
+SECONDS_TO_STOP = 120  # time between the signal and SIGKILL, in which runs save their last round
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("file", type=Path, metavar="FILE", help="the sweep file, such as sweeps/wandb/ssfl/tab2.yaml")
-    command.add_argument("sweep", metavar="ENTITY/PROJECT/ID", help="as `wandb sweep` printed it")
-    command.add_argument("--count", type=number(1), help="end after N runs", metavar="N")
-    command.add_argument("--yes", action="store_true", help="take a sweep file of more than 10,000 runs")
-    command.add_argument("--offline", action="store_true", help="the agent online, its runs' histories offline")
+    command.add_argument("sweep", metavar="ENTITY/PROJECT/ID", help="the sweep as `wandb sweep` printed it")
+    command.add_argument("--count", type=number(1), help="stop after N runs", metavar="N")
+    command.add_argument("--yes", action="store_true", help="accept a sweep file with more than 10,000 runs")
+    command.add_argument(
+        "--offline", action="store_true", help="run the agent online, but write its runs' histories offline"
+    )
     add_devices(command, "agents, one on each (default: one agent, on the first device)")
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Run `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made.
+    """Run `wandb agent` on ENTITY/PROJECT/ID, a sweep that `wandb sweep FILE` created.
 
-    It does so if the server has the sweep of FILE; with --devices 0,1 one agent on each GPU. The exit code comes from
-    the records: 0 all done, 70 some diverged, 75 other workers train the rest, 76 stopped, 1 runs are missing.
+    The command runs nothing if the server's sweep differs from FILE. With --devices 0,1 it starts one agent on each
+    GPU. The exit code comes from the run records: 0 if all runs are done, 70 if some diverged, 75 if other workers
+    train the remaining runs, 76 if the agent was stopped, and 1 if runs are missing.
     """
     if options.sweep.count("/") != 2 or options.sweep.startswith("-"):
-        raise ConfigError(f"{options.sweep!r} is not a sweep; write ENTITY/PROJECT/ID, as `wandb sweep` printed it")
+        raise ConfigError(
+            f"{options.sweep!r} is not the name of a sweep; type ENTITY/PROJECT/ID as `wandb sweep` printed it"
+        )
     from benchmark.records.wandb_mirror import unreachable  # takes seconds to load
 
     runs = checked(read(options.file), many=options.yes)
@@ -56,7 +61,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def _config_on_server(sweep: str) -> dict[str, object]:
-    """Raises ConfigError."""
+    """Return the configuration that the server stores for the sweep. Raise ConfigError if W&B does not return it."""
     import wandb
 
     try:
@@ -74,7 +79,7 @@ def _run_agents(options: argparse.Namespace) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
-        # The agent starts `python`.
+        # The agent starts `python`, which must be this interpreter.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         "FSSL_RESULTS": str(options.results.resolve()),
@@ -102,7 +107,7 @@ def _run_agents(options: argparse.Namespace) -> bool:
 
 
 def _devices_seen(devices: Sequence[str] | None) -> list[dict[str, str]]:
-    """Choose what each agent's environment says of CUDA devices: its runs take the first that they see."""
+    """Return CUDA_VISIBLE_DEVICES for each agent's environment: its runs use the first device that they see."""
     seen = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
     names = []
     for device in devices or ():
@@ -117,16 +122,19 @@ def _devices_seen(devices: Sequence[str] | None) -> list[dict[str, str]]:
 def _exit_code(planned: Plan, results: Path, stopped: bool) -> int:
     """Return the exit code of the sweep's records.
 
-    Raise FsslError if runs are left: Stopped, RunningElsewhere or another.
+    Raise an FsslError if runs are missing: Stopped after a signal, RunningElsewhere if other workers train all of them,
+    and a plain FsslError otherwise.
     """
     missing = planned.missing
     print(f"{len(planned.runs) - len(missing)} of {len(planned.runs)} runs have their record")
     for run in missing:
         print(f"missing: {named(run)}", file=sys.stderr)
     if missing and stopped:
-        raise Stopped(f"stopped; {len(missing)} runs are left, and go on from their last saves")
+        raise Stopped(
+            f"stopped; {len(missing)} runs are missing and resume from their last saves; type the same command again"
+        )
     if missing and all(is_held(run_folder(results, run)) for run in missing):
-        raise RunningElsewhere(f"{len(missing)} runs are left; other workers train them")
+        raise RunningElsewhere(f"{len(missing)} runs are missing, but other workers are training them")
     if missing:
-        raise FsslError(f"{len(missing)} runs are missing; the same command, or `fssl work`, runs them")
+        raise FsslError(f"{len(missing)} runs are missing; type the same command again, or `fssl work`, to run them")
     return Diverged.exit_code if planned.diverged else 0

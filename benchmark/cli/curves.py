@@ -1,4 +1,4 @@
-"""Learning curves as characters: the test accuracy of running runs by round, for a terminal."""
+"""Draws learning curves with characters for a terminal: the test accuracy of running runs by round."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from rich.text import Text
 
 from sweeps.status import RunStatus
 
-COLOURS = ("cyan", "yellow", "magenta", "green", "red", "blue")  # one per curve; more runs have none
+COLOURS = ("cyan", "yellow", "magenta", "green", "red", "blue")  # one per curve; runs beyond these have no curve
 WIDTH, HEIGHT = 72, 10  # characters of the drawing; a character has 2 x 4 dots
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of Unicode's braille patterns, by row and column
 BRAILLE = 0x2800
@@ -25,9 +25,9 @@ def colour_of(run: RunStatus, shown: Sequence[RunStatus]) -> str:
 
 
 def curves(runs: Sequence[RunStatus], *, unicode: bool = True) -> RenderableType | None:
-    """Draw one curve per run of `drawn`, up to the last measured round; None without any.
+    """Draw one curve per run of `drawn`, up to the last measured round. Return None if no run has a curve.
 
-    The labels are the range of accuracies (%) and of rounds.
+    The axis labels show the range of accuracies (%) and of rounds.
     """
     shown = drawn(runs)
     if not shown:
@@ -35,7 +35,7 @@ def curves(runs: Sequence[RunStatus], *, unicode: bool = True) -> RenderableType
     values = [100 * value for run in shown for _, value in run.curve]
     low, high = min(values), max(values)
     last = max(run.curve[-1][0] for run in shown)
-    cells: dict[tuple[int, int], tuple[int, int]] = {}  # (line, column) -> dots, place of the last run that drew there
+    cells: dict[tuple[int, int], tuple[int, int]] = {}  # (line, column) -> dots and index of the last run drawn there
     for place, run in enumerate(shown):
         for x, y in _dots(run, low, high, last):
             line, column = y // 4, x // 2

@@ -1,4 +1,4 @@
-"""`fssl data partition`: which client of a run would hold which images. Shapes: K clients, d classes."""
+"""`fssl data partition` shows which images each client of a run would have. Shapes: K clients, d classes."""
 
 import argparse
 import json
@@ -24,20 +24,24 @@ from reports.item_figures import class_counts
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "action", choices=("partition",), metavar="ACTION", help="partition: which client would hold which images"
+        "action", choices=("partition",), metavar="ACTION", help="partition: show which images each client would have"
     )
-    command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
-    command.add_argument("--profile", default="demo", help="profile of --cell (default: demo)")
-    command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
-    command.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.svg, .pdf or .png)")
+    command.add_argument(
+        "--cell", metavar="ITEM:LABEL", help='start from a cell of a paper, such as "ssfl/tab2:FedAvg/full"'
+    )
+    command.add_argument("--profile", default="demo", help="the profile of --cell (default: demo)")
+    command.add_argument("--json", action="store_true", help="print only one JSON object")
+    command.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the partition into this file (.svg, .pdf or .png)"
+    )
     command.set_defaults(fields_of=Experiment)
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Counts images of every client and the server.
+    """Count the images of every client and of the server.
 
-    Also the realised R (SSFL Eq. 2), and a hash of who holds what, for the fields that `fssl run` takes: --data cifar10
-    --partition.R=0.8 --federation.K=20, or --partition=dirichlet.
+    The command also prints the realised R (SSFL Eq. 2) and a hash of the partition. It accepts the same fields as
+    `fssl run`, such as --data cifar10 --partition.R=0.8 --federation.K=20, or --partition=dirichlet.
     """
     start = cell_named(options.cell, options.profile) if options.cell else None
     environment = prepare(resolve(None, options.rest, start=start))
@@ -55,15 +59,18 @@ def run_command(options: argparse.Namespace) -> None:
     held |= {f"client {n}, labelled": counts for n, counts in enumerate(description.get("labelled_counts", ()))}
     for holder, counts in {**held, "server": description["server_counts"]}.items():
         table.add_row(holder, *map(str, counts), str(sum(counts)))
-    # Wide enough for any table: a cut number would be another number.
+    # The console is wide enough for any table, because a number that is cut off would read as a different number.
     Console(width=10_000, soft_wrap=True).print(table)
     print(f"hash {description['hash']}")
 
 
 def describe(split: Split, labels_N: IntArray) -> dict[str, Any]:
-    """The split as JSON values. K, R_nominal (None where a rule has none), R_realised (Eq. 2), counts (K x d),
-    server_counts (the labelled images that the server trains on, without validation images), hash; and labelled_counts
-    (K x d) where clients have labelled images of their own, which `counts` leaves out."""
+    """Return the split as JSON values.
+
+    The keys are K, R_nominal (None if the partition rule has none), R_realised (SSFL Eq. 2), counts (K x d),
+    server_counts (the labelled images that the server trains on, without validation images) and hash. If clients have
+    labelled images of their own, labelled_counts (K x d) counts them; `counts` does not include them.
+    """
     counts_Kd = split.counts(labels_N)
     described = {
         "K": len(split.clients),
@@ -79,9 +86,10 @@ def describe(split: Split, labels_N: IntArray) -> dict[str, Any]:
 
 
 def plot(described: Mapping[str, Any], classes: Sequence[str], path: Path) -> None:
-    """Draw it as SVG, PDF or PNG: a panel for the server, whose labels are few, and one for the clients.
+    """Draw the split as SVG, PDF or PNG, with one panel for the server, which has few labels, and one for the clients.
 
-    The same split gives the same bytes. Raises ConfigError for another suffix, CannotWrite where no file can be.
+    The same split gives the same bytes. Raise ConfigError for any other suffix and CannotWrite if the file cannot be
+    written.
     """
     if path.suffix not in (".svg", ".pdf", ".png"):
         raise ConfigError(f"plot {path}: suffix {path.suffix!r} must be .svg, .pdf or .png")

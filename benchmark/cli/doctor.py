@@ -17,7 +17,7 @@ from benchmark.records.provenance import PACKAGES
 
 PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest supported
 NVIDIA = Path("/proc/driver/nvidia/version")
-# A processor's units for bfloat16, the better first, and what they mean (reports/performance.md).
+# A processor's units for bfloat16, the fastest first, and their effect (reports/performance.md).
 UNITS = {
     "amx_bf16": "bf16 by AMX: 2.1 to 2.8 times as fast on the papers' larger networks, slower on the laptop's",
     "avx512_bf16": "bf16 by AVX-512: 0.7 to 1.8 times as fast, by network and processor",
@@ -29,12 +29,12 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--method",
         metavar="MODULE:CLASS",
-        help="a method of your own: say whether the jobs of a round can train together on a GPU",
+        help="also check whether the jobs of a round of this custom method can train together on a GPU",
     )
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Checks versions, device, data and the results folder. Lines with !! say what to do."""
+    """Check versions, device, data and the results folder. Lines that begin with !! say what to do."""
     code = 0
     checks = (versions, device, data, results, *([stacking] if options.method else []))
     for check in checks:
@@ -49,7 +49,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def versions(options: argparse.Namespace) -> str:
-    """Import torch and torchvision: where they do not match, Lightning fails and names neither."""
+    """Import torch and torchvision, because Lightning fails without naming either if their versions do not match."""
     text = f"Python {platform.python_version()}"
     if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
         raise FsslError("{}; install {}.{} to {}.{}".format(text, *PYTHONS[0], *PYTHONS[1]))
@@ -92,7 +92,7 @@ def data(options: argparse.Namespace) -> str:
 
 
 def results(options: argparse.Namespace) -> str:
-    """Write a file there, or in the folder in which it would be made."""
+    """Write a file into the results folder, or into the closest parent that exists if the folder does not."""
     folder: Path = options.results
     existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     try:
@@ -105,7 +105,10 @@ def results(options: argparse.Namespace) -> str:
 
 
 def stacking(options: argparse.Namespace) -> str:
-    """Take a step of each kind of job of the method on a small network, alone and together. No data set is needed."""
+    """Take a step of each kind of the method's jobs on a small network, one at a time and together.
+
+    This needs no data set.
+    """
     from benchmark.cli.run import resolve
     from sweeps.stacking import kinds_of
 

@@ -1,4 +1,4 @@
-"""How the commands `reproduce` and `work` train runs: their options, and one launch."""
+"""Trains runs for the commands `reproduce` and `work`: their launch options and one launch."""
 
 import argparse
 import contextlib
@@ -24,41 +24,48 @@ from sweeps.workers import LocalWorkers, Mirror
 
 
 def add_launch(command: argparse.ArgumentParser) -> None:
-    """Add the options for where runs are trained, and how many at a time. Call `check_launch` before anything else."""
+    """Add the options that say where runs train and how many at a time. Call `check_launch` before using them."""
     command.add_argument(
         "--launcher", choices=("local", "ray"), default="local", help="train on this machine (local) or on Ray"
     )
     command.add_argument(
         "--jobs",
         type=number(1),
-        help="runs side by side on each device (default: one a core on the CPU, 1 on others); with Ray, in all "
-        "(default: as many as its nodes have room for)",
+        help="the number of runs that train at the same time on each device (default: one per core on the CPU, 1 on "
+        "other devices); with Ray, the total number (default: as many as fit on its nodes)",
     )
-    add_devices(command, "runs side by side (default: auto, all CUDA devices)")
+    add_devices(command, "runs that train at the same time (default: auto, all CUDA devices)")
     add_wandb(command)
     command.add_argument(
         "--together",
         type=number(1),
         metavar="N",
-        help="train up to N seeds of a cell in one process, their jobs as one (engine stacked): fast for small "
-        "networks on a GPU (default: a process for each run)",
+        help="train up to N seeds of a cell together in one process with the stacked engine, which is fast for small "
+        "networks on a GPU (default: one process per run)",
     )
     command.add_argument(
         "--address",
-        help="of a Ray cluster: HOST:PORT, or auto for the one that this machine belongs to (default: $RAY_ADDRESS, "
-        "else a cluster on this machine for the time of the command)",
+        help="the address of a Ray cluster: HOST:PORT, or auto for the cluster that this machine belongs to (default: "
+        "$RAY_ADDRESS, or if it is not set a cluster on this machine that ends with the command)",
     )
-    command.add_argument("--cpus-per-run", type=number(0.01, kind=float), help="of a Ray cluster's node (default: 1)")
     command.add_argument(
-        "--gpus-per-run", type=number(0, kind=float), help="such as 0.25: four runs share a GPU (default: 0)"
+        "--cpus-per-run", type=number(0.01, kind=float), help="CPUs of a Ray node per run (default: 1)"
+    )
+    command.add_argument(
+        "--gpus-per-run",
+        type=number(0, kind=float),
+        help="GPUs of a Ray node per run; with 0.25, four runs share a GPU (default: 0)",
     )
 
 
 def mirror_of(options: argparse.Namespace, cells: Mapping[str, str]) -> Mirror | None:
-    """Return how the options want runs to be mirrored. Raise ConfigError for an unknown mode. `cells`: see `Mirror`."""
+    """Return the requested W&B mirror, or None if runs are not mirrored. `cells` is explained in `Mirror`.
+
+    Raise ConfigError for an unknown mode.
+    """
     if options.wandb in ("auto", "off"):  # an agent starts `fssl run`
         return None
-    from benchmark.records.wandb_mirror import mode_asked  # loads what trains
+    from benchmark.records.wandb_mirror import mode_asked  # imports the training code
 
     mode = mode_asked(options.wandb)
     return None if mode is None else Mirror(mode=mode, cells=cells)

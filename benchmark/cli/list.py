@@ -1,4 +1,4 @@
-"""`fssl list`: items, methods, data sets and networks, and what of them is on this machine."""
+"""`fssl list` lists tables and figures, methods, data sets and networks, and what of them is on this machine."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ from sweeps.plan import Plan, plan, wanted
 
 Row = dict[str, Any]
 KINDS = ("items", "methods", "data", "networks")
-WIDTH = 100  # columns where there is no terminal
+WIDTH = 100  # columns if there is no terminal
 YOURS = {
     "methods": "your own: --method my_module:MyMethod",
     "data": "your own images, a folder per class: --data.name folder:PATH",
@@ -34,12 +34,16 @@ YOURS = {
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=f"{', '.join(KINDS)} (default: all)")
-    command.add_argument("--profile", default="laptop", help="of the items: demo, laptop (default), gpu or paper")
-    command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    command.add_argument(
+        "--profile",
+        default="laptop",
+        help="the profile of the tables and figures: demo, laptop (default), gpu or paper",
+    )
+    command.add_argument("--json", action="store_true", help="print only one JSON object")
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """List what is available. Download and train nothing.
+    """List what is available, without downloading or training.
 
     The hours assume that each missing run of a table takes as long as its finished ones did; they are empty if none
     is finished.

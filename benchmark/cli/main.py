@@ -41,8 +41,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "allow_abbrev": False})
-        self.more: Callable[[], str] | None = None  # makes the text below the help, where that takes time
-        self.set_defaults(parser=self)  # after parsing: the innermost command's
+        self.more: Callable[[], str] | None = None  # computes the text below the help if that takes time
+        self.set_defaults(parser=self)  # after parsing, this is the innermost command's parser
 
     def format_help(self) -> str:
         return super().format_help() + ("" if self.more is None else f"\n{self.more()}\n")
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse unknown commands, and unknown values of options that list their choices."""
+        """Raise ConfigError for unknown commands, and for unknown values of options that list their choices."""
         if action.choices is not None and value not in action.choices:
             name = action.option_strings[-1].lstrip("-") if action.option_strings else str(action.metavar).lower()
             raise ConfigError(f"unknown {name} {value!r}; {nearest(value, map(str, action.choices))}")
@@ -73,27 +73,27 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"unknown option {option!r}; {full or hint}")
 
 
-# Importing torch takes seconds: only the module of the command in use is imported.
+# Importing torch takes seconds, so only the module of the command in use is imported.
 VERBS = {
-    "run": ("run", "one experiment: --config FILE and --a.b=c"),
+    "run": ("run", "train one experiment, given by --config FILE and --a.b=c"),
     "reproduce": ("reproduce", "run a table or figure and print it next to the published one"),
     "work": ("reproduce", "train missing runs of tables and figures, as one of any number of workers"),
-    "status": ("status", "how far the runs are, from another shell"),
-    "plan": ("plan", "what reproducing would run and cost"),
-    "sweep": ("sweep", "write or check a W&B sweep file for an item or a grid of factors"),
+    "status": ("status", "show the progress of runs from any shell"),
+    "plan": ("plan", "show what `fssl reproduce` would run and what it would cost"),
+    "sweep": ("sweep", "write or check a W&B sweep file for a table, a figure or a grid of factors"),
     "tune": ("tune", "search for settings that a paper does not report, on held-out labels"),
     "agent": ("agent", "run a W&B agent on a sweep; its exit code comes from the records"),
-    "wandb-rebuild": ("wandb_rebuild", "make the runs in W&B again from the records"),
-    "report": ("report", "build the site from the records"),
-    "list": ("list", "items, methods, data sets and networks, and what of them is on this machine"),
-    "data": ("data", "partitions of a data set among clients (`fssl list data`: the data sets)"),
+    "wandb-rebuild": ("wandb_rebuild", "restore the runs in W&B from the run records"),
+    "report": ("report", "build the site from the run records"),
+    "list": ("list", "list tables and figures, methods, data sets and networks, and what of them is on this machine"),
+    "data": ("data", "show how a data set is divided among clients (`fssl list data` names the data sets)"),
     "doctor": ("doctor", "check versions, device, data and the results folder"),
-    "verify": ("verify", "check that the records are complete and unchanged, or another's bundle of records"),
-    "submit": ("submit", "write a bundle of records, for others to verify"),
+    "verify": ("verify", "check that the run records are complete and unchanged, or check a submission"),
+    "submit": ("submit", "write a submission of run records for others to verify"),
 }
 
-READING = ("status", "verify", "submit", "wandb-rebuild")  # commands that need a folder of results
-SHOWING = ("list", "plan", "report")  # commands to which none is a normal state
+READING = ("status", "verify", "submit", "wandb-rebuild")  # commands that need an existing results folder
+SHOWING = ("list", "plan", "report")  # commands that also work without a results folder
 
 
 def parser(verb: str | None = None) -> Parser:
@@ -107,17 +107,17 @@ def parser(verb: str | None = None) -> Parser:
             gc.disable()  # imported modules stay, so that a search for garbage only costs a seventh of the time
             imported = importlib.import_module(f"benchmark.cli.{module}")
             gc.enable()
-            # A module with two commands sets `run_command` in `add_arguments`.
+            # A module with two commands sets `run_command` itself, in `add_arguments`.
             command.set_defaults(run_command=getattr(imported, "run_command", None))
             imported.add_arguments(name, command)
             command.description = command.get_default("run_command").__doc__
             if name != "sweep":  # it reads no folder; in `--results=~/x` no shell has replaced the `~`
                 folder = os.environ.get("FSSL_RESULTS") or str(DEFAULT_RESULTS)
-                says = "folder of records (default: $FSSL_RESULTS, then results/)"
+                says = "the folder of run records (default: $FSSL_RESULTS, or results/ if it is not set)"
                 command.add_argument("--results", type=expanded, default=folder, help=says)
-                says = "folder of data sets (default: $FSSL_DATA, then the cache)"
+                says = "the folder of data sets (default: $FSSL_DATA, or the cache if it is not set)"
                 command.add_argument("--data-root", type=expanded, help=says)
-            says = "show the whole traceback of an error, with the frames of libraries"
+            says = "show the whole traceback of an error, including the frames of libraries"
             command.add_argument("--traceback", action="store_true", help=says)
     return top
 
@@ -126,7 +126,7 @@ def add_site(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--site",
         type=expanded,
-        help="where the report is built (default: reports/site; with another folder of records, site in that folder)",
+        help="the folder of the site (default: reports/site, or site/ inside --results if that option is given)",
     )
 
 
@@ -169,7 +169,7 @@ def check_packages() -> None:
 def add_methods(command: argparse.ArgumentParser) -> None:
     """Add options for custom methods and networks that records may name: no other file is run to read a record."""
     for kind in ("method", "network"):
-        says = f"a {kind} that you trust"
+        says = f"allow run records to load this custom {kind}; its file is executed, so you must trust it"
         command.add_argument(
             f"--{kind}", dest=f"{kind}s", action="append", default=[], metavar="MODULE:CLASS", help=says
         )
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path:  # for a user's own module:Class; last, so that it hides no package
         sys.path.append(os.getcwd())
     words = list(sys.argv[1:] if arguments is None else arguments)
-    whole = bool(os.environ.get(FULL))  # whether tracebacks are shown whole
+    whole = bool(os.environ.get(FULL))  # whether whole tracebacks are shown
     try:
         check_packages()
         if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
@@ -198,8 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.parser.refuse(rest, getattr(options, "fields_of", None))
         if words[0] in (*READING, *SHOWING) and not options.results.is_dir() and options.results != DEFAULT_RESULTS:
             if words[0] in READING:
-                raise DataError(f"--results: {options.results} is not there; check its name, or make the folder first")
-            print(f"fssl: {options.results} is not there yet: no run of it counts", file=sys.stderr)
+                raise DataError(
+                    f"--results: {options.results} does not exist; check its name, or create the folder first"
+                )
+            print(f"fssl: {options.results} does not exist yet, so no run in it counts", file=sys.stderr)
         for name in getattr(options, "methods", ()):
             from benchmark.methods.registry import method_class
 
@@ -224,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fssl: {one_line(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("fssl: stopped; the same command goes on from the last save", file=sys.stderr)
+        print("fssl: stopped; the same command resumes from the last save", file=sys.stderr)
         return Stopped.exit_code
     except Exception as error:
         if not isinstance(error, OSError) or error.errno not in (errno.EPIPE, errno.ENOSPC):

@@ -1,4 +1,4 @@
-"""`fssl plan`: what `reproduce` would run, and what it would cost, before anything runs."""
+"""`fssl plan` says what `fssl reproduce` would run and what it would cost, before anything runs."""
 
 import argparse
 import json
@@ -20,33 +20,37 @@ from sweeps.plan import Plan, plan
 from sweeps.stacking import one_at_a_time
 from sweeps.status import in_words
 
-MANY = 100  # runs: counting more takes so long that it is said
+MANY = 100  # runs; if there are more, counting takes so long that the command announces it
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     shared_options.add_scope(command, what=shared_options.ITEMS_OR_FILES)
     shared_options.add_undecidable(command)
-    shared_options.add_devices(command, "jobs that are timed; or a card that is elsewhere, such as h200")
-    command.add_argument(
-        "--json", action="store_true", help="print one JSON object an item (and one for all of several), nothing else"
+    shared_options.add_devices(
+        command, "jobs that are timed; or the name of a card in a different machine, such as h200"
     )
-    command.add_argument("--all", action="store_true", help="also count runs that are done already")
+    command.add_argument(
+        "--json",
+        action="store_true",
+        help="print only one JSON object per table or figure (and one for all of them if there are several)",
+    )
+    command.add_argument("--all", action="store_true", help="also count runs that are already done")
     command.add_argument(
         "--stacked",
         action="store_true",
-        help="also say which kinds of job a GPU would train one at a time, and why (default: only on a CUDA device)",
+        help="also say which kinds of jobs a GPU would train one at a time, and why (default: only on a CUDA device)",
     )
     shared_options.add_reference(command)
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Counts runs, local steps, FLOPs and bytes from each method's own jobs.
+    """Count runs, local steps, FLOPs and bytes from each method's own jobs, and say which counts are not exact.
 
-    Says where a count is not exact. Hours come from finished runs of this machine, or from timing a step of each
-    network on a core (no data set is needed); a CUDA device has the times of its card. For a card, such as `--device
-    h200`, they come from what `python -m tests.performance.gpu` measured there, or from estimates, and the plan says
-    which. Says at how many confirming seeds (--seeds N) open claims can be decided, which runs `reproduce` leaves out
-    since they decide none, and which seeds can never count.
+    Hours come from finished runs of this machine, or from timing one step of each network on a core, which needs no
+    data set. For a CUDA device they come from the times of its card. For a card in a different machine, such as
+    `--device h200`, they come from measurements by `python -m tests.performance.gpu` on that card or from estimates,
+    and the plan says which. The plan also says at how many confirmatory seeds (--seeds N) open claims can be decided,
+    which runs `fssl reproduce` leaves out because they decide no claim, and which seeds can never count.
     """
     options.devices, card = devices_or_card(options.devices, options.results, devices_named)
     for name, part in _parts(options):
@@ -103,7 +107,7 @@ def _in_words(reasons: Mapping[str, str]) -> list[str]:
 
 
 def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:
-    """List what is counted: each of several tables, which share runs, and all that the options name."""
+    """Yield the name and plan of each table if there are several, since they share runs, and then of all together."""
     chosen = [] if shared_options.grids_of(options) else shared_options.chosen_items(options)
     if len(chosen) > 1:
         seeds, with_reference = shared_options.seeds_of(options), shared_options.uses_reference(options)
@@ -144,7 +148,7 @@ def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]]) -> 
 
 
 def cost_there(runs: Sequence[Experiment], card: Card) -> OnCard:
-    """Say how long the runs take on a card, one after another."""
+    """Estimate how long the runs take on a card if they are trained one after the other."""
     costs = [count(run).whole for run in runs]
     return on_card(card, [(run, cost.local_steps, cost.flops) for run, cost in zip(runs, costs, strict=True)])
 
@@ -156,7 +160,7 @@ def as_there(there: OnCard) -> dict[str, Any]:
 
 
 def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[Cost, tuple[str, ...]]:
-    """Return the cost of the runs, and the device of each that is trained at a time.
+    """Return the cost of the runs, and the device of each run that is trained at the same time.
 
     `options.devices` are names, or None for auto.
     """
@@ -166,6 +170,6 @@ def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[
 
 
 def in_place(devices: tuple[str, ...]) -> str:
-    """Name the devices for people."""
+    """Return a readable description of the devices."""
     cores = set(devices) == {CPU}
     return f"{len(devices)} cores, all at work" if cores else f"{len(devices)} x {card_name(devices[0])}, a run on each"

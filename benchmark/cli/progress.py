@@ -1,6 +1,6 @@
-"""The progress of runs on a console: live with curves on a terminal, else line by line.
+"""Shows the progress of runs on a console: live with curves on a terminal, and line by line otherwise.
 
-Every command that trains or watches uses it.
+Every command that trains or watches runs uses this module.
 """
 
 import contextlib
@@ -19,22 +19,22 @@ from benchmark.records.record import run_folder
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS, Launch
 from sweeps.status import FINISHED, RunStatus, status_of, summary
 
-SECONDS_BETWEEN_LINES = 15.0  # at least, and a tenth of the time so far
-FEW_LINES = 30.0, 2.0  # seconds between lines at least, and the share of the time so far, if few lines are wanted
+SECONDS_BETWEEN_LINES = 15.0  # the minimum; the interval also grows to a tenth of the time so far
+FEW_LINES = 30.0, 2.0  # the minimum seconds between lines, and the share of the time so far, if few lines are wanted
 
 
 class Display(contextlib.ExitStack):
-    """Show the newest states on a terminal until it is closed; elsewhere print a line at growing intervals."""
+    """A live display of the states on a terminal until it is closed, or a line at growing intervals elsewhere."""
 
     def __init__(self, console: Console, *, few_lines: bool = False) -> None:
         super().__init__()
         self._pace = FEW_LINES if few_lines else (SECONDS_BETWEEN_LINES, 0.1)
         live = Live(console=console, auto_refresh=False, transient=True)
         self._console, self._live = console, self.enter_context(live) if console.is_terminal else None
-        self._began = self._next = time.monotonic()  # when to show
+        self._began = self._next = time.monotonic()  # `_next`: when to show the runs again
 
     def show(self, look: Callable[[], Sequence[RunStatus]]) -> None:
-        """Look at the runs and show them if it is time to."""
+        """Read the states of the runs and show them if the interval has passed."""
         now = time.monotonic()
         if self._console.quiet or now < self._next:
             return
@@ -53,7 +53,7 @@ class Display(contextlib.ExitStack):
 
 
 def view(runs: Sequence[RunStatus]) -> RenderableType:
-    """Return the summary, a line for each run that was begun and is not finished, and what failed.
+    """Return the summary, a line for each run that has begun and is not done, and the errors of failed runs.
 
     The name of a run with a curve has the colour of the curve.
     """
@@ -81,9 +81,9 @@ def view(runs: Sequence[RunStatus]) -> RenderableType:
 def watching(
     display: Display, runs: Sequence[Experiment], results: Path, names: Mapping[str, str]
 ) -> Callable[[Launch], None]:
-    """Return a function that shows a launch, and reads those runs again that may have changed.
+    """Return a function that shows a launch and reads again only the runs that may have changed.
 
-    `names` are the names of the cells by cell_key.
+    `names` maps a cell_key to the name of its cell.
     """
     statuses: dict[Experiment, RunStatus] = {}
 
@@ -99,6 +99,6 @@ def watching(
 
 def look(folder: Path, run: Experiment, name: str) -> RunStatus:
     """Return the run's status, with its work in planned seconds. `name` is the name of its cell."""
-    from sweeps.cost import weighed  # loads what trains, once the runs are at work
+    from sweeps.cost import weighed  # imports the training code, so only after the runs have started
 
     return weighed(status_of(folder, name=name, rounds=run.federation.rounds), run)

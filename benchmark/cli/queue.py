@@ -1,4 +1,4 @@
-"""`fssl work queue`: train what fits into a short time, in the order of a queue file, and write compact copies."""
+"""`fssl work queue` trains the runs that fit into a short time, in the order of a queue file, and writes copies."""
 
 import argparse
 import functools
@@ -21,36 +21,41 @@ from benchmark.errors import ConfigError, DataError, Diverged, FsslError
 from benchmark.experiment import Experiment
 from benchmark.plain import expanded
 
-if TYPE_CHECKING:  # loaded with the first queue: `fssl work` has no need of it
+if TYPE_CHECKING:  # imported only for a queue, since `fssl work` does not need these modules
     from sweeps.launcher import Workers
     from sweeps.queue import Machine, QueueEntry, Timetable, Unit
 
-WORD = "queue"  # in the place of items
+WORD = "queue"  # typed in place of tables and figures
 OPTIONS = {"minutes": "--minutes", "file": "--file", "steps_per_second": "--steps-per-second", "copies": "--copies"}
 OF_ITEMS = ("profile", "seeds", "pilots", "main", "rule", "also", "also_quoted", "yes", "with_reference")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options that only the queue has."""
+    """Add the options that apply only to the queue."""
     group = command.add_argument_group(f"only with {WORD!r} in the place of ITEM")
-    group.add_argument("--minutes", type=number(0.001, kind=float), help="train what fits into so many minutes")
-    group.add_argument("--file", type=expanded, help="the queue (default: sweeps/queue.toml)")
+    group.add_argument(
+        "--minutes", type=number(0.001, kind=float), help="train the runs that fit into this number of minutes"
+    )
+    group.add_argument("--file", type=expanded, help="the queue file (default: sweeps/queue.toml)")
     group.add_argument(
         "--steps-per-second",
         type=number(1e-6, kind=float),
         metavar="N",
-        help="expected local steps of all runs together, until the first runs have ended (default: as planned)",
+        help="the expected local steps per second of all runs together, used until the first runs have ended (default: "
+        "as planned)",
     )
     group.add_argument(
-        "--copies", type=expanded, help="folder for compact copies of finished runs (default: reference/ in --results)"
+        "--copies",
+        type=expanded,
+        help="the folder for compact copies of finished runs (default: reference/ in --results)",
     )
-    group.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    group.add_argument("--json", action="store_true", help="print only one JSON object")
 
 
 def refuse_options(options: argparse.Namespace) -> None:
-    """Raise ConfigError for options of the queue without the queue, and for a queue among items."""
+    """Raise ConfigError for queue options without the queue, and for the queue together with tables or figures."""
     if WORD in options.items:
-        raise ConfigError(f"{WORD!r} stands alone in the place of items; type `fssl work {WORD} --minutes 12`")
+        raise ConfigError(f"{WORD!r} cannot be combined with tables or figures; type `fssl work {WORD} --minutes 12`")
     given = [option for name, option in OPTIONS.items() if getattr(options, name) is not None]
     given += ["--json"] if options.json else []
     if given:
@@ -58,7 +63,7 @@ def refuse_options(options: argparse.Namespace) -> None:
 
 
 def work_queue(options: argparse.Namespace) -> int:
-    """Train what fits into --minutes, and say which units are finished, which were not begun, and why."""
+    """Train the runs that fit into --minutes, and say which units are finished, which did not begin, and why."""
     began = time.monotonic()
     _check(options)
     check_launch(options)
@@ -113,9 +118,9 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _machine(options: argparse.Namespace) -> "Machine":
-    """Describe this machine; replace `options.devices` by names: all CUDA devices, or the CPU if there is none.
+    """Describe this machine, and replace `options.devices` by names: all CUDA devices, or the CPU if there is none.
 
-    Raises ConfigError for devices of several kinds.
+    Raise ConfigError for devices of several kinds.
     """
     from benchmark.federated.devices import card_name, cuda_devices
     from benchmark.federated.processes import CPU
@@ -133,7 +138,7 @@ def _machine(options: argparse.Namespace) -> "Machine":
 
 @functools.cache
 def _cost(cell: Experiment, device: str, results: Path) -> tuple[float, float]:
-    """Return the local steps and the planned seconds of a run that runs alone."""
+    """Return the local steps of a run, and its planned seconds if no other run trains at the same time."""
     from sweeps.cost import count
     from sweeps.speed import seconds_on
 
@@ -162,7 +167,7 @@ def _share_left(results: Path, run: Experiment) -> float:
 
 
 def _copy(copies: Path, report: "Report", results: Path, here: "Machine", unit: "Unit") -> None:
-    """Write compact copies of those of the unit's runs that lie in the results folder."""
+    """Write compact copies of the unit's runs that are in the results folder."""
     from benchmark.records.copies import reference_folders
     from sweeps.queue import Shelf, write_copy
 
@@ -179,7 +184,7 @@ def _copy(copies: Path, report: "Report", results: Path, here: "Machine", unit: 
 
 
 def _with_data(table: "Timetable", runs: Sequence[Experiment]) -> list[Experiment]:
-    """Select the runs whose data set is here; refuse the units of the others."""
+    """Return the runs whose data set is on this machine, and refuse the units of all other runs."""
     from benchmark.data.datasets import load
 
     missing: dict[str, str] = {}
@@ -197,7 +202,7 @@ def _with_data(table: "Timetable", runs: Sequence[Experiment]) -> list[Experimen
 def _train(
     table: "Timetable", runs: Sequence[Experiment], workers: "Workers", options: argparse.Namespace, report: "Report"
 ) -> FsslError | None:
-    """Launch what fits. Returns the error with which a run or the launch has ended; none if the time is up."""
+    """Launch the runs that fit. Return the error with which a run or the launch ended; None if the time is up."""
     from sweeps.launcher import Launch, launch
     from sweeps.queue import TimeIsUp
 
@@ -223,7 +228,7 @@ def _train(
 
 @dataclass(kw_only=True)
 class Report:
-    """What one call has done, for people and as JSON."""
+    """The result of one call, as text and as JSON."""
 
     file: Path
     minutes: float
@@ -236,7 +241,7 @@ class Report:
     seconds: float = 0.0
 
     def show(self, table: "Timetable", *, as_json: bool) -> None:
-        """Print it on standard output."""
+        """Print the report on standard output."""
         content = self.to_json(table)
         if as_json:
             print(json.dumps(content), flush=True)
@@ -306,7 +311,7 @@ class Report:
 
 
 def _in_words(seeds: Sequence[int]) -> str:
-    """ "seeds 100 to 103, 107"."""
+    """Return the seeds as text, such as "seeds 100 to 103, 107"."""
     spans: list[list[int]] = []
     for seed in sorted(seeds):
         if spans and spans[-1][1] == seed - 1:

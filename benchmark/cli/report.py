@@ -1,4 +1,4 @@
-"""`fssl report`: the site, single tables and figures, and what git keeps, from records alone."""
+"""`fssl report` builds the site, single tables and figures, and the committed copies from run records only."""
 
 import argparse
 import sys
@@ -23,28 +23,37 @@ from reports.reported import Reported, connect
 from reports.site import build
 from sweeps.plan import plan, restricted
 
-COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # copies of their runs
+COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # profiles whose runs have committed copies
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
-    command.add_argument("items", nargs="*", metavar="ITEM", help="default: all")
-    command.add_argument("--profile", action="append", help="default: every profile")
+    command.add_argument(
+        "items", nargs="*", metavar="ITEM", help="the tables and figures to draw, such as ssfl/tab2 (default: all)"
+    )
+    command.add_argument(
+        "--profile", action="append", help="the profile to draw; may be given several times (default: every profile)"
+    )
     add_site(command)
     instead = command.add_mutually_exclusive_group()
     instead.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="no site: only the items' tables and figures, as files"
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="write only the tables and figures, as files in FOLDER, and build no site",
     )
     instead.add_argument(
-        "--commit-reference", action="store_true", help="also write what git keeps: results/reference/"
+        "--commit-reference", action="store_true", help="also write the copies for git: results/reference/"
     )
     instead.add_argument(
-        "--readme", action="store_true", help="no site: only README's table of claims, and reports/findings.md"
+        "--readme",
+        action="store_true",
+        help="update only README's table of claims and reports/findings.md, and build no site",
     )
     add_methods(command)
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Build the site, a pure function of the records. Train nothing. Tables without any record are left out."""
+    """Build the site from the run records without training. Tables without any run record are left out."""
     if options.readme:
         _readme(options)
     elif options.out is not None:
@@ -56,7 +65,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def _readme(options: argparse.Namespace) -> None:
-    """Update the README from the committed copies and nothing else, so that it is the same in every checkout."""
+    """Update the README from the committed copies only, so that it is the same in every checkout."""
     if options.items or options.profile:
         raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
     read = read_once(partial(read_records, with_runs=False))
@@ -73,7 +82,7 @@ def build_site(
     names: Sequence[str] = (),
     profiles: Sequence[str] = (),
 ) -> Path:
-    """Build the whole site, or only the pages of what is `shown` or of the named tables and profiles."""
+    """Build the whole site, or only the pages of the tables in `shown`, or of the named tables and profiles."""
     troubles: list[str] = []
     read = read_once(partial(read_records, troubles=troubles))
     every, files = (*ITEMS, *VARIANTS), [name for name in names if name.endswith(".toml")]
@@ -82,16 +91,18 @@ def build_site(
     only = {(item.name, item.profile) for item, _ in chosen} if shown or names or profiles else None
     pages: dict[tuple[str, str], ItemWithRecords] = {}
     for item, records in with_own(results, known, read, troubles):
-        pages.setdefault((item.name, item.profile), (item, records))  # what is shown may have fewer cells and seeds
+        # The tables in `shown` come first and win: they may have fewer cells and seeds.
+        pages.setdefault((item.name, item.profile), (item, records))
     if not shown:
         number = count(len(pages if only is None else only), "item")
         print(f"fssl: draws the pages of {number} and of their cells ...", file=sys.stderr)
-    said = list(dict.fromkeys(trouble.replace(f"{results}/", "") for trouble in troubles))  # pages are for others, too
+    # Readers on other machines see the pages, so problems name no local folder.
+    said = list(dict.fromkeys(trouble.replace(f"{results}/", "") for trouble in troubles))
     return build(list(pages.values()), site, only=only, troubles=said, results=results)
 
 
 def _alone(options: argparse.Namespace) -> None:
-    """Write each table that has a record, as files. Raise ConfigError if none has."""
+    """Write each table that has a run record as files. Raise ConfigError if no table has one."""
     names, profiles = options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES
     results = on_disk(names, profiles, options.results, partial(read_records, troubles=[]))
     if not results:
@@ -105,12 +116,12 @@ def _commit_reference(options: argparse.Namespace) -> None:
     names = options.items or (*ITEMS, *VARIANTS)
     profiles = [profile for profile in options.profile or COMMITTED if profile != "demo"]
     for item, _ in on_disk(names, profiles, options.results):
-        planned = plan(items([item.word], item.profile), options.results)  # with the trials that it was chosen by
+        planned = plan(items([item.word], item.profile), options.results)  # includes the trials that chose its settings
         runs = restricted(planned.records, planned.shown)
         for record in (record for seeds in runs.values() for record in seeds.values() if record.status in FINISHED):
             if "@" in record.path.name:
                 print(f"fssl: {record.path}: is of other data or code than its seed's first run, and is not committed")
-            # A cell has one key under every profile: some of its runs may have been trained for the demo.
+            # A cell has the same key under every profile, so some of its runs may have been trained for the demo.
             elif record.experiment.get("profile") != "demo":
                 write_reference(options.results, record)
 
@@ -118,13 +129,13 @@ def _commit_reference(options: argparse.Namespace) -> None:
 def on_disk(
     names: Collection[str], profiles: Iterable[str], results: Path, read: Callable[..., Records] = read_records
 ) -> Sequence[tuple[Item, Records]]:
-    """Find the tables that have any record, in any profile. Committed copies count, but never for the demo."""
+    """Return the tables with at least one run record under these profiles. Copies count, except for the demo."""
     recorded = []
     for profile in profiles:
         check_profile(profile)
         for item in items([name for name in names if name not in VARIANTS or profile in profiles_of(name)], profile):
             if item.profile != profile:
-                continue  # another profile has the same runs, and shows them
+                continue  # a different profile has the same runs and shows them
             planned = plan([item], results, with_reference=profile != "demo", read=read)
             records = restricted(planned.records, planned.shown)
             if any(records.values()):

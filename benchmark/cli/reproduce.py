@@ -1,4 +1,4 @@
-"""`fssl reproduce` and `fssl work`: train what is missing; `reproduce` then prints the table and builds its page.
+"""`fssl reproduce` and `fssl work` train missing runs; `reproduce` then prints the table and builds its page.
 
 What trains, and what draws pages, is imported where it is needed: a table with nothing missing is printed at once.
 """
@@ -37,13 +37,13 @@ BUILT_FROM = ".built-from"  # the site's file that names what it was built from 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     if verb == "work":
         shared_options.add_scope(command, what=shared_options.ITEMS_OR_FILES)
-        command.add_argument("--yes", action="store_true", help="take sweep files of more than 10,000 runs")
+        command.add_argument("--yes", action="store_true", help="accept sweep files with more than 10,000 runs")
         queue.add_arguments(command)
         command.set_defaults(run_command=work)
     else:
         shared_options.add_scope(command)
         shared_options.add_undecidable(command)
-        command.add_argument("--json", action="store_true", help="print one JSON object an item, nothing else")
+        command.add_argument("--json", action="store_true", help="print only one JSON object per table or figure")
         add_site(command)
         command.set_defaults(run_command=reproduce)
     add_launch(command)
@@ -51,9 +51,10 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Train what is missing and print the table. A second call trains nothing; Ctrl-C loses nothing.
+    """Train the missing runs and print the table. A second call trains nothing, and Ctrl-C loses nothing.
 
-    Of the confirmatory seeds (--seeds) only those runs are trained that can decide an open claim; the others are named.
+    With confirmatory seeds (--seeds), only the runs that can decide an open claim are trained; the command names the
+    others.
     """
     check_launch(options)
     chosen, seeds = shared_options.chosen_items(options), shared_options.seeds_of(options)
@@ -62,7 +63,7 @@ def reproduce(options: argparse.Namespace) -> int:
     planned = look()
     if seeds.confirming and (planned.missing or planned.left_out):
         warn_of_few_seeds(planned, seeds.confirming)
-    preview = not options.json and not options.main  # what there is, before hours of training
+    preview = not options.json and not options.main  # show the results so far, before hours of training
     if preview and planned.missing and len(planned.missing) < len(planned.runs):
         for item, records in results_of(planned, seeds):
             show(item, records, options, stderr=True)
@@ -70,7 +71,8 @@ def reproduce(options: argparse.Namespace) -> int:
     if isinstance(failure, DataError) and len(planned.missing) == len(planned.runs):
         raise failure  # there is nothing to show
     results = results_of(planned, seeds)
-    site, stopped = site_of(options), isinstance(failure, Stopped)  # who stops it does not wait for pages
+    # A user who stops the command does not wait for pages.
+    site, stopped = site_of(options), isinstance(failure, Stopped)
     for item, records in results:
         show(item, records, options, report=None if stopped else str(site / item_page(item)))
     if failure is None and seeds == Seeds() and len(chosen) == 1 and not options.json:
@@ -83,12 +85,12 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def work(options: argparse.Namespace) -> int:
-    """Train what is missing, side by side with other workers.
+    """Train the missing runs, in parallel with any number of other workers.
 
-    The runs that others train are left alone: start as many of these as you like, on as many machines as share the
-    folder of results. The run of a worker that died is taken over and goes on from its last save. Prints no table:
-    `fssl reproduce` does, and `fssl status` shows the progress. `fssl work queue --minutes 12` takes the runs from a
-    queue (sweeps/README.md), and begins only those that end in time.
+    A worker does not train runs that other workers are training, so you can start as many workers as you like, on as
+    many machines as share the results folder. It takes over the run of a worker that died and resumes it from its last
+    save. It prints no table: use `fssl reproduce` for that, and `fssl status` for the progress. `fssl work queue
+    --minutes 12` takes the runs from a queue (sweeps/README.md) and begins only the runs that end in time.
     """
     if options.items == [queue.WORD]:
         return queue.work_queue(options)
@@ -112,10 +114,10 @@ def work(options: argparse.Namespace) -> int:
 def train_missing(
     planned: Plan, look: Callable[[], Plan], options: argparse.Namespace
 ) -> tuple[Plan, FsslError | None]:
-    """Train what is missing, then what its trials chose. Return the plan after that, and the first error.
+    """Train the missing runs, then the runs whose settings their trials chose.
 
-    No run is launched twice: one that is missing after its launch stays missing. Runs of a data set that cannot be
-    read are not launched.
+    Return the plan after training, and the first error. No run is launched twice: a run that is missing after its
+    launch stays missing. Runs of a data set that cannot be read are not launched.
     """
     tried: set[Experiment] = set()
     failures: list[FsslError] = []
@@ -152,7 +154,7 @@ def train_missing(
 
 
 def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
-    """Print, for each item, what so many confirmatory seeds cannot decide, what is left out, and gaps among them."""
+    """Print for each table what this number of confirmatory seeds cannot decide, what is left out, and gaps."""
     from sweeps.deciding import words_on_seeds
 
     for item in planned.items:
@@ -161,7 +163,7 @@ def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
 
 
 def results_of(planned: Plan, seeds: Seeds) -> list[tuple[Item, Records]]:
-    """Return the plan's tables with their records, only of the seeds that are asked for."""
+    """Return the plan's tables with their run records, restricted to the requested seeds."""
     records = restricted(planned.records, planned.shown)
     return [(replace(item, seeds=seeds.number(item)), records) for item in planned.items]
 
@@ -169,7 +171,7 @@ def results_of(planned: Plan, seeds: Seeds) -> list[tuple[Item, Records]]:
 def show(
     item: Item, records: Records, options: argparse.Namespace, *, report: str | None = None, stderr: bool = False
 ) -> None:
-    """Print a table, or its JSON object. `report` is the path of its page; None if none is built."""
+    """Print a table or its JSON object. `report` is the path of its page, or None if no page is built."""
     if options.json:
         from reports.exports import item_result
 
@@ -184,7 +186,7 @@ def show(
 
 
 def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
-    """Say what more seeds would cost and decide, one line per choice; empty if they would decide nothing."""
+    """Return what more seeds would cost and decide, one line per choice; empty if they would decide nothing."""
     from benchmark.cli.plan import cost_here, in_place
     from benchmark.verdicts.open_claims import could_decide
 
@@ -203,7 +205,7 @@ def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
 
 
 def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Path, site: Path) -> None:
-    """Build the site with these items' pages, unless items, records, seeds and code are those of the last time."""
+    """Build the site with the pages of these tables, unless tables, run records, seeds and code are unchanged."""
     names = {(item.name, item.profile) for item, _ in shown}
     mark, state = site / BUILT_FROM, f"{sorted(names)} {seeds} {state_of(results)}"
     if not mark.is_file() or mark.read_text() != state:
@@ -214,7 +216,7 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
 
 
 def state_of(results: Path) -> str:
-    """Hash the state: it changes if a record, code or a published number is written, changed or removed."""
+    """Return a hash that changes if a run record, code or a published number is written, changed or removed."""
     runs = ("runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
     records = ("own/*", f"{SUBMITTED}/*", "studies/*", "reference", "reference/*", *runs)
     code = ("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md")
@@ -222,7 +224,7 @@ def state_of(results: Path) -> str:
     pairs = ((results, records), (ROOT, code + published))
     stamps = []
     for path in sorted({path for at, names in pairs for name in names for path in at.glob(name)}):
-        with contextlib.suppress(OSError):  # another process has removed it since
+        with contextlib.suppress(OSError):  # a different process may have removed the file in the meantime
             status = path.stat()
             stamps.append((f"{path}", status.st_mtime_ns, status.st_size))
     return hashlib.sha256(repr(stamps).encode()).hexdigest()

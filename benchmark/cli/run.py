@@ -1,4 +1,4 @@
-"""`fssl run`: one experiment from a file and `--a.b=c`, with its record as result."""
+"""`fssl run` trains one experiment, given by a file and `--a.b=c`, and writes its run record."""
 
 import argparse
 import inspect
@@ -31,34 +31,44 @@ _FIELD = re.compile(r"    (\w+): [^#]*?(?:#\s*(.*))?$")
 
 
 def add_arguments(verb: str, command: Parser) -> None:
-    command.add_argument("--config", type=Path, help="JSON, YAML or TOML file with an experiment's fields")
-    command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
-    command.add_argument("--profile", help="profile of --cell (default: demo)")
+    command.add_argument("--config", type=Path, help="a JSON, YAML or TOML file with fields of an experiment")
     command.add_argument(
-        "--sweep", type=Path, metavar="FILE", help="a sweep agent's JSON file: factors by letter, or a paper's cell"
+        "--cell", metavar="ITEM:LABEL", help='start from a cell of a paper, such as "ssfl/tab2:FedAvg/full"'
     )
-    command.add_argument("--json", action="store_true", help="print result.json and its folder, nothing else")
+    command.add_argument("--profile", help="the profile of --cell (default: demo)")
     command.add_argument(
-        "--threads", type=int, default=1, help="threads a tensor operation (default: 1, fastest for small networks)"
+        "--sweep",
+        type=Path,
+        metavar="FILE",
+        help="the JSON file of a sweep agent, which gives factors by letter or a cell of a paper",
+    )
+    command.add_argument("--json", action="store_true", help="print only result.json and its folder")
+    command.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="threads per tensor operation (default: 1, which is fastest for small networks)",
     )
     command.add_argument(
         "--engine",
         default="auto",
-        help="auto (default), reference (one job after another), pool (worker processes, and a faster local step: the "
-        "last bits differ) or stacked (the jobs of a round as one, fast on a GPU; auto on a CUDA device). A run that "
-        "is resumed keeps the engine that it began with",
+        help="auto (default), reference (trains one job after the other), pool (worker processes and a faster local "
+        "step, whose last bits differ) or stacked (trains the jobs of a round together, which is fast on a GPU; auto "
+        "chooses it on a CUDA device). A run that is resumed keeps the engine that it began with",
     )
-    add_devices(command, "workers of the pool (default: auto, where it is the first CUDA device, or the cores)")
-    command.add_argument("--workers", type=int, help="processes of the pool (default: one for each device or core)")
+    add_devices(command, "workers of the pool (default: auto, which here means the first CUDA device, or the cores)")
+    command.add_argument(
+        "--workers", type=int, help="the number of processes of the pool (default: one per device or core)"
+    )
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
     add_wandb(command)
     command.set_defaults(fields_of=Experiment)
-    head = "fields of an experiment and their defaults (of another method: --print-config):"
+    head = "fields of an experiment and their defaults (for a different method, type --print-config):"
     command.more = lambda: "\n".join([head, *lines_of(DEFAULT)])
 
 
 def comments(cls: type) -> dict[str, str]:
-    """Map each field to the comment at the end of its line, or above it."""
+    """Return the comment of each field, which is at the end of its line or above it."""
     texts: dict[str, str] = {}
     above: list[str] = []
     for line in inspect.getsource(cls).splitlines():
@@ -72,7 +82,10 @@ def comments(cls: type) -> dict[str, str]:
 
 
 def lines_of(value: Any, path: str = "") -> Iterator[str]:
-    """Write a line for each field: the value's own first, then its groups'. `path` is the group's place."""
+    """Yield one line per field: first the fields of the value itself, then those of its groups.
+
+    `path` is the dotted name of the group.
+    """
     texts, hints = comments(type(value)), get_type_hints(type(value))
     inner = [f.name for f in fields(value) if is_dataclass(getattr(value, f.name))]
     for f in fields(value):
@@ -90,11 +103,12 @@ def lines_of(value: Any, path: str = "") -> Iterator[str]:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Train one experiment and write its record.
+    """Train one experiment and write its run record.
 
-    A finished one is not trained again, an interrupted one resumes. Fields are set by name: --federation.K=10
-    --federation.C=5 --partition.R=0.6; --data mnist; --method semifl. --precision is fp32, bf16 (autocast), or, on CUDA
-    alone, tf32: convolutions and products as the papers had them by torch's default.
+    A finished run is not trained again, and an interrupted run resumes. Fields are set by name, such as
+    --federation.K=10 --federation.C=5 --partition.R=0.6, --data mnist or --method semifl. --precision is fp32, bf16
+    (autocast) or, only on CUDA, tf32, which computes convolutions and matrix products as the papers did by torch's
+    default.
     """
     start = _start(options)
     experiment = resolve(options.config, options.rest, start=start)
@@ -126,21 +140,21 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def _nothing_kept(experiment: Experiment, last: Mapping[str, Any]) -> str:
-    """Say what to do if the last round gave or selected no pseudo-label; empty otherwise.
+    """Return advice if the last round gave or selected no pseudo-label, or an empty text otherwise.
 
-    Also empty for a run that ends in its warm start: it has no pseudo-labels, whatever the threshold.
+    The text is also empty for a run that ends in its warm start: it has no pseudo-labels at any threshold.
     """
     if ends_in_warm_start(experiment):
         return ""
     names = [name for name in dotted_names(to_json(experiment)["method"], "method") if name.endswith(".threshold")]
     if not names or last.get("pseudo/kept"):
         return ""
-    hint = f"more rounds or a lower --{names[0]} may keep some"
-    return f"\nthe last round kept no pseudo-label at threshold {attrgetter(names[0])(experiment)}; {hint}"
+    hint = f"more rounds or a lower --{names[0]} may select some"
+    return f"\nthe last round selected no pseudo-label at threshold {attrgetter(names[0])(experiment)}; {hint}"
 
 
 def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder: Path) -> None:
-    """Say if a run that was finished before is measured in other rounds than asked; it is not trained again."""
+    """Print a message if a finished run is measured in other rounds than requested. It is not trained again."""
     from benchmark.records.record import measurements
 
     for name, asked in measurements(experiment.evaluation).items():
@@ -184,7 +198,7 @@ def _train(experiment: Experiment, folder: Path, options: argparse.Namespace) ->
 
 
 def _words(options: argparse.Namespace) -> dict[str, Any]:
-    """Read the settings of the run as a sweep would name them."""
+    """Return the settings of the run as a sweep would name them."""
     if options.sweep:
         return read_table(options.sweep)
     return {"cell": options.cell} if options.cell else {}
@@ -193,10 +207,10 @@ def _words(options: argparse.Namespace) -> dict[str, Any]:
 def _start(options: argparse.Namespace) -> Experiment | None:
     if options.sweep is None:
         if options.profile and not options.cell:
-            raise ConfigError("--profile: is that of --cell; name one, such as --cell ssfl/tab2:FedAvg/full")
+            raise ConfigError("--profile applies only to --cell; name a cell, such as --cell ssfl/tab2:FedAvg/full")
         return cell_named(options.cell, options.profile or "demo") if options.cell else None
     if options.cell or options.config or options.profile:
-        raise ConfigError("--sweep stands for the whole experiment; leave out --cell, --profile and --config")
+        raise ConfigError("--sweep gives the whole experiment; leave out --cell, --profile and --config")
     return experiment_of(read_table(options.sweep))
 
 
@@ -204,14 +218,14 @@ def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment 
     """Build the experiment from the start (default: DEFAULT), a file, then `--a.b=c` words. Raise ConfigError."""
     data = to_json(start or DEFAULT)
     file = {} if config is None else read_table(config)
-    file.pop("cell_key", None)  # what --print-config and experiment.json may carry
+    file.pop("cell_key", None)  # --print-config and experiment.json may contain it
     merge(data, file)
     words = [("data.name" if key == "data" else key, text) for key, text in pairs(overrides)]
     try:
         check_once([f"--{key}" for key, _ in words])
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    values = {key: text for key, text in words if key != "_wandb"}  # an argument that some sweep agents add
+    values = {key: text for key, text in words if key != "_wandb"}  # some sweep agents add the argument `_wandb`
     return with_fields(data, values, given=dotted_names(file))
 
 

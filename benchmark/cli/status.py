@@ -1,4 +1,4 @@
-"""`fssl status`: how far everything is, from another shell or another machine."""
+"""`fssl status` shows the progress of all runs, from any shell or machine that shares the results folder."""
 
 import argparse
 import json
@@ -16,22 +16,27 @@ from benchmark.records.record import run_folder
 from sweeps.launcher import SECONDS_BETWEEN_LOOKS
 from sweeps.status import FINISHED, RunStatus, on_disk, status_of, summary, where_apart
 
-WIDTH = 100  # columns where there is no terminal
+WIDTH = 100  # columns if there is no terminal
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     add_scope(command, "*", ITEMS_OR_FILES)
     add_reference(command)
-    command.add_argument("--watch", action="store_true", help="until all is done: live on a terminal, else by lines")
-    command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    command.add_argument(
+        "--watch",
+        action="store_true",
+        help="keep showing the progress until all runs are done: live on a terminal, line by line otherwise",
+    )
+    command.add_argument("--json", action="store_true", help="print only one JSON object")
     command.set_defaults(profile=None, with_reference=None)
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Read the folder of results and change nothing.
+    """Show the progress of runs. This only reads the results folder.
 
-    Without ITEMs, show every run that was ever begun here. The process of a dead run is gone: the next worker takes
-    the run over and resumes from its last save. A failed run names its error and the line of the user's file.
+    Without ITEMs, the command shows every run that ever began in this folder. A run is dead if its process has ended;
+    the next worker takes it over and resumes it from its last save. For a failed run, the command shows the error and
+    the line of the user's file.
     """
     console = Console()
     runs = _look(options)
@@ -42,7 +47,7 @@ def run_command(options: argparse.Namespace) -> None:
                     display.show(partial(list, runs))
                     time.sleep(SECONDS_BETWEEN_LOOKS)
                     runs = _look(options)
-        except KeyboardInterrupt:  # who stops looking stops nothing
+        except KeyboardInterrupt:  # Ctrl-C only ends the display, not the runs
             return
     if options.json:
         print(json.dumps({**vars(summary(runs)), "runs": list(map(_plain, runs))}))
@@ -54,7 +59,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def _plain(run: RunStatus) -> dict[str, object]:
-    """Return the fields that the JSON object has of a run; its curve is in its record."""
+    """Return the fields of a run for the JSON object, without its curve, which is in its run record."""
     return {name: value for name, value in vars(run).items() if name != "curve"}
 
 
@@ -63,7 +68,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
         for name in ("main", "seeds", "pilots", "also", "also_quoted", "rule", "with_reference"):
             if getattr(options, name) != options.parser.get_default(name):
                 word = "no-reference" if options.with_reference is False else name.replace("_", "-")
-                raise ConfigError(f"--{word}: needs an ITEM, such as ssfl/tab2")
+                raise ConfigError(f"--{word} needs an ITEM; type one, such as ssfl/tab2")
         if options.profile not in (None, Experiment.profile):
             check_profile(options.profile)
         return on_disk(options.results, profile=options.profile)
@@ -78,7 +83,7 @@ def _look(options: argparse.Namespace) -> list[RunStatus]:
         name, rounds = names.get(run.cell_key, "trial" if known.items else run.cell_key), run.federation.rounds
         statuses.append(where_apart(status_of(folder, name=name, rounds=rounds, record=finished), folder, to_json(run)))
     if any(status.state == "running" for status in statuses):
-        from sweeps.cost import weighed  # loads what trains: only where there is a time left
+        from sweeps.cost import weighed  # imports the training code, so only if a remaining time is shown
 
         statuses = list(map(weighed, statuses, known.runs))
     return statuses

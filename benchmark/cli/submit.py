@@ -1,4 +1,4 @@
-"""`fssl submit` writes a bundle of records for others; `fssl verify BUNDLE.zip` accepts or refuses one."""
+"""`fssl submit` writes a submission of run records for others; `fssl verify BUNDLE.zip` accepts or refuses one."""
 
 import argparse
 import contextlib
@@ -26,20 +26,24 @@ from sweeps.plan import plan, restricted
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
-    command.add_argument("what", metavar="ITEM|KEY", help="ssfl/tab2, ./mine.toml, or a cell's key (`fssl status`)")
-    command.add_argument("--profile", default="laptop", help="of the item: demo, laptop (default), gpu or paper")
-    command.add_argument("--by", default="", metavar="NAME", help="whose runs they are")
+    command.add_argument(
+        "what", metavar="ITEM|KEY", help="ssfl/tab2, ./mine.toml, or the key of a cell (see `fssl status`)"
+    )
+    command.add_argument(
+        "--profile", default="laptop", help="the profile of the table or figure: demo, laptop (default), gpu or paper"
+    )
+    command.add_argument("--by", default="", metavar="NAME", help="the author of the runs")
     command.add_argument("--note", default="", help="a sentence for readers")
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Writes a bundle to standard output. Nothing is sent.
+    """Write a submission to standard output. Nothing is sent anywhere.
 
-    It has the finished runs of an item or a cell, hashes of data and code, the source of methods and networks of your
-    own, and a card.
+    A submission contains the finished runs of a table, a figure or a cell, hashes of data and code, the source of
+    custom methods and networks, and a card that describes it.
     """
     if sys.stdout.isatty():
-        raise ConfigError(f"a bundle is a file: fssl submit {options.what} > bundle.zip")
+        raise ConfigError(f"a submission must be written to a file; type fssl submit {options.what} > bundle.zip")
     title, labels, records = _chosen(options)
     runs = [run for key in labels for run in records.get(key, {}).values() if run.status in FINISHED]
     if not runs:
@@ -56,7 +60,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, str], Records]:
-    """Collect the title, labels by cell key, and records."""
+    """Return the title, the labels by cell key, and the run records of the submission."""
     if re.fullmatch("[0-9a-f]{16}", options.what):
         key = options.what
         return f"Cell {key}", {key: key}, read_records(options.results, [key], with_reference=True)
@@ -108,21 +112,24 @@ def verify_bundle(path: Path, options: argparse.Namespace) -> int:
 
 
 def _why_not(run: RunRecord, options: argparse.Namespace) -> str | None:
-    """Say why nobody can train a submission's run again here; None if it can be trained."""
+    """Return why a submission's run cannot be trained again here, or None if it can be."""
     if own := own_names(run.experiment) if not options.trust else []:
         return f"it is of {', '.join(own)}: read it, then type --trust"
     return why_not_here(run)
 
 
 def _retrained(bundle: Bundle, unchecked: Collection[Path], options: argparse.Namespace) -> Mapping[Path, Retrained]:
-    """Train N of the runs that can be trained here, drawn anew at each call, so that nobody can know which."""
+    """Train N runs again that can be trained here, drawn at random in each call so that nobody can predict them."""
     able = [run for run in bundle.records if run.path not in unchecked]
     drawn = random.Random(options.seed).sample(able, min(options.retrain, len(able)))
     return retrain_each(drawn, silent=options.json)
 
 
 def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], results: Path) -> list[str]:
-    """Put it among the results, for the site. All of its runs that were trained again, in earlier calls too."""
+    """Store the submission among the results, for the site.
+
+    Return the names of all its runs that were trained again, in this or an earlier call.
+    """
     digest = hashlib.sha256(bundle.content).hexdigest()[:8]
     place = results / SUBMITTED / f"{slug(bundle.card['title'])}-{digest}.zip"
     known = sorted({*noted(place)["retrained"], *again})
@@ -132,7 +139,7 @@ def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], resul
 
 
 def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unchecked: Mapping[Path, str]) -> str:
-    """Say what it contains; which seeds were trained again, were not and cannot be; and what was believed."""
+    """Describe the runs: which seeds were, were not or cannot be trained again, and what is believed."""
     parts: dict[str, list[str]] = {"trained again": [], "not trained again": []}
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         for part, seeds in zip(parts.values(), bundle.split_seeds(key, again), strict=True):
@@ -150,5 +157,5 @@ def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unc
 
 
 def _plain(text: str) -> str:
-    """Return a submission's words as far as a terminal may show them."""
+    """Return a text of a submission with "?" in place of characters that a terminal must not print."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

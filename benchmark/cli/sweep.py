@@ -1,4 +1,4 @@
-"""`fssl sweep`: write or check a W&B sweep file, for an item or a grid of factors."""
+"""`fssl sweep` writes or checks a W&B sweep file for a table, a figure or a grid of factors."""
 
 import argparse
 import shlex
@@ -20,13 +20,17 @@ COMMITTED = ROOT / "sweeps" / "wandb"
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
-    command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
-    command.add_argument("--grid", metavar="WORDS", help="factors and their values, in place of an ITEM")
-    command.add_argument("--profile", default=DEFAULT_PROFILE, help="demo, laptop (default), gpu or paper")
-    add_seeds(command, "the item's number of pilots, or seed 0 for a grid")
-    command.add_argument("--yes", action="store_true", help="take more than 10,000 runs")
+    command.add_argument(
+        "items", nargs="*", metavar="ITEM", help="a table or figure (ssfl/tab2), a paper (ssfl), or all"
+    )
+    command.add_argument("--grid", metavar="WORDS", help="factors and their values, in place of ITEM")
+    command.add_argument(
+        "--profile", default=DEFAULT_PROFILE, help="the profile of the runs: demo, laptop (default), gpu or paper"
+    )
+    add_seeds(command, "the table's number of pilot runs, or seed 0 for a grid")
+    command.add_argument("--yes", action="store_true", help="accept more than 10,000 runs")
     command.add_argument("--check", type=Path, metavar="FILE", help="only check this sweep file")
-    command.add_argument("--write", type=Path, metavar="FOLDER", help="write a file for each ITEM instead of printing")
+    command.add_argument("--write", type=Path, metavar="FOLDER", help="write one file per ITEM instead of printing")
 
 
 def run_command(options: argparse.Namespace) -> None:
@@ -54,7 +58,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def file_of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:
-    """Write the sweep file of --grid."""
+    """Return the text of the sweep file for --grid."""
     if options.write is not None:
         raise ConfigError("--write: a grid is one sweep and is printed; type fssl sweep --grid ... > grid.yaml")
     words = " ".join(options.grid.split())
@@ -70,18 +74,19 @@ def file_of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:
 
 
 def _seed_words(options: argparse.Namespace) -> str:
-    """Write the seeds as options of the command, with a leading blank."""
+    """Return the seeds as options of the command, with a leading blank."""
     numbers = {"seeds": options.seeds, "pilots": options.pilots}
     return "".join(f" --{name} {number}" for name, number in numbers.items() if number is not None)
 
 
 def file_of_item(item: Item, seeds: Sequence[int] = (), words: str = "", *, many: bool = False) -> str:
-    """Write the sweep file of a table: its cells and these seeds (default: its pilots).
+    """Return the text of a table's sweep file, with its cells and these seeds (default: its pilot runs).
 
-    `words` are the options for seeds.
+    `words` are the command's options for the seeds.
     """
     grid: Grid = {
-        "cell": [f"{item.word}:{cell.label}" for cell in item.trained],  # those that trials still choose are left out
+        # Cells whose settings trials still choose are left out.
+        "cell": [f"{item.word}:{cell.label}" for cell in item.trained],
         "profile": [item.profile],
         "seed": list(seeds or range(item.seeds)),
     }

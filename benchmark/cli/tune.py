@@ -1,4 +1,4 @@
-"""`fssl tune`: an Optuna study for what a paper does not report, chosen on held-out labels."""
+"""`fssl tune` runs an Optuna study that chooses settings a paper does not report, on held-out labels."""
 
 import argparse
 import json
@@ -35,33 +35,46 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELD=SPAN",
-        help="LOW..HIGH, LOW..HIGH:log, LOW..HIGH:log-below-one (in 1 - value), or VALUE,VALUE; may be given several "
-        "times",
+        help="a field to search, as LOW..HIGH, LOW..HIGH:log, LOW..HIGH:log-below-one (logarithmic in 1 - value), or "
+        "VALUE,VALUE; may be given several times",
     )
-    command.add_argument("--cell", metavar="ITEM:LABEL", help="of --search: where it begins (default: as `fssl run`)")
-    command.add_argument("--profile", default="demo", help="demo (default), laptop: what the study declares")
-    command.add_argument("--trials", type=number(1), help="in all, those done before included (default: the study's)")
-    command.add_argument("--seeds", type=number(1), help="runs of a trial (default: the study's)")
-    command.add_argument("--jobs", type=number(1), help="workers of this command (default: cores)")
+    command.add_argument(
+        "--cell", metavar="ITEM:LABEL", help="the cell that --search starts from (default: as for `fssl run`)"
+    )
+    command.add_argument(
+        "--profile", default="demo", help="a profile that the study declares: demo (default) or laptop"
+    )
+    command.add_argument(
+        "--trials",
+        type=number(1),
+        help="the total number of trials, including earlier ones (default: as the study declares)",
+    )
+    command.add_argument(
+        "--seeds", type=number(1), help="the number of runs per trial (default: as the study declares)"
+    )
+    command.add_argument(
+        "--jobs", type=number(1), help="the number of workers of this command (default: the number of cores)"
+    )
     command.add_argument(
         "--storage",
         default=os.environ.get("FSSL_STORAGE"),
         metavar="URL",
-        help="a journal's path (default: one under the results), sqlite:///FILE for one host, or "
-        "postgresql+psycopg://USER@HOST/DATABASE (default: $FSSL_STORAGE, which other users of the machine cannot "
-        "read off its list of processes; a password may also lie in ~/.pgpass)",
+        help="the path of a journal, sqlite:///FILE for one host, or postgresql+psycopg://USER@HOST/DATABASE (default: "
+        "$FSSL_STORAGE, or if it is not set a journal in the results folder). Use $FSSL_STORAGE or ~/.pgpass for a "
+        "password, since other users can read options in the machine's list of processes",
     )
-    command.add_argument("--json", action="store_true", help="print the study as one JSON object, nothing else")
+    command.add_argument("--json", action="store_true", help="print only the study as one JSON object")
     command.set_defaults(fields_of=Experiment)
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Searches what a paper does not report, never on test data.
+    """Search for settings that a paper does not report, never on test data.
 
-    By Optuna's TPE on labels held out at the server; a trial that falls behind is pruned. STUDY is fedswitch/open, or a
-    TOML file of your own. In its place --search names fields, and any others are set as for `fssl run`: --method my:M
-    --search optimizer.lr=0.01..0.1:log --search method.batch_size=16,32,64. Start it as often as you like on one
-    storage: each is a worker. Ctrl-C loses nothing; the trial of a killed one is queued again after two minutes.
+    Optuna's TPE chooses the trials by the accuracy on labels held out at the server, and a trial that falls behind is
+    pruned. STUDY is fedswitch/open or a custom TOML file. In its place, --search names the fields to search, and other
+    fields are set as for `fssl run`: --method my:M --search optimizer.lr=0.01..0.1:log --search
+    method.batch_size=16,32,64. You can start the command as often as you like on one storage, and each process is a
+    worker. Ctrl-C loses nothing, and the trial of a killed worker is queued again after two minutes.
     """
     study = _study(options)
     storage = checked_place(options.storage or str(options.results.absolute() / "tuning" / f"{study.slug}.journal"))
@@ -79,9 +92,10 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def _study(options: argparse.Namespace) -> Study:
-    """Read the study of a name, of a file, or of --search. Raise ConfigError."""
+    """Return the study that a name, a file or --search gives. Raise ConfigError if none is given or it is invalid."""
     given = {name: getattr(options, name) for name in ("trials", "seeds") if getattr(options, name) is not None}
-    options.parser.refuse([word for word in options.rest if word.partition("=")[0] == "--seed"])  # of --seeds its own
+    # A study sets its seeds by --seeds.
+    options.parser.refuse([word for word in options.rest if word.partition("=")[0] == "--seed"])
     if not options.search and options.rest[:1] and not options.rest[0].startswith("-"):
         name, *options.rest = options.rest
         if options.rest or options.cell:
@@ -101,7 +115,7 @@ def _text(value: object) -> str:
 
 
 def in_words(summary: Mapping[str, Any]) -> str:
-    """Say how many trials ended, what the best one gained, and with which values."""
+    """Return text on how many trials ended, how much the best one gained, and with which values."""
     trials = {trial["number"]: trial for trial in summary["trials"]}
     seeds, data = len(summary["seeds"]), summary["data"]
     lines = [f"{summary['study']} ({summary['profile']}): {counts_text(summary)}; up to {seeds} seeds each"]

@@ -1,4 +1,4 @@
-"""`fssl verify`: whether the records are whole, and whether a bundle of another's is accepted."""
+"""`fssl verify` checks that run records are complete and unchanged, and accepts or refuses a submission."""
 
 import argparse
 import json
@@ -24,55 +24,60 @@ from sweeps.plan import plan
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
-    command.add_argument("items", nargs="*", metavar="ITEM", help="with --claims: ssfl/tab2, ssfl, all; or bundle.zip")
-    command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
+    command.add_argument(
+        "items", nargs="*", metavar="ITEM", help="a submission (bundle.zip), or with --claims ssfl/tab2, ssfl or all"
+    )
+    command.add_argument(
+        "--profile", default="laptop", help="the profile of the ITEMs: demo, laptop (default), gpu or paper"
+    )
     command.add_argument(
         "--retrain",
         type=number(0),
         default=0,
         metavar="N",
-        help="train N finished runs again, chosen among those that this machine can train, and compare all numbers: "
-        "bit by bit (compact copies: to six digits) on the same type of processor with the same packages and numerics, "
-        "else the final accuracy, within the spread between processors",
+        help="train N finished runs again, drawn from those that this machine can train, and compare all numbers: "
+        "bit by bit (compact copies to six digits) on the same type of processor with the same packages and numerics; "
+        "otherwise only the final accuracy, within the spread between processors",
     )
     command.add_argument(
         "--claims",
         action="store_true",
-        help="train one confirming run of each cell again on which a claim of the ITEMs is decided",
+        help="train one confirmatory run again of each cell on which a claim of the ITEMs is decided",
     )
     command.add_argument(
         "--seed",
         type=int,
-        help="of the choice of runs to train again (default: 0; of a bundle's runs: another each time)",
+        help="the seed that draws the runs to train again (default: 0; for a submission, a new draw each time)",
     )
     command.add_argument(
         "--trust",
         action="store_true",
-        help="run a bundle's own code, which nothing confines, and read the folders of images that it names",
+        help="run the custom code of a submission, which is not sandboxed, and read the image folders that it names",
     )
-    command.add_argument("--accept", action="store_true", help="put a bundle that is accepted on the site")
-    command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    command.add_argument("--accept", action="store_true", help="show the submission on the site if it is accepted")
+    command.add_argument("--json", action="store_true", help="print only one JSON object")
     add_methods(command)
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Read every record, those of this machine and the committed copies.
+    """Check every run record of this machine and every committed copy.
 
-    Checks types, key and seed, sums, digests, claims, equal rounds under two seeds, local steps and bytes, accuracies
-    that the test images can give, and commits; hashes of data and partitions are computed again where the data are
-    here. Exit 66 if anything does not add up. Committed copies must be as git has them. A bundle, which `fssl submit`
-    wrote, is accepted or refused, and its own code does not run without --trust. Numbers that were made up and add up
-    (other accuracies, curves exchanged between seeds, a run named diverged) are only found by --retrain.
+    The command checks types, key and seed, sums, digests, claims, equal rounds under two seeds, local steps and bytes,
+    whether the test images can give the accuracies, and commits. It computes hashes of data and partitions again if
+    the data are on this machine. Committed copies must be unchanged in git. The exit code is 66 if any check fails.
+    A submission, which `fssl submit` wrote, is accepted or refused; its custom code does not run without --trust.
+    Invented numbers that are consistent (different accuracies, curves exchanged between seeds, a run that is said to
+    have diverged) are found only by --retrain.
     """
     bundles = [name for name in options.items if name.endswith(".zip")]
     if bundles and (len(bundles) < len(options.items) or options.claims):
-        raise ConfigError(f"{bundles[0]}: is a bundle; verify bundles without ITEMs and --claims")
+        raise ConfigError(f"{bundles[0]} is a submission; verify submissions without ITEMs and --claims")
     if bundles:
         from benchmark.cli.submit import verify_bundle
 
         return max([verify_bundle(Path(name), options) for name in bundles])
     if options.trust or options.accept:
-        raise ConfigError("--trust and --accept are of a bundle: `fssl verify bundle.zip`")
+        raise ConfigError("--trust and --accept apply only to a submission; type `fssl verify bundle.zip`")
     if options.items and not options.claims:
         words = " ".join(options.items)
         raise ConfigError(f"{words}: only with --claims; type `fssl verify` for all records, or add --claims")
@@ -118,9 +123,9 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def further_troubles(records: Sequence[RunRecord], *, trusted: bool = True) -> tuple[list[str], set[str]]:
-    """Say what contradicts git, registered claims and settings, and what could not be compared with git.
+    """Return what contradicts git, registered claims and settings, and what could not be compared with git.
 
-    `trusted`: the code that records name may be used.
+    `trusted` says whether the custom code that run records name may be used.
     """
     from sweeps.expected import count_faults
 
@@ -130,7 +135,7 @@ def further_troubles(records: Sequence[RunRecord], *, trusted: bool = True) -> t
 
 
 def _to_retrain(records: Sequence[RunRecord], named: Sequence[Item], options: argparse.Namespace) -> list[RunRecord]:
-    """Draw N finished runs, any of them with equal chance; with --claims one confirming run of each decided cell."""
+    """Draw N finished runs with equal probability, and with --claims one confirmatory run of each decided cell."""
     if not options.retrain and not options.claims:
         return []
     draw = random.Random(options.seed or 0)
@@ -142,12 +147,13 @@ def _to_retrain(records: Sequence[RunRecord], named: Sequence[Item], options: ar
     if not options.claims:
         return chosen
     if not named:
-        raise ConfigError("--claims: of which items? name them, such as `fssl verify ssfl/tab2 --claims`")
+        raise ConfigError("--claims needs tables or figures; type them, such as `fssl verify ssfl/tab2 --claims`")
     planned = plan(named, options.results, with_reference=options.profile != "demo", tell=False)
     decided = {key for item in planned.items for key in decided_cells(item, planned.records)}
     for key in sorted(decided):
         able = _confirming(here, key)
-        chosen.append(draw.choice(able or _confirming(finished, key)))  # if none can be trained here, it is said why
+        # If no run can be trained here, the outcome says why.
+        chosen.append(draw.choice(able or _confirming(finished, key)))
     return chosen
 
 

@@ -1,7 +1,7 @@
-"""W&B's command line in a process of its own, as `fssl agent` starts it, without one useless traceback.
+"""Runs W&B's command line in the separate process that `fssl agent` starts, and hides one harmless traceback.
 
-After each run W&B's agent closes the connection to its own service. Objects that are collected as garbage later use it
-in a thread, which ends with AlreadyJoinedError. No data is lost.
+After each run, W&B's agent closes the connection to its own service. Objects that are garbage-collected later use this
+connection in a thread, which ends with AlreadyJoinedError. No data is lost.
 """
 
 import threading

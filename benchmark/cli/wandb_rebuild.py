@@ -1,4 +1,4 @@
-"""`fssl wandb-rebuild`: make the runs in W&B again from the records."""
+"""`fssl wandb-rebuild` restores the runs in W&B from the run records."""
 
 import argparse
 import sys
@@ -13,18 +13,24 @@ from sweeps.plan import plan
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
-    command.add_argument("items", nargs="*", metavar="ITEM", help="ssfl/tab2, a paper (ssfl), or all")
-    command.add_argument("--profile", default="laptop", help="of the ITEMs: demo, laptop (default), gpu or paper")
-    command.add_argument("--offline", action="store_true", help="write files for `wandb sync`, without a network")
+    command.add_argument(
+        "items", nargs="*", metavar="ITEM", help="a table or figure (ssfl/tab2), a paper (ssfl), or all"
+    )
+    command.add_argument(
+        "--profile", default="laptop", help="the profile of the ITEMs: demo, laptop (default), gpu or paper"
+    )
+    command.add_argument(
+        "--offline", action="store_true", help="write files for `wandb sync` without using the network"
+    )
     add_methods(command)
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Send every recorded round that W&B lacks.
+    """Send every recorded round that is missing in W&B.
 
-    It goes under the id that a sweep's agent gave the run, else under cell_key-seed: a second call sends nothing (one
-    with --offline writes all again). Without ITEMs: all runs of the results folder. With ITEMs: their runs and
-    committed copies.
+    The run in W&B has the id that a sweep's agent gave it, or cell_key-seed if there was no agent. Therefore a second
+    call sends nothing, but a second call with --offline writes all rounds again. Without ITEMs, the command sends all
+    runs of the results folder. With ITEMs, it sends their runs and committed copies.
     """
     troubles: list[str] = []
     records = (
@@ -35,7 +41,7 @@ def run_command(options: argparse.Namespace) -> int:
     for trouble in troubles:
         print(f"fssl: {trouble}", file=sys.stderr)
     if not records:
-        raise ConfigError(f"{options.results}: holds no such record; `fssl status` lists its runs")
+        raise ConfigError(f"{options.results} contains no such run record; type `fssl status` to list its runs")
     failed = sum(not _mirror(record, words, options) for record, words in records)
     print(f"{len(records) - failed} of {len(records)} runs mirrored")
     return DataError.exit_code if failed or troubles else 0
@@ -50,7 +56,7 @@ def _records_of_items(options: argparse.Namespace) -> list[tuple[RunRecord, dict
 
 def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespace) -> bool:
     """Return whether W&B, or its files, took the whole run; otherwise print the reason."""
-    from benchmark.records.wandb_mirror import WandbMirror, made_by_agent  # takes seconds to load
+    from benchmark.records.wandb_mirror import WandbMirror, made_by_agent  # takes seconds to import
 
     try:
         experiment = from_record(record.experiment)

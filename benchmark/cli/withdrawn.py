@@ -1,4 +1,4 @@
-"""Names withdrawn commands and options, as they were typed, and what to type instead."""
+"""Lists withdrawn commands and options as they were typed, and what to type instead."""
 
 from collections.abc import Mapping
 

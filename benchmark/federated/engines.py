@@ -1,4 +1,4 @@
-"""The engines behind `fit`: the reference engine, and which engine a run gets."""
+"""Defines the reference engine and chooses the engine that a run uses behind `fit`."""
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,17 +25,17 @@ WORTH_WORKERS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """What `fssl run` says of the engine. Raises ConfigError for an unknown one, or for options that do not fit it.
+    """The engine options of `fssl run`. Raises ConfigError for an unknown engine or options that do not fit it.
 
-    "auto" is the reference engine where more than one thread is asked for; else on a CUDA device the stacked engine;
-    else the pool, so that the bits are those that launchers give, however many cores there are.
+    "auto" is the reference engine if more than one thread is requested, otherwise the stacked engine on a CUDA device,
+    and otherwise the pool, whose bits are those of the launchers for any number of cores.
     """
 
     engine: str = "reference"
-    workers: int | None = None  # processes of the pool, of one thread each; None: one for each device or core
-    threads: int = 1  # of a tensor operation of the reference engine
-    # Of the pool's workers, in turn; "cpu" alone: the cores. None: the CPU, but with "auto" CUDA's first where that is
-    # what `auto_devices` says.
+    workers: int | None = None  # number of single-threaded processes of the pool; None: one per device or core
+    threads: int = 1  # threads per tensor operation of the reference engine
+    # The devices that the pool's workers get in turn; ("cpu",) means the cores. None means the CPU, but with "auto" the
+    # first CUDA device if `auto_devices` chooses it.
     devices: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -60,9 +60,10 @@ class EngineOptions:
             raise ConfigError(f"--devices: {','.join(self.devices)}, but --engine {name} has one; choose --engine pool")
 
     def as_recorded(self, manifest: Mapping[str, Any]) -> Self:
-        """The same options, but for what decides the bits: that is as in a run's manifest, where it names an engine.
+        """Return these options with the settings that determine the bits taken from a run's manifest.
 
-        Raises ConfigError for an engine that is withdrawn, and for a device that is not here.
+        Return the options unchanged if the manifest names no engine. Raise ConfigError for a withdrawn engine and for a
+        device that this machine does not have.
         """
         settings = manifest.get("engine")
         if not settings:
@@ -81,22 +82,22 @@ class EngineOptions:
         return replace(self, engine=name, workers=workers, threads=1, devices=devices)
 
     def devices_of(self, experiment: Experiment) -> tuple[str, ...]:
-        """Where the run's jobs are done. Raises ConfigError for a precision that is not to be had there."""
+        """Return the devices that train the run's jobs. Raise ConfigError if they do not support the precision."""
         devices = self.devices or (auto_devices([experiment])[:1] if self.engine == "auto" else (CPU,))
         check_precision(experiment.precision, devices)
         return devices
 
     def is_stacked(self, experiment: Experiment) -> bool:
-        """Return whether jobs of a round train as one."""
+        """Return whether the stacked engine trains the jobs of a round together."""
         if self.engine != "auto":
             return self.engine == "stacked"
         return self.threads == 1 and self.workers is None and CPU not in self.devices_of(experiment)
 
     def processes(self, experiment: Experiment) -> int:
-        """Return the number of processes of the pool, of which a single one is this process; 0 for the other engines.
+        """Return the number of processes of the pool, or 0 for the other engines. A single process is this process.
 
-        There are no more than a round has jobs (C and the server's), and with "auto" on the CPU only one where starting
-        others costs more time than it saves.
+        There are at most as many processes as a round has jobs (C and the server's). With "auto" on the CPU there is
+        only one if starting others costs more time than it saves.
         """
         devices, federation = self.devices_of(experiment), experiment.federation
         if self.engine in ("reference", "stacked") or self.threads != 1:
@@ -109,9 +110,10 @@ class EngineOptions:
 
 
 class ReferenceEngine:
-    """One job after another on one device, in windows if it is no CPU.
+    """An engine that trains one job after the other on one device, in windows if the device is not a CPU.
 
-    `fast`: what a pool of one process would do, without that process: the same bits, and the same name in the record.
+    With `fast` it does in this process what a pool of one process would do, with the same bits and the same name in the
+    run record.
     """
 
     def __init__(self, environment: Environment, device: str = CPU, *, fast: bool = False) -> None:
@@ -123,13 +125,13 @@ class ReferenceEngine:
         self._work = JobRunner(environment, device=device, fast=fast)
 
     def close(self) -> None:
-        """Do nothing: this engine has no processes."""
+        """Do nothing, because this engine has no processes."""
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
-        """One outcome a job, in job order; a client that sits out sends nothing and took no step.
+        """Yield one outcome per job, in job order. A client that skips the round sends nothing and takes no step.
 
-        Private state is read from `kept` when the job starts and written back when it ends. On another device than a
-        CPU jobs run in windows, to the same outcomes: the host waits twice per window, not several times per job.
+        Client state is read from `kept` when the job starts and written back when it ends. On any device but a CPU,
+        jobs run in windows, with the same outcomes: the host waits twice per window instead of several times per job.
         """
         if self.device.type != CPU:
             yield from self._work.run_in_windows(jobs, round_number, kept)
@@ -145,9 +147,10 @@ class ReferenceEngine:
     def gradients(
         self, jobs: Sequence[Job], round_number: int, kept: Mapping[str, Tree]
     ) -> Iterator[dict[str, Weights]]:
-        """The gradient of each job's loss at the weights that it begins with.
+        """Compute the gradient of each job's loss at its initial weights, in job order.
 
-        Private state is read from `kept`. Nothing is trained or kept. A job that would sit out has an empty dict.
+        Client state is read from `kept`. Nothing is trained or stored. The result is an empty dict for a job that would
+        skip the round.
         """
         for job in jobs:
             yield self._work.gradient(job, round_number, copied(kept.get(keeper_of(job))))
@@ -157,9 +160,9 @@ Engine: TypeAlias = ReferenceEngine | ProcessPool | StackedEngine
 
 
 def build_engine(options: EngineOptions, environment: Environment, seat: Seat | None = None) -> Engine:
-    """The engine that the options choose. Sets the threads of this process.
+    """Return the engine that the options choose, and set the number of threads of this process.
 
-    `seat`: of a run among others that train together; it counts if the engine is the stacked one.
+    `seat` is the place of a run among runs that train together; only the stacked engine uses it.
     """
     torch.set_num_threads(options.threads)
     devices = options.devices_of(environment.experiment)

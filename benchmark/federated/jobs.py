@@ -1,4 +1,4 @@
-"""`JobRunner` runs jobs in this process, one at a time or in windows; every engine calls it."""
+"""Defines `JobRunner`, which runs jobs in this process, one at a time or in windows. Every engine uses it."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -44,13 +44,13 @@ TRAINED_ON = ("train_images_NCHW", "train_labels_N", "unlabelled_images_NCHW")
 
 
 def keeper_of(job: Job) -> str:
-    """Under which name the job's private state is kept."""
+    """Return the state key under which the job's client state is stored."""
     return job.keeps if job.keeps is not None else str(job.key.client)
 
 
 @dataclass(kw_only=True, eq=False)
 class Begun:
-    """A job of a window: what it has come to, or the error that ended it."""
+    """A job of a window that has been started, with its progress or the error that ended it."""
 
     job: Job  # with what it receives on the runner's device
     round: int
@@ -74,30 +74,32 @@ class Begun:
 
 
 class JobRunner:
-    """Runs jobs in this process, on one device. Its networks and modules are reused from job to job, but for those of
-    a user's own network: each job has a fresh copy, so that nothing but weights passes between jobs.
+    """Runs jobs in this process, on one device.
 
-    `fast`: on a CPU, another local step than the plain one, to the same numbers but for their last bits. The
-    optimizer's step is one kernel; matrix products are oneDNN's, where they are float32; images below tau pass no
-    network where that changes nothing (`loss_of_kept`).
+    Networks and modules are reused from job to job, except for custom networks: each job has a fresh copy of these, so
+    that only weights pass between jobs.
+
+    With `fast` on a CPU, the local step differs from the plain one only in the last bits of its numbers. The
+    optimizer's step is one kernel, float32 matrix products use oneDNN, and images below tau are not passed through the
+    network if that changes nothing (`loss_of_kept`).
     """
 
-    leaves_out: ClassVar[bool] = True  # images below tau, where it is fast
+    leaves_out: ClassVar[bool] = True  # whether a fast runner leaves out images below tau
 
     def __init__(self, environment: Environment, *, fast: bool = False, device: str = "cpu") -> None:
         self._device = torch.device(device)
         self._fast = fast and self._device.type == "cpu"
         self._products = faster_products if self._fast else nullcontext
-        # Views are made of the training images, on the device.
+        # Views are computed from the training images, on the device.
         images = {name: getattr(environment.data, name) for name in TRAINED_ON}
         self._environment = replace(environment, data=replace(environment.data, **moved(images, self._device)))
         self._networks: dict[Model | None, nn.Module] = {}
         self._modules: dict[tuple[object, ...], LocalModule] = {}
 
     def run(self, job: Job, round_number: int, private: Tree | None) -> Outcome:
-        """The job's outcome, on the runner's device; `private` is the holder's state.
+        """Run a job and return its outcome on the runner's device. `private` is the participant's state.
 
-        Raises Diverged where it is not finite, FsslError where memory does not suffice.
+        Raise Diverged if the outcome is not finite, and FsslError if there is not enough memory.
         """
         with failures_named(holder_name(job.key.client), round_number), self._products():
             outcome, losses = self._run(job, round_number, private)
@@ -113,12 +115,13 @@ class JobRunner:
     def run_in_windows(
         self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]
     ) -> Iterator[Outcome]:
-        """Yield the outcomes that `run` gives for one job after another, in job order, with few waits for the device.
+        """Yield the outcomes that `run` gives for the jobs, in job order, with few waits for the device.
 
-        Jobs of a window are started one after another, then their views are made at once, then each is trained alone.
-        The host reads twice per window: what losses report, and whether all is finite. A window has up to `MOST_BYTES`
-        of views and weights, and one job per state key. Private state is read from `kept` when a job starts, and
-        written when its outcome is given. Raises what `run` raises, when the job is due.
+        The jobs of a window are started one after the other, then their views are computed together, then each job is
+        trained by itself. The host reads from the device twice per window: the values that losses report, and whether
+        all values are finite. A window has up to `MOST_BYTES` of views and weights, and one job per state key. Client
+        state is read from `kept` when a job starts, and written when its outcome is yielded. Raise the errors that
+        `run` raises, when the job's outcome is due.
         """
         waiting = deque(jobs)
         left_over: Begun | None = None
@@ -138,7 +141,7 @@ class JobRunner:
     def _window(
         self, waiting: deque[Job], first: Begun | None, round_number: int, kept: Mapping[str, Tree]
     ) -> tuple[list[Begun], Begun | None]:
-        """Start jobs of `waiting` after `first` while they fit. The last one may be started and not fit."""
+        """Start jobs of `waiting` after `first` while they fit. The last started job may not fit."""
         window = [] if first is None else [first]
         while waiting and not (window and window[-1].error):
             if keeper_of(waiting[0]) in {keeper_of(begun.job) for begun in window}:
@@ -150,7 +153,7 @@ class JobRunner:
         return window, None
 
     def _begin_in_window(self, job: Job, round_number: int, private: Tree | None) -> Begun:
-        """Start a job. An error is kept in what is returned."""
+        """Start a job and return it. An error is stored in the returned object."""
         begun = Begun(job=job, round=round_number, given=job.receives, received=marks_of(job.receives), states=())
 
         def start() -> None:
@@ -170,7 +173,7 @@ class JobRunner:
         return begun
 
     def _attempt(self, begun: Begun, work: Callable[[], None], *, seeded: bool = True) -> None:
-        """Do a part of the job's work with the global generators as the part before left them. Keep its error."""
+        """Run a part of the job's work with the global generators as the previous part left them. Store its error."""
         if begun.error is not None:
             return
         if seeded:
@@ -183,7 +186,7 @@ class JobRunner:
         begun.states = global_states()
 
     def _train_all(self, window: list[Begun]) -> None:
-        """Train the jobs, up to the first that fails: the round ends there."""
+        """Train the jobs up to the first that fails, because the round ends there."""
         to_train = [begun for begun in window if begun.iterator is not None]
         fit_together = sum(begun.nbytes for begun in to_train) <= MOST_BYTES
 
@@ -207,7 +210,7 @@ class JobRunner:
         begun.trained = trained_of(module, train(module, steps))
 
     def _finish_all(self, window: list[Begun]) -> None:
-        """Read what the jobs report, and let each say what it sends."""
+        """Read the values that the jobs report, and compute the outcome of each job."""
         trained = [(begun, begun.trained) for begun in window if begun.trained is not None and begun.error is None]
         unread = {id(begun): of_job.tensors() for begun, of_job in trained}
         numbers = iter(read_at_once(list(chain.from_iterable(unread.values()))))
@@ -221,7 +224,7 @@ class JobRunner:
         refuse_change(begun.job.update, "local work", "what it received", begun.received, begun.given)
 
     def _check_all(self, window: list[Begun]) -> None:
-        """Read whether all that the jobs leave is finite."""
+        """Check whether all outcomes of the jobs are finite, and store an error otherwise."""
         unread: list[list[Tensor]] = []
         for begun in window:
             if begun.outcome is None or begun.error is not None:
@@ -239,7 +242,7 @@ class JobRunner:
                 begun.error = error
 
     def _run(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, list[Tensor]]:
-        """The job's outcome, and the loss of each of its local steps."""
+        """Run a job and return its outcome and the loss of each of its local steps."""
         received = marks_of(job.receives)
         outcome, losses = self._trained(job, round_number, private)
         refuse_change(job.update, "local work", "what it received", received, job.receives)
@@ -258,13 +261,13 @@ class JobRunner:
     def _trained_from(
         self, job: Job, local: Local, given: PseudoLabelQuality, round_number: int
     ) -> tuple[Outcome, list[Tensor]]:
-        """Train a job that has been started. Return its outcome and the loss of each local step."""
+        """Train a job that has started. Return its outcome and the loss of each local step."""
         module, batches = self._training(job, local, round_number, "train")
         module.pseudo = given
         return outcome_of(job, module, train(module, batches)), module.losses
 
     def gradient(self, job: Job, round_number: int, private: Tree | None) -> dict[str, Weights]:
-        """The gradient at the weights that the job begins with; nothing where it would sit out."""
+        """Compute the gradient at the job's initial weights; return an empty dict if the job would skip the round."""
         with self._products():
             job, local = self._started(job, round_number, private, "gradient")
             if local is None or not local.trainable:
@@ -320,11 +323,11 @@ class JobRunner:
         return rate_at
 
     def _is_own(self, job: Job) -> bool:
-        """Whether the job's network is a user's own, which may keep more than its weights from job to job."""
+        """Return whether the job's network is a custom one, which may carry more than weights from job to job."""
         return is_own(job.network or self._environment.experiment.model)
 
     def _given(self, job: Job, local: Local, round_number: int) -> PseudoLabelQuality:
-        """The quality so far: of the pseudo-labels that `start` gave, if it gave any."""
+        """Measure the quality of the pseudo-labels that `start` gave, if any."""
         quality = PseudoLabelQuality()
         if local.pseudo is not None:
             part = self._environment.part(job.key.client, "unlabelled", round_number)
@@ -345,7 +348,7 @@ class JobRunner:
 
 
 class JobReader:
-    """A `Reader` of one holder's images; each pass loads the network anew."""
+    """A `Reader` of one participant's images. Each pass loads the weights into the network again."""
 
     def __init__(
         self, environment: Environment, network: nn.Module, holder: int, round_number: int, draw: torch.Generator
@@ -389,7 +392,7 @@ class JobReader:
 
 
 def finite_if_these_are(outcome: Outcome, losses: Sequence[Tensor]) -> list[Tensor]:
-    """Return what `check_finite` reads: the losses, and sums of what is sent and of what is kept."""
+    """Return the tensors that `check_finite` reads: the losses, and sums of sent weights and client state."""
     losses_S = torch.stack([loss.detach() for loss in losses]) if losses else torch.zeros(0)
     return [losses_S, sums_of(outcome.sends), sums_of(outcome.private or {})]
 
@@ -397,9 +400,9 @@ def finite_if_these_are(outcome: Outcome, losses: Sequence[Tensor]) -> list[Tens
 def check_finite(
     outcome: Outcome, losses: Sequence[Tensor], job: Job, round_number: int, read: Sequence[Tensor] | None = None
 ) -> None:
-    """Raises Diverged where the outcome, or one of the `losses` (one a step and phase), is not finite.
+    """Raise Diverged if the outcome, or one of the `losses` (one per step and phase), is not finite.
 
-    `read`: what `finite_if_these_are` gives, if it is on the host already.
+    `read` is the result of `finite_if_these_are` if it is already on the host.
     """
     read = read_at_once(finite_if_these_are(outcome, losses)) if read is None else read
     losses_S, of_sends, of_private = read
@@ -417,10 +420,10 @@ def check_finite(
 
 
 def holder_name(holder: int) -> str:
-    """How messages call a holder."""
+    """Return the name of a participant in messages."""
     return {SERVER: "the server", CENTRAL: "the holder of all images"}.get(holder, f"client {holder}")
 
 
 def name_of(job: Job, round_number: int) -> str:
-    """How errors call a job."""
+    """Return the name of a job in errors."""
     return f"the job of {holder_name(job.key.client)} in round {round_number} ({type(job.update).__name__})"

@@ -1,6 +1,6 @@
-"""The only local step of the project: `ServerModule` and `ClientModule`, and the loop that every engine runs.
+"""Defines the project's only local step (`ServerModule` and `ClientModule`) and the loop that every engine runs.
 
-A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the weights that an engine gives for the same job.
+A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the same weights as an engine for the same job.
 """
 
 import copy
@@ -27,16 +27,16 @@ from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Step, Weight
 from benchmark.optimizer import Optimizer
 from benchmark.streams import seed_global, stream_seed, torch_stream
 
-BETA_2 = 0.999  # of Adam
-SLOT = "/"  # between a parameter's name and that of a tensor that Adam keeps for it
+BETA_2 = 0.999  # beta_2 of Adam
+SLOT = "/"  # separates a parameter's name from the name of a tensor that Adam stores for it
 
 
 class LocalModule(pl.LightningModule):
-    """One job's local training: the weight sets of `local` in networks, the update's loss, SGD.
+    """One job's local training: networks with the weight sets of `local`, the update's loss, and the optimizer.
 
-    `network` is a prototype; one copy is made for each weight set. `rate_at`: the learning rate at one of the job's
-    steps (0 is the first), as a share of the base rate.
-    `fused`: the optimizer's step in one kernel, which rounds otherwise than the plain one; off a CPU always.
+    `network` is a prototype that is copied for each weight set. `rate_at` gives the learning rate at one of the job's
+    steps (0 is the first), as a share of the base rate. With `fused`, the optimizer's step is one kernel, which rounds
+    differently from the plain one; on devices other than a CPU it is always one kernel.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LocalModule(pl.LightningModule):
         self.reuse(job, local, rate_at)
 
     def reuse(self, job: Job, local: Local, rate_at: Callable[[int], float]) -> None:
-        """Start a job: its weight sets into the networks, counters at zero. An engine reuses a module for many jobs."""
+        """Start a job: load its weight sets and reset counters. Engines reuse modules for many jobs."""
         self.update, self.local, self.rate_at = job.update, local, rate_at
         self.base_rate = base_rate(self.sgd, job)
         self.local_device = next(self.trainable.parameters()).device
@@ -78,7 +78,7 @@ class LocalModule(pl.LightningModule):
             private=moved(local.private or {}, self.local_device),
             notes=moved(local.notes, self.local_device),
         )
-        # Read after the job, since a read within a step would wait for the device: what was reported, and the losses.
+        # The reported values and losses are read after the job, since a read within a step would wait for the device.
         self.reported: dict[str, list[Tensor]] = defaultdict(list)
         self.losses: list[Tensor] = []
         self.taken = 0  # optimizer steps
@@ -103,13 +103,13 @@ class LocalModule(pl.LightningModule):
         return loss
 
     def configure_optimizers(self) -> Any:
-        """For a Trainer."""
+        """Return the optimizer and the learning-rate schedule for a Lightning Trainer."""
         optimizer = self.new_optimizer()
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate_at)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def new_optimizer(self) -> torch.optim.Optimizer:
-        """The job's optimizer at its base rate, with the momentum that the job begins with."""
+        """Return the job's optimizer at its base rate, with the job's initial momentum."""
         common: Any = {
             "lr": self.base_rate,
             "weight_decay": self.sgd.weight_decay,
@@ -130,7 +130,7 @@ class LocalModule(pl.LightningModule):
         return optimizer
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-        """The experiment's own clipping: the norm of all gradients together. Lightning calls it before each step."""
+        """Clip the joint norm of all gradients as the experiment says. Lightning calls this before each step."""
         if self.sgd.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.trainable.parameters(), self.sgd.clip)
 
@@ -142,13 +142,13 @@ class LocalModule(pl.LightningModule):
 
 
 def base_rate(settings: Optimizer, job: Job) -> float:
-    """Return the learning rate of the job's holder, before the schedule."""
+    """Return the learning rate of the job's participant, before the schedule."""
     holder = job.learning_rate or ("server" if job.key.client == SERVER else "client")
     return (settings.server_lr if holder == "server" else None) or settings.lr
 
 
 def added_up(values: Iterable[float]) -> float:
-    """Return the sum, one value after another: Python's `sum` rounds otherwise."""
+    """Return the sum of the values, added one after the other, because Python's `sum` rounds differently."""
     total = 0.0
     for value in values:
         total += value
@@ -156,16 +156,16 @@ def added_up(values: Iterable[float]) -> float:
 
 
 def empty_layers(weights: Weights) -> nn.ParameterDict:
-    """Parameters of a method's own layers (`Local.layers`), without values: `load` sets them."""
+    """Return uninitialised parameters for a method's own layers (`Local.layers`); `load` sets their values."""
     return nn.ParameterDict({name: nn.Parameter(torch.empty_like(value)) for name, value in weights.items()})
 
 
 class ServerModule(LocalModule):
-    """Local training at the server: the labelled images, the server's learning rate."""
+    """Local training at the server, with its labelled images and its learning rate."""
 
 
 class ClientModule(LocalModule):
-    """Local training at a client (or at the one holder of a centralised method)."""
+    """Local training at a client, or at the only participant of a centralised method."""
 
 
 def module_class(job: Job) -> type[LocalModule]:
@@ -173,9 +173,9 @@ def module_class(job: Job) -> type[LocalModule]:
 
 
 def pass_in_bfloat16(network: nn.Module) -> None:
-    """Forward and backward in bfloat16 where autocast does so; weights, their gradients and the logits stay float32.
+    """Run forward and backward passes in bfloat16 if autocast does; weights, gradients and logits stay float32.
 
-    Not the loss: a probability of bfloat16 has steps of 0.4 % near 1, and tau is there.
+    The loss is not in bfloat16, because probabilities of bfloat16 have steps of 0.4 % near 1, where tau is.
     """
 
     def in_bfloat16(plain: Callable[[Tensor], Tensor], images_NCHW: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def pass_in_bfloat16(network: nn.Module) -> None:
             return plain(images_NCHW).float()
 
     for name in ("features", "forward"):
-        if hasattr(type(network), name):  # a method of it; `features` may also be layers
+        if hasattr(type(network), name):  # only methods of the network are wrapped, since `features` may also be layers
             setattr(network, name, partial(in_bfloat16, getattr(network, name)))
 
 
@@ -206,7 +206,7 @@ def load(network: nn.Module, weights: Weights) -> None:
 
 
 def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weights]:
-    """Local steps as Lightning's automatic optimization runs them, without a Trainer. Returns momentum buffers."""
+    """Run local steps as Lightning's automatic optimization does, but without a Trainer. Return momentum buffers."""
     optimizer, parameters = module.new_optimizer(), list(module.trainable.parameters())
     (group,) = optimizer.param_groups
     base = group["lr"]
@@ -224,9 +224,9 @@ def train(module: LocalModule, batches: Iterable[LocalBatch]) -> dict[str, Weigh
 
 
 def quick_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """The optimizer's `step` without what torch does around it at every call, a twentieth of a small step.
+    """Return the optimizer's `step` without torch's overhead at every call, which is a twentieth of a small step.
 
-    That is a look for hooks and profilers, and for fused SGD on a CPU the sorting of tensors by device and type.
+    The overhead is the check for hooks and profilers and, for fused SGD on a CPU, sorting tensors by device and type.
     """
     (group,) = optimizer.param_groups
     step = partial(torch.no_grad()(inspect.unwrap(type(optimizer).step)), optimizer)
@@ -248,8 +248,11 @@ def quick_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 
 def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[str, Weights]:
-    """The momentum buffers by weight set and parameter name; zeros where a parameter never had a gradient. Of Adam
-    what it has of those that had one, each under the name with its own appended."""
+    """Return the momentum buffers by weight set and parameter name; zeros if a parameter never had a gradient.
+
+    For Adam, return the tensors that it stores for each parameter that had a gradient, under the parameter's name with
+    the tensor's name appended.
+    """
     kept: dict[str, Weights] = {}
     for name, network in module.trainable.items():
         kept[name] = {}
@@ -292,15 +295,15 @@ def seed_job(module: LocalModule, seed: int, round_number: int, job: Job, purpos
 
 @dataclass
 class Trained:
-    """What a job's local training leaves. It shares nothing with the module, which may train the next job."""
+    """The result of a job's local training. It shares no tensors with the module, which may train the next job."""
 
     local: Local  # with the new weights
     losses: list[Tensor]  # of each local step and phase
-    reported: dict[str, list[Tensor]]  # by name: what the losses report
+    reported: dict[str, list[Tensor]]  # the values that the losses report, by name
     pseudo: PseudoLabelQuality
 
     def tensors(self) -> list[Tensor]:
-        """Return what `outcome_from` reads on the host."""
+        """Return the tensors that `outcome_from` needs on the host."""
         reported = []
         for values in self.reported.values():
             reported.append(torch.stack([value.double() for value in values]))
@@ -308,7 +311,7 @@ class Trained:
 
 
 def trained_of(module: LocalModule, momentum: dict[str, Weights]) -> Trained:
-    """Copy the weights of a module that has been trained; nothing is read."""
+    """Copy the weights of a trained module without reading any tensor on the host."""
     local = module.local
     local.trainable = {name: weights_of(network) for name, network in module.trainable.items()}
     local.frozen = {name: weights_of(network) for name, network in module.frozen.items()}
@@ -319,7 +322,7 @@ def trained_of(module: LocalModule, momentum: dict[str, Weights]) -> Trained:
 
 
 def outcome_from(job: Job, trained: Trained, read: Sequence[Tensor]) -> Outcome:
-    """Return what the job sends and keeps, and its metrics. `read`: `trained.tensors()` on the host."""
+    """Return the sent weights, the client state and the metrics of a job. `read` is `trained.tensors()` on the host."""
     of_reported, of_pseudo = read[: len(trained.reported)], read[len(trained.reported) :]
     reported = {name: values_S.tolist() for name, values_S in zip(trained.reported, of_reported, strict=True)}
     return concluded(job, trained.local, reported, trained.pseudo, of_pseudo)
@@ -332,21 +335,22 @@ def concluded(
     pseudo: PseudoLabelQuality,
     read: Sequence[Tensor] | None = None,
 ) -> Outcome:
-    """Call `finish` with what is left after training, and sum metrics over local steps. The caller divides them.
+    """Call `finish` with the state after training, and sum metrics over local steps. The caller divides them.
 
-    `reported`: what the loss reported, step by step. `read`: `pseudo.tensors()` on the host, if they are there already.
+    `reported` contains the values that the loss reported, step by step. `read` is `pseudo.tensors()`
+    if they are already on the host.
     """
     local.totals = {name: added_up(values) for name, values in reported.items()}
     for name, total in local.totals.items():
         check_size(job.update, "loss", name, total)
     sends = finished(job.update, local)
-    # What one of several losses in turn reports comes in a share of the steps: means over steps are then of these.
+    # If several losses take turns, each reports in a share of the steps, and its mean is over these steps only.
     totals = {name: total * (local.steps / len(reported[name])) for name, total in local.totals.items()}
     metrics = {**totals, **pseudo.metrics(read)}
     return Outcome(key=job.key, sends=sends, private=local.private, metrics=metrics, steps=local.steps)
 
 
 def outcome_of(job: Job, module: LocalModule, momentum: dict[str, Weights]) -> Outcome:
-    """Return the outcome of a job that the module has been trained on."""
+    """Return the outcome of the job that the module has trained."""
     trained = trained_of(module, momentum)
     return outcome_from(job, trained, read_at_once(trained.tensors()))
