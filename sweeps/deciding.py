@@ -1,4 +1,4 @@
-"""Which confirmatory runs can decide an open claim, if each cell has so many confirmatory seeds.
+"""Find the confirmatory runs that can decide an open claim, given the number of confirmatory seeds per cell.
 
 A claim is judged at interim analyses (9, 16, 24 and 32 seeds) and at no number of seeds between them. A run decides
 nothing if no open claim is about its cell, if the claim's share of the error is too small for so few seeds, or if its
@@ -34,7 +34,7 @@ class OpenClaims:
 
     @property
     def runs(self) -> set[Run]:
-        """The runs that the next interim analyses of the decidable claims use, those of supervised baselines too."""
+        """Return the runs of the next interim analyses of the decidable claims, with supervised baselines."""
         last = last_analysis(self.seeds)
         runs: set[Run] = set()
         for judged in self.decidable:
@@ -48,7 +48,7 @@ class OpenClaims:
         return runs
 
     def in_words(self, left_out: int) -> str:
-        """One sentence: what is left out, why, and what to type for it; `left_out` is a number of runs."""
+        """Write one sentence: what is left out, why, and what to type for it; `left_out` is a number of runs."""
         asked, number = f"--seeds {self.seeds}", f"{left_out:,} run{'s' if left_out > 1 else ''}"
         anyway = "--undecidable trains " + ("it" if left_out == 1 else "them") + " all the same"
         looks = Counter(judged.could_decide for judged in (*self.decidable, *self.others))
@@ -70,7 +70,7 @@ class OpenClaims:
 
 
 def last_analysis(seeds: int) -> int:
-    """The last interim analysis that so many confirmatory seeds reach; 0 if they reach none."""
+    """Return the last interim analysis that this number of confirmatory seeds reaches; 0 if they reach none."""
     return max((n for n in LOOKS if n <= seeds), default=0)
 
 
@@ -86,7 +86,7 @@ def open_claims(item: Item, records: Records, seeds: int) -> OpenClaims:
 
 
 def _decidable(item: Item, claims: list[Judged], records: Records, seeds: int) -> set[str]:
-    """Names of the claims that so many seeds can decide.
+    """Return the names of the claims that this number of seeds can decide.
 
     A claim on a cell that is only shown waits for its runs. A primary claim waits for those before it, unless these are
     rejected already or can be rejected at the same time.
@@ -134,7 +134,7 @@ class Gap:
 
 
 def gaps_of(item: Item, records: Records) -> list[Gap]:
-    """The gaps of the item's open claims, one per claim and reason."""
+    """Return the gaps of the item's open claims, one per claim and reason."""
     gaps: list[Gap] = []
     for judged in judge(item, counted(item, records)) if not item.choices else ():
         seeds: dict[str, list[int]] = defaultdict(list)
@@ -145,7 +145,7 @@ def gaps_of(item: Item, records: Records) -> list[Gap]:
 
 
 def words_on_seeds(item: Item, planned: Plan, seeds: int | None) -> list[str]:
-    """Sentences on an item: which claims so many confirmatory seeds decide, what is left out, which seeds never count.
+    """Write sentences on an item: which claims these seeds can decide, what is left out, and which seeds never count.
 
     `seeds` is None if no confirmatory seed is asked for: then only gaps are named.
     """
@@ -161,7 +161,7 @@ def words_on_seeds(item: Item, planned: Plan, seeds: int | None) -> list[str]:
 
 
 def _seeds_in_words(seeds: Iterable[int]) -> str:
-    """ "seed 100", "seeds 100 to 103 and 110"."""
+    """Format seeds as "seed 100" or "seeds 100 to 103 and 110"."""
     runs: list[list[int]] = []
     for seed in sorted(seeds):
         if runs and seed == runs[-1][-1] + 1:

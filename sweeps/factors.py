@@ -39,7 +39,7 @@ NAMES = (*FIELDS, *CHOICES, "seed", "profile", "cell")
 
 
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
-    """The experiment of these factors. Raises ConfigError that names the factor, its value and what to write."""
+    """Return the experiment of these factors. Raise ConfigError that names the factor, its value and what to write."""
     for name, value in values.items():
         check(name, value)
     seed = values.get("seed", 0)
@@ -49,7 +49,7 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
 
 
 def long_enough(values: Mapping[str, Any]) -> Experiment:
-    """The experiment of these factors. Raises ConfigError also if it ends before its clients train.
+    """Return the experiment of these factors. Raise ConfigError also if it ends before its clients train.
 
     A paper's cell that does so by design passes.
     """
@@ -61,7 +61,7 @@ def long_enough(values: Mapping[str, Any]) -> Experiment:
 
 
 def check(name: str, value: Any) -> None:
-    """Raises ConfigError for a name that is not a factor, and for an unknown method, data set or profile.
+    """Raise ConfigError for a name that is not a factor, and for an unknown method, data set or profile.
 
     Whether a number suits its field is checked when the experiment is made.
     """
@@ -118,7 +118,7 @@ def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
 
 
 def _untuned(data: str, method: str, profile: str) -> Experiment:
-    """Raises ConfigError where the arena does not have the method on that data."""
+    """Return the untuned cell of the method. Raise ConfigError if the comparison lacks the method on that data."""
     label = f"{METHODS[method]}/{UNTUNED}"
     known = {}
     for name, item in ENVIRONMENTS.items():
@@ -130,9 +130,10 @@ def _untuned(data: str, method: str, profile: str) -> Experiment:
 
 
 def with_fields(plain: dict[str, Any], values: Mapping[str, Any], given: Iterable[str] = ()) -> Experiment:
-    """The experiment of these JSON values after `values`, by dotted names. `given`: others that the user set.
+    """Return the experiment of these JSON values after setting `values` by dotted names.
 
-    A kind comes before its fields, wherever it stands: another kind drops fields that were set before.
+    `given` are other fields that the user set. A kind is set before its fields, whatever their order, since a
+    different kind drops fields that were set before.
     """
     for name in sorted(values, key=lambda name: name.removesuffix(".kind").count(".")):
         merge(plain, {name: scalar(values[name]) if isinstance(values[name], str) else values[name]})

@@ -18,9 +18,10 @@ MOST_RUNS = 10_000  # without --yes
 
 
 def grid_of_words(words: str) -> dict[str, list[Any]]:
-    """ "R=0,0.2 method=crl,grouping" as a grid. A value with blanks or commas stands in double quotes.
+    """Read a text such as "R=0,0.2 method=crl,grouping" as a grid.
 
-    Raises ConfigError for a misspelt factor, one without a value, and a quote that is not closed.
+    A value with blanks or commas is in double quotes. Raise ConfigError for a misspelt factor, for a factor without
+    a value, and for a quote that is not closed.
     """
     if words.count('"') % 2:
         raise ConfigError("--grid: a double quote is not closed; write it at both ends of the value")
@@ -44,8 +45,11 @@ def grid_of_words(words: str) -> dict[str, list[Any]]:
 
 
 def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:
-    """Every run of the grid, each once. Raises ConfigError for an empty grid, one of more than MOST_RUNS runs (unless
-    `many` are wanted), and the first combination that is not an experiment or ends before its clients train."""
+    """Return every run of the grid once.
+
+    Raise ConfigError for an empty grid, for a grid of more than MOST_RUNS runs unless `many` is true, and for the
+    first combination that is not an experiment or ends before its clients train.
+    """
     count = prod(map(len, grid.values()))
     if not count:
         raise ConfigError("the grid is empty: a factor has no values; give each at least one")

@@ -41,7 +41,7 @@ class RunDied(FsslError):
 
 
 class Workers(Protocol):
-    """Whoever trains runs for a launch."""
+    """The processes or machines that train the runs of a launch."""
 
     @property
     def size(self) -> int: ...  # runs side by side at most
@@ -72,11 +72,12 @@ def launch(
 ) -> "Launch":
     """Let the workers train all runs, then close them.
 
-    `fits`: whether a run may begin now. It is asked again until it says yes, or until nothing runs any more; the runs
-    that are left then stay in `waiting`.
+    `fits` returns whether a run may begin now. It is called again until it returns true, or until nothing runs any
+    more; the remaining runs then stay in `waiting`.
 
-    A run that another launch trains is waited for, and so is room on a full disk. One whose process dies goes on from
-    its last save, and is left alone the third time. A failing run stops no other: the first error is raised in the end.
+    The launch waits for a run that a different launch trains, and for room on a full disk. If the process of a run
+    dies, the run resumes from its last save; it is given up at the third death. A failing run does not stop the others:
+    the first error is raised at the end.
     Ctrl-C and SIGTERM stop all runs at their last finished round and raise Stopped.
     """
     state = Launch(runs, results, fits)
@@ -108,7 +109,7 @@ def launch(
 
 
 class Launch:
-    """How far a launch is: which run is next, and what became of the others."""
+    """The progress of a launch: which run is next, and how the others ended."""
 
     def __init__(
         self,
@@ -130,12 +131,12 @@ class Launch:
 
     @property
     def running(self) -> set[Experiment]:
-        """By this launch or another."""
+        """Return the runs that this launch or a different one trains at present."""
         return self.at_work | self._elsewhere.keys()
 
     @property
     def is_held_up(self) -> bool:
-        """Whether it waits for room on the disk, or for runs of another launch."""
+        """Return whether the launch waits for room on the disk, or for runs of a different launch."""
         return self._full is not None or bool(self._elsewhere)
 
     def next(self) -> Experiment | None:
@@ -166,7 +167,7 @@ class Launch:
         return None
 
     def note(self, run: Experiment, error: FsslError | None) -> None:
-        """A run of this launch has ended."""
+        """Record that a run of this launch has ended, and decide whether it is tried again."""
         self.at_work.discard(run)
         self._deaths[run] += isinstance(error, RunDied)
         if isinstance(error, DiskFull):
@@ -211,5 +212,5 @@ class Launch:
 
 
 def named(run: Experiment) -> str:
-    """What messages call a run."""
+    """Return the name of a run in messages."""
     return f"cell {run.cell_key}, seed {run.seed}"

@@ -1,4 +1,4 @@
-"""From items to runs: which are wanted, which are done, which are missing; each shared run once."""
+"""List the runs of tables and figures: which are wanted, finished or missing. A shared run is listed once."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ Run = tuple[str, int]  # cell key and seed
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The distinct runs of some items, in the order of their tables, seed by seed; or those of a grid."""
+    """The distinct runs of some tables and figures, in their order and seed by seed, or the runs of a grid."""
 
     runs: tuple[Experiment, ...]
     records: Records
@@ -30,7 +30,7 @@ class Plan:
     waiting: tuple[Experiment, ...] = ()  # of cells that their trials choose: the first setting in place of the best
 
     def finished(self, run: Experiment) -> RunRecord | None:
-        """The run's record, done or diverged; None where the run is missing."""
+        """Return the run record of a run that is done or diverged; return None if the run is missing."""
         record = self.records.get(run.cell_key, {}).get(run.seed)
         return record if record is not None and record.status in FINISHED else None
 
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """How many of each cell are asked for. Neither: those that `seeds_awaited` names."""
+    """The numbers of seeds per cell that are asked for. If neither is given, `seeds_awaited` selects them."""
 
     pilots: int | None = None
     confirming: int | None = None
@@ -71,10 +71,10 @@ NONE: Records = {}
 def wanted(
     items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, records: Records = NONE, *, shown: bool = False
 ) -> tuple[Experiment, ...]:
-    """Every run of the items once. All cells' first seed comes before any second one: a table fills evenly.
+    """Return every run of the items once. All first seeds come before second ones: a table fills evenly.
 
-    `records`: those that there are, which decide where no number of seeds is asked for. `shown`: also the runs of
-    quoted cells, which are not trained.
+    `records` are the existing run records; they select the seeds if no number of seeds is asked for. If `shown` is
+    true, include the runs of cited cells, which are not trained.
     """
     runs: dict[tuple[int, str], Experiment] = {}
     for item in items:
@@ -89,8 +89,10 @@ def wanted(
 
 
 def _first_seeds(item: Item) -> Mapping[str, list[int]]:
-    """Of each cell the first seeds that confirm: those of the claims on it and on the cells that it bounds, which may
-    be of several families; the first hundred where no claim speaks of it."""
+    """Return for each cell the first confirmatory seeds of its claims and of the claims on cells that it bounds.
+
+    These claims may belong to several families. If no claim is about the cell, return the first seed block.
+    """
     firsts: dict[str, set[int]] = {}
     for claim in (claim for claim in item.claims if claim.endpoint != "arithmetic"):  # no family judges it
         for cell in (cell for cell in item.cells if cell.label in claim.labels):
@@ -101,7 +103,7 @@ def _first_seeds(item: Item) -> Mapping[str, list[int]]:
 
 
 def _read(results: Path, cell_keys: Iterable[str], *, with_reference: bool, tell: bool) -> Records:
-    """The records that can be read; one that cannot counts as missing, with a line on standard error if `tell`."""
+    """Read the run records. A record that cannot be read counts as missing; if `tell`, print it on standard error."""
     troubles: list[str] = []
     records = read_records(results, cell_keys, with_reference=with_reference, troubles=troubles)
     for trouble in troubles if tell else ():
@@ -118,7 +120,10 @@ def plan(
     tell: bool = True,
     read: Callable[..., Records] | None = None,
 ) -> Plan:
-    """`tell` of records that cannot be read; or `read` them by a function that keeps what it has read."""
+    """Plan the runs of the items.
+
+    If `tell`, print which run records cannot be read. `read` may be a function that caches the run records.
+    """
     look_again()
     read = read or partial(_read, tell=tell)
     trials = tuple(trial for item in items for choice in item.choices for trial in choice.trials.values())
@@ -148,7 +153,7 @@ def plan(
 def _undecidable(
     items: Sequence[Item], runs: Sequence[Experiment], records: Records, seeds: Seeds
 ) -> dict[Experiment, None]:
-    """Of these runs the missing confirmatory ones that can decide no open claim, if `seeds` asks for decisive ones.
+    """Return the missing confirmatory runs that can decide no open claim, if `seeds` asks for decisive runs only.
 
     No claim can be judged in an item whose cells wait for trials, so its runs are left out only after the trials.
     """
@@ -172,14 +177,17 @@ def _is_finished(record: RunRecord) -> bool:
 
 
 def plan_of_runs(runs: Sequence[Experiment], results: Path, *, with_reference: bool = True) -> Plan:
-    """The plan of runs that belong to no item: those of a grid."""
+    """Plan runs that belong to no table or figure, such as the runs of a grid."""
     look_again()
     records = _read(results, (run.cell_key for run in runs), with_reference=with_reference, tell=True)
     return Plan(runs=tuple(runs), records=records)
 
 
 def _score(records: Records, trial: Experiment) -> float | None:
-    """The accuracy on held-out labels after the last round; a diverged trial is worse than any, None: not done."""
+    """Return the accuracy on held-out labels after the last round.
+
+    Return -1 for a diverged trial, which is worse than any other, and None for a trial that is not finished.
+    """
     record = records.get(trial.cell_key, {}).get(trial.seed)
     if record is None or record.status not in ("done", "diverged"):
         return None

@@ -30,7 +30,7 @@ SECONDS_WITHOUT_NODES = 120.0  # until the launch ends; nodes may come back, and
 
 @contextlib.contextmanager
 def joined(address: str) -> Iterator[None]:
-    """Be a driver of the cluster at `address`: "auto", "HOST:PORT", or "local" for a new one. Raises ConfigError."""
+    """Join the cluster at `address` as a driver: "auto", "HOST:PORT", or "local" for a new one. Raise ConfigError."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report its use to its makers
     try:
         import ray
@@ -54,7 +54,7 @@ def joined(address: str) -> Iterator[None]:
 def train(
     data: dict[str, Any], token: Path, code: dict[str, Any], fssl_data: str, device: str, mirror: Mirror | None
 ) -> FsslError | None:
-    """The task: train one run, given as JSON. Returns the run's error.
+    """Train one run, given as JSON, as a Ray task. Return the run's error.
 
     `token` is a file in the launch's folder of results, `code` its commit, `fssl_data` its $FSSL_DATA, for nodes
     without one. Raises CannotWrite where this node has another folder of results, ConfigError where it has other code
@@ -111,7 +111,7 @@ class RayWorkers:
         self._tasks[self._train.remote(to_json(run), *self._orders)] = run
 
     def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
-        """Raises what is wrong with a node, and Stopped where none is left."""
+        """Yield the runs that ended, with their errors. Raise the error of a node, and Stopped if no node is left."""
         if self.size:
             self._last_room = time.monotonic()
         elif time.monotonic() - self._last_room > SECONDS_WITHOUT_NODES:
@@ -154,5 +154,5 @@ class RayWorkers:
 
 
 def fit_in(node: dict[str, float], cpus: float, gpus: float) -> int:
-    """How many runs of that share a node with these resources takes at a time: of a tenth, ten, rounded or not."""
+    """Return how many runs with this share fit on a node at a time; shares of a tenth give ten in spite of rounding."""
     return min(int(node.get(name, 0.0) / share + 1e-6) for name, share in (("CPU", cpus), ("GPU", gpus)) if share)

@@ -1,4 +1,4 @@
-"""How far runs are, as their folders show it: to any shell on any machine that sees them."""
+"""Report the progress of runs, read only from their folders: any machine that sees the folders can call it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ ACCURACY = "test/accuracy"
 
 
 def in_words(seconds: float) -> str:
-    """ "40 s", "2.5 min", "12 min", "2 h": an estimate has no more digits."""
+    """Format an estimated time with two or three digits, such as "40 s", "2.5 min", "12 min" or "2 h"."""
     if round(seconds) < 100:
         return f"{seconds:.0f} s"
     number, unit = (seconds / 60, "min") if round(seconds / 60) < 100 else (seconds / 3600, "h")
@@ -53,7 +53,10 @@ class RunStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class RunCounts:
-    """All runs in numbers. `seconds_left`: at the pace so far; None where nothing runs or no round was timed."""
+    """Counts of all runs.
+
+    `seconds_left` is estimated from the pace so far; it is None if nothing runs or no round was timed.
+    """
 
     counts: Mapping[str, int]
     rounds_done: int
@@ -61,7 +64,7 @@ class RunCounts:
     seconds_left: float | None
 
     def line(self) -> str:
-        """For people, on one line."""
+        """Format the counts for people, on one line."""
         counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
         left = "" if self.seconds_left is None else f", about {in_words(self.seconds_left)} left"
         total = sum(self.counts.values())
@@ -70,9 +73,10 @@ class RunCounts:
 
 
 def status_of(folder: Path, *, name: str, rounds: int, record: RunRecord | None = None) -> RunStatus:
-    """The run in `folder`, which need not exist (`record.run_folder`); `rounds` as its experiment has them.
+    """Return the status of the run in `folder`, which need not exist (`record.run_folder`).
 
-    `record`: where it was read before; it may be a committed copy. All rounds count as equal work: `cost.weighed`.
+    `rounds` is the number in its experiment. `record` is the run record if it was read before; it may be a committed
+    copy. All rounds count as equal work; `cost.weighed` changes this.
     """
     key, seed, work = folder.parent.name, int(_seed_named(folder)), float(rounds)
     status = RunStatus(cell_key=key, seed=seed, name=name, state="missing", rounds=rounds, work=work)
@@ -100,7 +104,7 @@ def _finished(status: RunStatus, record: RunRecord) -> RunStatus:
 
 
 def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunStatus:
-    """Return the status of a run that has not ended, from its saved rounds."""
+    """Return the status of a run without a result; `lines` are its saved rounds."""
     state: State = "stopped" if (folder / "experiment.json").exists() else "missing"
     trouble = None
     if is_held(folder):
@@ -123,7 +127,7 @@ def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunS
 
 
 def where_apart(status: RunStatus, folder: Path, experiment: Mapping[str, Any]) -> RunStatus:
-    """The status of a run that is to be trained apart says why."""
+    """Return the status with the reason if the run must be trained in a separate folder."""
     if status.state in FINISHED or status.trouble is not None:
         return status
     return replace(status, trouble=why_apart(folder, experiment))
@@ -134,9 +138,10 @@ def _seed_named(folder: Path) -> str:
 
 
 def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
-    """Every run that was ever begun under this folder of results: of a cell and a seed, that on what is at hand.
+    """Return the status of every run that was ever begun in this folder of results.
 
-    `profile`: only runs of it, and what cannot be read.
+    If a cell and seed have several runs, return the one for the present data and code. If `profile` is given, return
+    only runs of this profile and those that cannot be read.
     """
     look_again()
     runs: dict[Path, RunStatus] = {}

@@ -25,7 +25,7 @@ PATIENCE = 120  # seconds without one, after which a trial is queued again
 
 
 def checked_place(place: str) -> str:
-    """A database's URL as it is, or a journal's absolute path. Raises ConfigError, which repeats no password."""
+    """Return a database's URL unchanged, or a journal's absolute path. Raise ConfigError, which shows no password."""
     if "://" not in place:
         path = Path(place)
         if not path.is_absolute() and (":" in place or "@" in place):  # a misspelt URL, which may hold a password
@@ -45,7 +45,7 @@ def checked_place(place: str) -> str:
 
 
 def shown(place: str) -> str:
-    """A storage's place for people, without a password."""
+    """Return the address of a storage without its password."""
     if "://" not in place:
         return place
     return sqlalchemy.make_url(place).set(query={}).render_as_string(hide_password=True)
@@ -65,7 +65,7 @@ def open_storage(place: str) -> BaseStorage:
 
 
 def queue_again() -> RetryHeartbeatStaleTrialCallback:
-    """What becomes of the trial of a dead worker."""
+    """Return the callback that queues the trial of a dead worker again."""
     return RetryHeartbeatStaleTrialCallback(max_retry=MOST_DEATHS - 1)
 
 
@@ -97,7 +97,7 @@ class _Journal(JournalStorage, BaseHeartbeat):
         return [trial._trial_id for trial in running if self._time(f"{trial._trial_id}") < latest]
 
     def _time(self, name: str) -> float:
-        """Of the last beat; a worker that died before its first one is waited for from now on."""
+        """Return the time of the last heartbeat. If there is none, the worker may have died: count from now."""
         if not (self._beats / name).exists():
             self.record_heartbeat(name)
         return (self._beats / name).stat().st_mtime

@@ -62,7 +62,7 @@ class Hyperparameter:
 
     @property
     def coordinates(self) -> tuple[float, float]:
-        """The ends as the storage has them, the lower one first."""
+        """Return the ends of the range as the storage has them, the lower one first."""
         first, last = self.coordinate(self.low), self.coordinate(self.high)
         return min(first, last), max(first, last)
 
@@ -70,13 +70,13 @@ class Hyperparameter:
         return round(1 - value, 12) if self.scale == "log below one" else value
 
     def value(self, coordinate: Any) -> Any:
-        """The field's value at a coordinate, which is rounded to `DIGITS` significant digits."""
+        """Return the field's value at a coordinate, which is rounded to `DIGITS` significant digits."""
         if self.values or isinstance(coordinate, int):
             return coordinate
         return self.coordinate(float(f"{coordinate:.{DIGITS}g}"))  # which is its own inverse
 
     def suggested(self, trial: Trial, *, whole: bool = False) -> Value:
-        """`whole`: whole numbers alone."""
+        """Return the value that the trial suggests; only whole numbers if `whole` is true."""
         if self.values:
             return cast(Value, trial.suggest_categorical(self.field, self.values))
         low, high = self.coordinates
@@ -137,24 +137,24 @@ class Study(Checked):
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """Field -> its value before the search."""
+        """Return for each field its value before the search."""
         return {span.field: _value(self.experiment, span.field) for span in self.space}
 
     @property
     def coordinates(self) -> dict[str, Any]:
-        """Of the defaults."""
+        """Return the coordinates of the defaults."""
         return {span.field: span.coordinate(self.defaults[span.field]) for span in self.space}
 
     def suggested(self, trial: Trial) -> dict[str, Value]:
-        """The values that the trial is to try."""
+        """Return the values that the trial tries."""
         return {s.field: s.suggested(trial, whole=isinstance(self.defaults[s.field], int)) for s in self.space}
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Field -> value, from the coordinates of a trial."""
+        """Return the value of each field from the coordinates of a trial."""
         return {span.field: span.value(params[span.field]) for span in self.space}
 
     def runs(self, values: Mapping[str, Any]) -> tuple[Experiment, ...]:
-        """The runs of a trial, one for each seed. Raises ConfigError where no experiment takes these values."""
+        """Return the runs of a trial, one per seed. Raise ConfigError if no experiment accepts these values."""
         experiment = with_fields(to_json(self.experiment), values)
         evaluation = Evaluation(every=max(1, experiment.federation.rounds // EVALUATIONS), validation=True)
         experiment = replace(experiment, evaluation=evaluation)
@@ -162,7 +162,7 @@ class Study(Checked):
 
     @cached_property
     def key(self) -> str:
-        """8 hexadecimal digits that name the question.
+        """Return 8 hexadecimal digits that identify the study.
 
         Another experiment, space or number of seeds is another study, and so is other code or another folder of images
         of one's own. The number of trials is left out: more of them extend the same study.
@@ -191,7 +191,9 @@ def _value(experiment: Experiment, field: str) -> Any:
 
 
 def study_of_words(words: Sequence[str], experiment: Experiment, *, typed: str, **given: int) -> Study:
-    """A search from `experiment` over "optimizer.lr=0.01..0.1:log" or "method.batch_size=16,32,64". Raises ConfigError.
+    """Build a search over "optimizer.lr=0.01..0.1:log" or "method.batch_size=16,32,64".
+
+    It begins from `experiment`. Raise ConfigError.
 
     `given`: numbers of trials and seeds.
     """
@@ -234,7 +236,7 @@ DECLARED = {tomllib.loads(path.read_text())["name"]: path for path in FILES}
 
 
 def read_study(name: str, profile: str, **given: int) -> Study:
-    """A declared study, or that of the user's own file, at a profile. Raises ConfigError.
+    """Read a declared study, or a study from a custom file, at a profile. Raise ConfigError.
 
     `given`: trials and seeds in place of the file's.
     """

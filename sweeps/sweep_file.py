@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def written(grid: Grid, *, name: str, made_by: str) -> str:
-    """The text of a grid's sweep file; `made_by` is the command that prints it."""
+    """Return the text of a grid's sweep file; `made_by` is the command that prints it."""
     parameters = {
         factor: {"value": values[0]} if len(values) == 1 else {"values": list(values)}
         for factor, values in grid.items()
@@ -52,7 +52,7 @@ def written(grid: Grid, *, name: str, made_by: str) -> str:
 
 
 def read(path: Path) -> dict[str, list[Any]]:
-    """The grid of a sweep file. Raises ConfigError that names the file, the entry and what to write."""
+    """Read the grid of a sweep file. Raise ConfigError that names the file, the entry and what to write."""
     content = config(path)
     if content["method"] != "grid":
         raise ConfigError(f"{path}: method {content['method']}: W&B chooses its runs; `wandb agent` trains them")
@@ -81,7 +81,7 @@ def chosen_by_wandb(path: Path) -> str:
 
 
 def _shortest(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The least rounds and the longest warm start that W&B may choose, where it chooses them."""
+    """Return the fewest rounds and the longest warm start that W&B may choose, if it chooses them."""
     chosen: dict[str, Any] = {}
     for name, end, extreme in (("federation.rounds", "min", min), ("method.warm_start_rounds", "max", max)):
         if name in parameters:
@@ -97,7 +97,7 @@ def _end(entry: Mapping[str, Any], end: str, place: int) -> Any:
 
 
 def config(path: Path) -> dict[str, Any]:
-    """The file's content, as `wandb sweep` sends it to the server. Raises ConfigError."""
+    """Return the file's content, as `wandb sweep` sends it to the server. Raise ConfigError."""
     content = read_table(path)
     try:
         _check(content)
@@ -107,7 +107,7 @@ def config(path: Path) -> dict[str, Any]:
 
 
 def _check(content: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first error in a sweep file of a grid of factors."""
+    """Raise ConfigError for the first error in a sweep file of a grid of factors."""
     for name in content:
         if name not in FIELDS:
             raise ConfigError(f"unknown field {name!r}; {nearest(name, FIELDS)}")
@@ -150,7 +150,7 @@ def _check_parameter(name: Any, entry: Any, *, ranges: bool) -> None:
 
 
 def differences(on_server: Mapping[str, Any], in_file: Mapping[str, Any]) -> list[str]:
-    """One line for each field that decides what is run and differs between the server's sweep and the file's."""
+    """Return one line for each field that decides what is run and differs between the server's sweep and the file's."""
     return [
         f"{name}: the server has {on_server.get(name)!r}, the file {in_file.get(name)!r}"
         for name in ("method", "program", "command", "parameters")

@@ -42,7 +42,7 @@ ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def open_study(study: Study, storage: str) -> optuna.Study:
-    """The study's trials in the storage, which is made where it is not there."""
+    """Open the study's trials in the storage, which is created if it does not exist."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # else it prints a line for each trial
     warnings.simplefilter("ignore", ExperimentalWarning)
     return optuna.create_study(
@@ -60,7 +60,7 @@ def ended(trials: optuna.Study) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneWorker:
-    """What a process needs to work at a study."""
+    """The values that a process needs to work at a study."""
 
     study: Study
     storage: str  # a journal's path, or a URL
@@ -83,7 +83,7 @@ class TuneWorker:
                 time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _value(self, trial: Trial) -> float:
-        """What the trial is worth; NaN, which fails it, where several workers asked for the last one at once."""
+        """Return the trial's value, or NaN, which fails it, if several workers asked for the last trial at once."""
         others = trial.study.get_trials(deepcopy=False)
         earlier = [other for other in others if other.number < trial.number and other.state != TrialState.FAIL]
         if len(earlier) >= self.study.trials:
@@ -97,13 +97,13 @@ class TuneWorker:
             raise
 
     def _sampler(self, number: int, *, is_first: bool) -> optuna.samplers.BaseSampler:
-        """TPE whose draws depend on the study and the trial's number alone; the first trial is the default."""
+        """Return a sampler (TPE) that depends only on study and the trial's number; the first trial is the default."""
         seed = (int(self.study.key, 16) + number) % 2**32
         sampler = optuna.samplers.TPESampler(n_startup_trials=self.study.startup, seed=seed)
         return optuna.samplers.PartialFixedSampler(self.study.coordinates, sampler) if is_first else sampler
 
     def _mean_accuracy(self, values: Mapping[str, Value], trial: Trial) -> float:
-        """Over the seeds; 0 where a run diverges, which is worse than any other setting."""
+        """Return the mean accuracy over the seeds; 0, worse than any other setting, if a run diverges."""
         scores: list[float] = []
         for experiment in self.study.runs(values):
             scores.append(self._accuracy(experiment, Pruning(trial, len(scores) * experiment.federation.rounds)))
@@ -127,7 +127,7 @@ class Pruning(pl.Callback):
     """Reports a run's accuracies on held-out labels to its trial, and ends the run where the trial falls behind."""
 
     def __init__(self, trial: Trial, rounds_before: int) -> None:
-        """`rounds_before`: of the seeds before this run's."""
+        """Create the callback; `rounds_before` is the number of rounds of the earlier seeds."""
         self._trial, self._rounds_before = trial, rounds_before
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: object) -> None:
@@ -176,7 +176,7 @@ def _end(others: Sequence[BaseProcess]) -> None:
 
 
 def _work(worker: TuneWorker) -> None:
-    """What another process does. Its errors are left to the first process, which meets them, too."""
+    """Work at the study in an additional process. Ignore its errors, which the first process also meets."""
     end_with_parent(signal.SIGTERM)  # stops its run
     with contextlib.suppress(FsslError), storage_errors(worker.storage):
         worker.work()
@@ -234,6 +234,6 @@ def summary_of(study: Study, trials: optuna.Study) -> dict[str, Any]:
 
 
 def _importances(trials: optuna.Study) -> dict[str, float]:
-    """How much each field decides whether a trial is among the better half; the shares sum to 1."""
+    """Return how much each field decides whether a trial is in the better half; the shares sum to 1."""
     evaluator = PedAnovaImportanceEvaluator(target_quantile=0.5)
     return {name: float(f"{share:.4g}") for name, share in get_param_importances(trials, evaluator=evaluator).items()}
