@@ -19,7 +19,9 @@ class BuildPy(build_py):
     def run(self) -> None:
         if not self.editable_mode:
             folders = {package: package.replace(".", "/") for package in self.packages}
-            self.package_dir = {below(package): self.package_dir.get(package, path) for package, path in folders.items()}
+            self.package_dir = {
+                below(package): self.package_dir.get(package, path) for package, path in folders.items()
+            }
             self.package_data = {below(package): patterns for package, patterns in self.package_data.items()}
             self.packages = [below(package) for package in self.packages]
         super().run()
