@@ -89,9 +89,10 @@ def test_torch_and_torchvision_are_a_pair() -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with the Makefile and what its set-up depends on, but no .venv."""
-    for name in ("Makefile", "pyproject.toml"):
+    for folder in (".lock", ".package"):
+        (tmp_path / folder).mkdir()
+    for name in ("Makefile", "pyproject.toml", ".package/torch_build.py"):
         (tmp_path / name).write_text((ROOT / name).read_text())
-    (tmp_path / ".lock").mkdir()
     for name in ("run.txt", "dev.txt"):
         (tmp_path / ".lock" / name).touch()
     return tmp_path
@@ -155,10 +156,10 @@ def test_a_torch_for_cpus_comes_from_where_pips_settings_say(checkout: Path) -> 
     run = wheel(wheels, "torchmetrics", "3.0") + wheel(wheels, "torch", "1.0") + wheel(wheels, "torchvision", "2.0")
     (lock / "run.txt").write_text(not_there.replace("_", "-") + run)
     (lock / "dev.txt").write_text(not_there.replace("_", "-") + run + wheel(wheels, "ruff", "4.0"))
-    wheel(wheels, "fssl_bench", "0")  # what building the project gives
+    wheel(wheels, "fssl", "0")  # what building the project gives
     (checkout / "backend.py").write_text(
         "import shutil\n\ndef build_editable(folder, *options):\n"
-        "    return shutil.copy('wheels/fssl_bench-0-py3-none-any.whl', folder).rpartition('/')[2]\n"
+        "    return shutil.copy('wheels/fssl-0-py3-none-any.whl', folder).rpartition('/')[2]\n"
     )
     (checkout / "pyproject.toml").write_text(
         "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
@@ -178,7 +179,7 @@ def test_a_torch_for_cpus_comes_from_where_pips_settings_say(checkout: Path) -> 
     assert done.returncode == 0, done.stderr
     (packages,) = (checkout / ".venv").glob("lib/*/site-packages")
     found = {package.name: package.version for package in metadata.distributions(path=[str(packages)])}
-    expected = {"torch": "1.0+cpu", "torchvision": "2.0+cpu", "torchmetrics": "3.0", "ruff": "4.0", "fssl_bench": "0"}
+    expected = {"torch": "1.0+cpu", "torchvision": "2.0+cpu", "torchmetrics": "3.0", "ruff": "4.0", "fssl": "0"}
     assert {name: version for name, version in found.items() if name not in ("pip", "setuptools")} == expected
 
 
@@ -219,7 +220,7 @@ def test_a_wheel_works_from_an_unrelated_folder(tmp_path: Path) -> None:
 
     installed = {path for path in target.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"}
     item = ["fedswitch/tab1", "--profile", "demo"]
-    assert fssl("--version") == f"fssl {metadata.version('fssl-bench')}\n"
+    assert fssl("--version") == f"fssl {metadata.version('fssl')}\n"
     assert "fedswitch/tab1:" in fssl("sweep", *item)
     assert "3 (0 done already)" in fssl("plan", *item, "--pilots", "1")
     assert "report: reports/site/fedswitch/tab1/demo/index.html" in fssl("reproduce", *item, "--pilots", "1")

@@ -18,8 +18,8 @@ def keep_freed_memory() -> None:
     """Let glibc reuse freed memory instead of returning it to the system.
 
     This only affects the time: without it, a local step's time depends on the process's earlier allocations, because of
-    page faults (2.7 ms with it, 2.7 to 5 ms without it for the network of the `demo` profile). Other C libraries (macOS,
-    musl) do not have these settings, and nothing is changed.
+    page faults (2.7 ms with it, 2.7 to 5 ms without it for the network of the `demo` profile). Other C libraries
+    (macOS, musl) do not have these settings, and nothing is changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
