@@ -1,7 +1,7 @@
 """Install torch and torchvision in one build, such as cpu or cu126, from an index that pip's own settings name.
 
 `.venv/bin/python .package/torch_build.py BUILD LOCK`: the versions of the lock if an index has them in this build,
-otherwise the newest pair that pyproject.toml allows. CUDA's libraries for the build come with it; hashes are not checked.
+otherwise the newest pair that pyproject.toml allows. CUDA's libraries come with the build; hashes are not checked.
 """
 
 import contextlib
@@ -30,7 +30,8 @@ def offered(name: str, build: str) -> list[str]:
     """List the versions of this build that pip finds and pyproject.toml allows, the newest first."""
     project = tomllib.loads(Path("pyproject.toml").read_text()).get("project", {})
     bounds = [line for line in map(Requirement, project.get("dependencies", ())) if line.name == name]
-    done = subprocess.run([*PIP, "index", "versions", name], capture_output=True, text=True)
+    loud = [word for word in PIP if word != "--quiet"]  # quiet, it prints no versions
+    done = subprocess.run([*loud, "index", "versions", name], capture_output=True, text=True)
     found = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
     versions = [Version(text) for text in found[1].split(", ")] if found else []
     fitting = [version for version in versions if version.local == build]

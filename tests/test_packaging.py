@@ -134,11 +134,12 @@ def test_make_without_a_python_says_which_it_needs(checkout: Path) -> None:
     assert "error: no Python 3.11, 3.12 or 3.13 found (tried no-such-python)" in outcome.stderr
 
 
-def wheel(folder: Path, name: str, version: str) -> str:
+def wheel(folder: Path, name: str, version: str, *needs: str) -> str:
     """A package of nothing but its name. Returns its line of a lock."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
+    requires = [f"Requires-Dist: {need}" for need in needs]
     files = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "METADATA": "\n".join([f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *requires, ""]),
         "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         "RECORD": "",
     }
@@ -181,6 +182,39 @@ def test_a_torch_for_cpus_comes_from_where_pips_settings_say(checkout: Path) -> 
     found = {package.name: package.version for package in metadata.distributions(path=[str(packages)])}
     expected = {"torch": "1.0+cpu", "torchvision": "2.0+cpu", "torchmetrics": "3.0", "ruff": "4.0", "fssl": "0"}
     assert {name: version for name, version in found.items() if name not in ("pip", "setuptools")} == expected
+
+
+def test_a_torch_for_an_older_driver_is_the_newest_pair_of_the_range(checkout: Path) -> None:
+    """The index has no build of the locked version for this CUDA: an older pair is installed, and the line says so."""
+    wheels, settings = checkout / "wheels", {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    wheels.mkdir()
+    for version in ("2.8.0", "2.9.1", "2.11.0", "3.0.0"):
+        wheel(wheels, "torch", f"{version}+cu126")
+    wheel(wheels, "torchvision", "0.24.1+cu126", "torch==2.9.1")
+    wheel(wheels, "torchvision", "0.26.0", "torch==2.11.0")  # not of this build
+    (checkout / ".lock" / "run.txt").write_text("torch==2.15.0 \\\ntorchvision==0.29.2 \\\nnvidia-x==1 \\\n")
+    (checkout / ".package" / "torch_build.py").write_text((ROOT / ".package" / "torch_build.py").read_text())
+    subprocess.run([sys.executable, "-m", "venv", checkout / ".venv"], check=True, timeout=60)
+
+    def build(name: str) -> subprocess.CompletedProcess[str]:
+        command = [checkout / ".venv/bin/python", ".package/torch_build.py", name, ".lock/run.txt"]
+        environment = {**os.environ, **settings, "PIP_FIND_LINKS": str(wheels)}
+        return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=120)
+
+    done = build("cu126")
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout
+        == "torch==2.9.1+cu126 torchvision==0.24.1+cu126: not the versions of the lock, hashes not checked\n"
+    )
+    refused = build("cu130")
+    (line,) = refused.stderr.splitlines()
+    assert refused.returncode != 0 and "torch==2.15.0+cu130" in line and "extra-index-url" in line
+
+
+def test_make_refuses_a_torch_that_is_no_build(checkout: Path) -> None:
+    refused = make(checkout, "setup", "TORCH=gpu")
+    assert refused.returncode != 0 and "TORCH is cpu or a build for CUDA" in refused.stderr
 
 
 @pytest.mark.slow
