@@ -114,6 +114,10 @@ class Evaluation(Checked):
     gradient_diversity_every: Whole = 0  # rounds between computations of the exact gradient diversity (Eq. 1); 0: never
 
 
+class LabelSettingError(ConfigError):
+    """A label setting that the method of the experiment cannot use."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Checked):
     """The settings of one run: a cell and a seed."""
@@ -142,7 +146,7 @@ class Experiment(Checked):
                 "evaluation.selection is 'best_on_test', but evaluation.validation is true; choose selection last"
             )
         if self.data.label_setting not in self.method.needs:
-            raise ConfigError(
+            raise LabelSettingError(
                 f"data.label_setting {self.data.label_setting!r} does not suit method {method_name(self.method)!r}; "
                 f"{choose(sorted(self.method.needs))}"
             )

@@ -1,19 +1,20 @@
-"""The arena: methods under one environment, compared at equal rounds and at equal bytes, with what a run of each costs.
+"""The method comparison: methods under one environment, at equal rounds and at equal bytes, with the cost of a run.
 
-A column of the arena holds the cells that differ in nothing but their method (untuned, or alpha = 0.1).
-All its means are over the seeds that every compared method has. A method without a finished run, or with a diverged
-one, is listed apart and never averaged.
+A column contains the cells that differ only in their method (untuned, or alpha = 0.1). All its means are over the
+seeds that every compared method has. A method with fewer than `FEWEST_SEEDS` seeds is listed apart if other methods
+have more, so that it does not shorten the comparison of the others. A method without a finished run, or with a
+diverged one, is also listed apart and never averaged.
 
-Methods are sorted by mean at equal rounds. Equal bytes are what the cheapest method hands over in a whole run: others
-are scored at the last evaluation that these pay for, before their learning rate's schedule ends. Whether a difference
-is more than chance, claims alone say. A method that learned nothing from unlabelled images comes last and is not
-ranked: it kept no pseudo-label in the last round of any run, or its typical run ends no better than labels alone on the
-same seeds.
+Methods are sorted by mean at equal rounds, and only over at least `FEWEST_SEEDS` common seeds: one seed ranks nothing.
+Equal bytes are what the cheapest method transfers in a whole run: the others are scored at the last evaluation that
+these bytes pay for, before their learning rate's schedule ends. Only claims say whether a difference is more than
+chance. A method that learned nothing from unlabelled images comes last and is not ranked: it selected no pseudo-label
+in the last round of any run, or its median run ends no better than the supervised baseline on the same seeds.
 """
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import median
@@ -23,14 +24,16 @@ from benchmark.papers.bounds import is_bound
 from benchmark.papers.item import ACCURACY, Cell, Choice, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import CellResult
-from benchmark.verdicts.statistics import Summary, summary
+from benchmark.verdicts.statistics import Summary, paired, summary
 from reports.costs_and_curves import costs_of
 from reports.entries import end_entry, item_rows, mean_entry, method_of, notes_of
-from reports.formatting import cell_address, count, megabytes, percent, points, sentence, thousands
+from reports.formatting import NONE, cell_address, count, megabytes, percent, points, sentence, thousands
 from reports.reported import KEPT, Reported
-from reports.tables import Column, Table, TableEntry, row_of, table_of
+from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
 
-KEPT_NONE, NO_BETTER = "kept no pseudo-label in the last round", "typically end no better than labels alone"
+FEWEST_SEEDS = 3  # common to all compared methods, below which nothing is ranked
+KEPT_NONE = "selected no pseudo-label in the last round"
+NO_BETTER = "end no better than the supervised baseline (labels only) in the median"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,136 +41,190 @@ class Compared:
     """A method that is compared with the others of its column."""
 
     result: CellResult
-    runs: Sequence[RunRecord]  # of the common seeds
+    runs: Sequence[RunRecord]  # on the common seeds
     values: Mapping[int, float]  # their accuracies, by seed
-    at_bytes: Sequence[float] = ()  # as `values` at equal bytes; empty where these pay for no evaluation
-    not_ranked: str = ""  # why: KEPT_NONE or NO_BETTER
+    at_bytes: Sequence[float] = ()  # as `values` at equal bytes; empty if these pay for no evaluation
+    not_ranked: str = ""  # the reason: KEPT_NONE or NO_BETTER
 
     @property
     def seen(self) -> Summary:
+        """Return mean and spread of the accuracies at equal rounds."""
         return summary(self.values.values())
 
     @property
     def seen_at_bytes(self) -> Summary | None:
+        """Return mean and spread of the accuracies at equal bytes; None if these pay for no evaluation."""
         return summary(self.at_bytes) if self.at_bytes else None
 
     @property
     def costs(self) -> dict[str, float]:
-        """Of a whole run, mean over the seeds."""
+        """Return the local steps and bytes of a whole run, as means over the seeds."""
         known = costs_of(self.runs)
         return {"steps": known.get("local_steps", 0.0), "bytes": known.get("bytes_up", 0) + known.get("bytes_down", 0)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arena:
-    """The methods of one value of the setting that varies."""
+    """The methods at one value of the setting that varies."""
 
     key: str  # "hyperparameters"
-    value: str | int | float | None  # "untuned"; None: the methods are all that varies
+    value: str | int | float | None  # "untuned"; None: only the methods vary
     seeds: tuple[int, ...]  # common to all compared methods; empty: they are not compared
-    budget: float | None  # equal bytes; None where no method hands over any
-    compared: tuple[Compared, ...]  # those that are ranked first, best first
-    apart: tuple[CellResult, ...]  # without a finished run, or with a diverged one
+    budget: float | None  # equal bytes; None if no method transfers any
+    compared: tuple[Compared, ...]  # ranked methods first, best first
+    apart: tuple[CellResult, ...]  # without a finished run, with a diverged one, or with too few seeds
     waiting: tuple[Choice, ...]
     bounds: tuple[CellResult, ...]  # not in the ranking
 
     @property
     def title(self) -> str:
-        """ "untuned hyperparameters", "alpha = 0.1"."""
+        """Return the name of the column: "untuned hyperparameters", "alpha = 0.1"."""
         if self.value is None:
             return "all methods"
         return f"{self.value} {self.key}" if isinstance(self.value, str) else f"{self.key} = {self.value:g}"
 
+    @property
+    def ranked(self) -> tuple[Compared, ...]:
+        """Return the ranked methods, best first; none with fewer than `FEWEST_SEEDS` common seeds."""
+        if len(self.seeds) < FEWEST_SEEDS:
+            return ()
+        return tuple(method for method in self.compared if not method.not_ranked)
+
+    @property
+    def clear_best(self) -> Compared | None:
+        """Return the best method if the interval of its difference to the second lies above zero (paired, 95 %)."""
+        if len(self.ranked) < 2:
+            return None
+        best, second = self.ranked[:2]
+        difference = paired(best.values, second.values)
+        interval = difference.interval if difference else None
+        return best if interval and interval[0] > 0 else None
+
     def to_best(self, method: Compared) -> float | None:
-        """Its mean less the best one's, a fraction. None for the best, for what is not ranked, and without seeds."""
-        best = self.compared[0]
-        return None if method is best or method.not_ranked or not self.seeds else method.seen.mean - best.seen.mean
+        """Return its mean less the best one's, a fraction. None for the best and for methods that are not ranked."""
+        if method not in self.ranked[1:]:
+            return None
+        return method.seen.mean - self.ranked[0].seen.mean
 
 
 @functools.cache
 def arenas(reported: Reported) -> tuple[Arena, ...]:
-    """One for each value of the setting that varies, in the item's order."""
+    """Return one arena for each value of the setting that varies, in the item's order."""
     entries: list[Cell | Choice] = [cell for cell in reported.item.cells if cell.role != "ladder"]
     entries += reported.item.choices
-    key = next((key for entry in entries for key in entry.setting if key != "method"), "")
+    keys = [key for entry in entries for key in entry.setting if key != "method"]
+    key = keys[0] if keys else ""
     ranked = [entry for entry in entries if entry.role != "bound"] or entries
-    return tuple(_arena(reported, key, value) for value in dict.fromkeys(entry.setting.get(key) for entry in ranked))
+    values = dict.fromkeys(entry.setting.get(key) for entry in ranked)
+    return tuple(_arena(reported, key, value) for value in values)
 
 
 def _arena(reported: Reported, key: str, value: str | int | float | None) -> Arena:
-    bounds = [result for result in reported.results.values() if result.cell.role == "bound"]
-    own = [r for r in reported.results.values() if r.cell.setting.get(key) == value]
-    own = [result for result in own if result.cell.role not in ("bound", "ladder")]
+    every = list(reported.results.values())
+    own = [r for r in every if r.cell.setting.get(key) == value and r.cell.role not in ("bound", "ladder")]
     finished = [result for result in own if result.values and not result.diverged]
-    common = set.intersection(*(set(result.values) for result in finished)) if finished else set()
-    # The column's own bounds, and those that the item has only once, which are in every column.
-    times = Counter(method_of(result.cell) for result in bounds)
-    bounds = [r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1]
+    enough = [result for result in finished if len(result.values) >= FEWEST_SEEDS]
+    chosen = enough if len(enough) > 1 else finished
+    seeds_of = [set(result.values) for result in chosen]
+    common = set.intersection(*seeds_of) if seeds_of else set()
+    bounds = _bounds(every, key, value)
     labels_alone = next((result.values for result in bounds if is_bound(result.cell)), {})
-    runs_of = {r.cell.label: [run for run in r.runs if run.seed in (common or r.values)] for r in finished}
-    budget = min((total for runs in runs_of.values() for run in runs if (total := sum(_bytes(run)))), default=None)
+    runs_of: dict[str, list[RunRecord]] = {}
+    for result in chosen:
+        runs_of[result.cell.label] = [run for run in result.runs if run.seed in (common or result.values)]
+    totals = [sum(_bytes(run)) for runs in runs_of.values() for run in runs]
+    budget = min((total for total in totals if total), default=None)
     compared = []
-    for result in finished:
+    for result in chosen:
         runs = runs_of[result.cell.label]
         values = {run.seed: result.values[run.seed] for run in runs}
-        reached = [at for run in runs if budget and (at := _accuracy_at(run, budget)) is not None]
-        at_bytes = reached if len(reached) == len(runs) else []  # all means are of the same seeds
+        at_bytes = _accuracies_at(runs, budget) if budget else []
         why = _why_not_ranked(runs, values, labels_alone)
         compared.append(Compared(result=result, runs=runs, values=values, at_bytes=at_bytes, not_ranked=why))
+    if len(common) >= FEWEST_SEEDS:
+        compared.sort(key=lambda method: -method.seen.mean)
+    compared.sort(key=lambda method: bool(method.not_ranked))
+    waiting = [choice for choice in reported.item.choices if choice.setting.get(key, value) == value]
     return Arena(
         key=key,
         value=value,
         seeds=tuple(sorted(common)),
         budget=budget,
-        compared=tuple(sorted(compared, key=lambda method: (bool(method.not_ranked), -method.seen.mean))),
-        apart=tuple(result for result in own if not result.values or result.diverged),
-        waiting=tuple(choice for choice in reported.item.choices if choice.setting.get(key, value) == value),
+        compared=tuple(compared),
+        apart=tuple(result for result in own if result.cell.label not in runs_of),
+        waiting=tuple(waiting),
         bounds=tuple(bounds),
     )
 
 
+def _bounds(every: Sequence[CellResult], key: str, value: object) -> list[CellResult]:
+    """Return the column's own bounds, and those that the item has only once, which are in every column."""
+    bounds = [result for result in every if result.cell.role == "bound"]
+    times = Counter(method_of(result.cell) for result in bounds)
+    return [r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1]
+
+
 def _why_not_ranked(runs: Sequence[RunRecord], values: Mapping[int, float], labels_alone: Mapping[int, float]) -> str:
-    """Why the method learned nothing from unlabelled images. Empty where it did, and where nothing says so."""
+    """Return why the method learned nothing from unlabelled images; empty if it did, or if nothing says so."""
     if all(run.last(KEPT) == 0 for run in runs):
         return KEPT_NONE
     shared = values.keys() & labels_alone.keys()
-    if shared and median(values[seed] for seed in shared) <= median(labels_alone[seed] for seed in shared):
-        return NO_BETTER
-    return ""
+    if not shared:
+        return ""
+    own = median(values[seed] for seed in shared)
+    baseline = median(labels_alone[seed] for seed in shared)
+    return NO_BETTER if own <= baseline else ""
 
 
 def _bytes(run: RunRecord) -> list[float]:
-    """Up and down, in each round."""
+    """Return the bytes up and down of each round."""
     return [line.get("comm/bytes_up", 0.0) + line.get("comm/bytes_down", 0.0) for line in run.rounds]
 
 
+def _accuracies_at(runs: Sequence[RunRecord], budget: float) -> list[float]:
+    """Return the runs' accuracies at the budget; none if it pays for no evaluation of one of them."""
+    accuracies = [_accuracy_at(run, budget) for run in runs]
+    reached = [accuracy for accuracy in accuracies if accuracy is not None]
+    return reached if len(reached) == len(runs) else []  # all means are over the same seeds
+
+
 def _accuracy_at(run: RunRecord, budget: float) -> float | None:
-    """At the last evaluation that so many bytes pay for; the best until then where the run's rule is the best round."""
+    """Return the accuracy at the last evaluation that so many bytes pay for; the best until then if the run's rule
+    selects the best round. None if they pay for no evaluation."""
     pairs = zip(run.rounds, accumulate(_bytes(run)), strict=True)
     seen: list[float] = [line[ACCURACY] for line, spent in pairs if spent <= budget and ACCURACY in line]
-    return (max(seen) if run.selected_on_test else seen[-1]) if seen else None
+    if not seen:
+        return None
+    return max(seen) if run.selected_on_test else seen[-1]
 
 
 def order_text(arena: Arena, n_wanted: int) -> str:
-    """How the methods are sorted, over how many seeds, and which learned from labels alone."""
+    """Say how the methods are sorted, over how many seeds, and which learned nothing from unlabelled images."""
+    n = len(arena.seeds)
     if not arena.compared:
         return "No finished run yet."
     if not arena.seeds:
-        text = "Sorted by mean; no seed is common to all methods, so that they are not compared."
-    elif all(method.not_ranked for method in arena.compared):
+        text = "Not compared: no seed is common to all methods."
+    elif n < FEWEST_SEEDS:
+        text = f"Not ranked: the methods have only {count(n, 'common seed')}, and a ranking needs {FEWEST_SEEDS}."
+    elif not arena.ranked:
         text = "Sorted by mean; no method learned from unlabelled images, so none is ranked."
     else:
-        n = len(arena.seeds)
-        seeds = count(n, "common seed") + (f" of {n_wanted} wanted" if n < n_wanted else "")
-        text = f"Sorted by mean over {seeds}; the order may be chance."
+        wanted = f" of {n_wanted} wanted" if n < n_wanted else ""
+        chance = "the difference of the best to the second is more than chance" if arena.clear_best else ""
+        text = f"Sorted by mean over {count(n, 'common seed')}{wanted}; {chance or 'the order may be chance'}."
     for why in (KEPT_NONE, NO_BETTER):
-        if names := [method_of(method.result.cell) for method in arena.compared if method.not_ranked == why]:
+        names = [method_of(method.result.cell) for method in arena.compared if method.not_ranked == why]
+        if names:
             text += f" Not ranked: {len(names)} of {len(arena.compared)} methods {why}: {'; '.join(names)}."
+    few = [method_of(result.cell) for result in arena.apart if result.values and not result.diverged]
+    if few:
+        text += f" Too few seeds: {'; '.join(few)}."
     return text
 
 
 def arena_tables(reported: Reported) -> list[Table]:
-    """A table for each value of the setting that varies, with the data and the notes of all."""
+    """Return a table for each value of the setting that varies, with the data and the notes of all."""
     every, data, notes = arenas(reported), arena_rows(reported), notes_of(reported)
     return [_table(reported.item, arena, data=data, notes=notes) for arena in every]
 
@@ -180,70 +237,164 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
         Column(name="Equal rounds", below=f"{lengths.pop():,} rounds" if len(lengths) == 1 else "last round"),
         Column(name="To the best", below="points"),
         Column(name="Equal bytes", below="" if arena.budget is None else f"{megabytes(arena.budget)} MB"),
-        Column(name="Local steps", below="a run"),
-        Column(name="MB up + down", below="a run"),
+        Column(name="Local steps", below="per run"),
+        Column(name="MB up + down", below="per run"),
     )
 
     def named(entry: Cell | Choice, href: str = "") -> TableEntry:
         text, other = method_of(entry), entry.setting.get(arena.key, arena.value)
         return TableEntry(text=text if other == arena.value else f"{text} ({other})", href=href)
 
-    apart = []
+    rows = [_compared_row(arena, method, named) for method in arena.compared]
     for section, results in (("apart", arena.apart), ("bounds", arena.bounds)):
-        apart += [((named(r.cell, cell_address(r)), end_entry(r), "", "", "", ""), section) for r in results]
+        rows += [row_of((named(r.cell, cell_address(r)), end_entry(r), "", "", "", ""), section) for r in results]
         waits = TableEntry(text="waits for trials", look="missing")
         choices = [choice for choice in arena.waiting if (choice.role == "bound") == (section == "bounds")]
-        apart += [((named(choice), waits, "", "", "", ""), section) for choice in choices]
-    compared: list[tuple[tuple[TableEntry | str, ...], str]] = []
-    for method in arena.compared:
-        gap, costs = arena.to_best(method), method.costs
-        seeds = [percent(value, 1) for _, value in sorted(method.values.items())]
-        to_best = TableEntry()
-        if gap is not None:
-            to_best = TableEntry(text=points(gap), below=(f"n={len(arena.seeds)}",), sort=gap)
-        entries = (
-            named(method.result.cell, cell_address(method.result)),
-            mean_entry(method.seen, detail=(" ".join(seeds),) if seeds[1:] else ()),
-            TableEntry(text="best") if method is arena.compared[0] else to_best,
-            mean_entry(method.seen_at_bytes) if method.at_bytes else "",
-            TableEntry(text=thousands(costs["steps"]), sort=costs["steps"]),
-            TableEntry(text=megabytes(costs["bytes"]), sort=costs["bytes"]),
-        )
-        compared.append((entries, "unranked" if method.not_ranked else "compared"))
-    rows = [row_of(entries, section) for entries, section in (*compared, *apart)]
+        rows += [row_of((named(choice), waits, "", "", "", ""), section) for choice in choices]
     about = f"{item.name}, profile {item.profile}; test accuracy in percent"
     return table_of("table", f"{item.title}, {arena.title} ({about}). {remark}", heads, rows, title=arena.title, **more)
 
 
+def _compared_row(arena: Arena, method: Compared, named: Callable[[Cell, str], TableEntry]) -> Row:
+    """Return the row of a compared method: its mean, its distance to the best one, and its costs."""
+    gap, costs = arena.to_best(method), method.costs
+    seeds = [percent(value, 1) for _, value in sorted(method.values.items())]
+    to_best = TableEntry()
+    if gap is not None:
+        to_best = TableEntry(text=points(gap), below=(f"n={len(arena.seeds)}",), sort=gap)
+    elif method in arena.ranked:
+        to_best = TableEntry(text="best")
+    entries = (
+        named(method.result.cell, cell_address(method.result)),
+        mean_entry(method.seen, detail=(" ".join(seeds),) if seeds[1:] else (), look=_look(arena, method)),
+        to_best,
+        mean_entry(method.seen_at_bytes) if method.at_bytes else "",
+        *_cost_entries(costs),
+    )
+    return row_of(entries, "unranked" if method.not_ranked else "compared")
+
+
+def _look(arena: Arena, method: Compared) -> str:
+    """Return "best" for the best method if it is so by more than chance."""
+    return "best" if method is arena.clear_best else ""
+
+
+def _cost_entries(costs: Mapping[str, float]) -> tuple[TableEntry, TableEntry]:
+    """Return the entries of local steps and of bytes."""
+    steps = TableEntry(text=thousands(costs["steps"]), sort=costs["steps"])
+    return steps, TableEntry(text=megabytes(costs["bytes"]), sort=costs["bytes"])
+
+
+def reference_arena(every: Sequence[Reported]) -> tuple[Reported, Arena] | None:
+    """Return the environment in which methods are listed first: on MNIST, or else the one with the most common seeds.
+
+    It is on MNIST only if its methods can be ranked there. Return None if nothing has been compared.
+    """
+    found = [(reported, arena) for reported in every if reported.paper == "arena" for arena in arenas(reported)]
+    return max((pair for pair in found if pair[1].compared), key=_extent, default=None)
+
+
+def _extent(pair: tuple[Reported, Arena]) -> tuple[bool, int, int]:
+    reported, arena = pair
+    data = {method.result.cell.experiment.data.name for method in arena.compared}
+    n = len(arena.seeds)
+    return data == {"mnist"} and n >= FEWEST_SEEDS, n, len(arena.compared)
+
+
+def methods_overview(every: Sequence[Reported]) -> Table | None:
+    """Return one row per method in the reference environment: accuracy over common seeds, n, bytes and local steps.
+
+    Methods that learned nothing from unlabelled images and those with too few seeds come last and are not ranked.
+    Return None without a finished run.
+    """
+    chosen = reference_arena(every)
+    if chosen is None:
+        return None
+    reported, arena = chosen
+    rows = []
+    for method in arena.compared:
+        name = TableEntry(text=method_of(method.result.cell), href=cell_address(method.result))
+        accuracy = mean_entry(method.seen, look=_look(arena, method))
+        bytes_last = reversed(_cost_entries(method.costs))
+        rank = "not ranked: learned nothing from unlabelled images" if method.not_ranked else ""
+        named = replace(name, below=(rank,)) if rank else name
+        section = "unranked" if method.not_ranked else "compared"
+        rows.append(row_of((named, accuracy, str(method.seen.n), *bytes_last), section))
+    for result in arena.apart:
+        below = ("not ranked: too few seeds",) if result.values else ()
+        name = TableEntry(text=method_of(result.cell), href=cell_address(result), below=below)
+        rows.append(row_of((name, replace(end_entry(result), below=()), str(result.n), NONE, NONE), "apart"))
+    heads = (
+        Column(name="Method", left=True),
+        Column(name="Accuracy (%)"),
+        Column(name="Seeds"),
+        Column(name="MB up + down"),
+        Column(name="Local steps"),
+    )
+    title = reported.item.title.removeprefix("All methods ")
+    caption = f"Methods {title}, {arena.title}, profile {reported.item.profile}. {ranking_text(arena)}"
+    return table_of("methods", caption, heads, rows, title=reported.page)
+
+
+def ranking_text(arena: Arena) -> str:
+    """Say whether the table is a ranking, in one sentence."""
+    n = count(len(arena.seeds), "common seed")
+    if not arena.ranked:
+        return (
+            f"Not a ranking: {n}." if len(arena.seeds) < FEWEST_SEEDS else "No method learned from unlabelled images."
+        )
+    best = "The best one (bold) is better than the second by more than chance." if arena.clear_best else ""
+    return (
+        f"Sorted by the mean over {n}. {best or 'The order may be chance: no method is better than the next for sure.'}"
+    )
+
+
 def compared_table(every: Sequence[Reported]) -> Table:
-    """All arenas: a row a method, a column an environment. Links from the site's root."""
+    """Return all arenas as one table: a row for each method, a column for each environment; links from the root.
+
+    Rows are in the order of the reference environment; methods that it does not have follow.
+    """
     columns, sections = dict[Column, dict[str, TableEntry]](), dict[str, str]()
-    for reported in (reported for reported in every if reported.paper == "arena"):
+    chosen = reference_arena(every)
+    if chosen is not None:
+        sections |= {method_of(method.result.cell): "compared" for method in chosen[1].compared}
+    for reported in every:
+        if reported.paper != "arena":
+            continue
         group = reported.item.title.removeprefix("All methods ").removeprefix("on ").removeprefix("over ")
         for arena in arenas(reported):
-            entries = [(result, end_entry(result)) for result in (*arena.apart, *arena.bounds)]
-            for method in arena.compared:
-                below = (f"n={len(method.values)}", *(["not ranked"] if method.not_ranked else []))
-                entries.append((method.result, mean_entry(method.seen, below=below)))
             value = arena.title.removesuffix(" hyperparameters")
-            columns[Column(name=value, group=sentence(group).rstrip("."), below=reported.item.profile)] = {
-                method_of(result.cell): replace(entry, href=cell_address(result)) for result, entry in entries
-            }
+            below = f"{reported.item.profile}, {count(len(arena.seeds), 'seed')}"
+            column = Column(name=value, group=sentence(group).rstrip("."), below=below)
+            columns[column] = _column_entries(arena)
             ranked = (*(method.result for method in arena.compared), *arena.apart)
-            sections |= {method_of(result.cell): "compared" for result in ranked}
+            for result in ranked:
+                sections.setdefault(method_of(result.cell), "compared")
             sections |= {method_of(result.cell): "bounds" for result in arena.bounds}
-    rows = [
-        row_of((name, *(column.get(name, TableEntry()) for column in columns.values())), section)
-        for name, section in sorted(sections.items(), key=lambda pair: pair[1] == "bounds")
-    ]
-    caption = "Test accuracy in percent at equal rounds, mean ± standard deviation over seeds"
+    rows = []
+    for name, section in sorted(sections.items(), key=lambda pair: pair[1] == "bounds"):
+        entries = [column.get(name, TableEntry()) for column in columns.values()]
+        rows.append(row_of((name, *entries), section))
+    caption = "Test accuracy in percent at equal rounds, mean ± standard deviation over the common seeds"
     return table_of("compared", caption, ("Method", *columns), rows)
 
 
-def arena_rows(reported: Reported) -> list[dict[str, Any]]:
-    """A row a cell: the fields of every table's CSV, its mean over the common seeds, and costs of a whole run.
+def _column_entries(arena: Arena) -> dict[str, TableEntry]:
+    """Return the entry of each method in this environment, by the method's name."""
+    entries: dict[str, TableEntry] = {}
+    for result in (*arena.apart, *arena.bounds):
+        entries[method_of(result.cell)] = replace(end_entry(result), href=cell_address(result))
+    for method in arena.compared:
+        below = ("not ranked",) if method.not_ranked else ()
+        entry = mean_entry(method.seen, below=below, look=_look(arena, method), href=cell_address(method.result))
+        entries[method_of(method.result.cell)] = entry
+    return entries
 
-    All accuracies are fractions; None where there is no such value.
+
+def arena_rows(reported: Reported) -> list[dict[str, Any]]:
+    """Return a row for each cell: the fields of every table's CSV, its mean over the common seeds, and its costs.
+
+    All accuracies are fractions; a value that does not exist is None.
     """
     compared = {method.result.cell.label: (arena, method) for arena in arenas(reported) for method in arena.compared}
     names = ("rounds_mean", "rounds_std", "rounds_n", "rounds_to_best", "bytes_mean", "run_steps", "run_bytes")

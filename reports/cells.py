@@ -1,6 +1,6 @@
-"""A cell's page: which tables have it, its curves, and every number, file and attempt of its runs.
+"""Compose a cell's page: its result, the tables that have it, its curves, and each number and file of its runs.
 
-Several items may have the same cell. It has one page, of all its runs.
+Several items may have the same cell. It has one page, with all its runs.
 """
 
 import gzip
@@ -18,16 +18,29 @@ from benchmark.verdicts.cell_results import ACCURACY, CellResult, cell_result, s
 from reports.costs_and_curves import costs_of, series_of
 from reports.entries import SELECTED_ON_TEST, method_of, setting_text
 from reports.figures import Picture, canvas, looks, styled
-from reports.formatting import NONE, axis_title, is_fraction, megabytes, metric_name, number, shown, slug, thousands
+from reports.formatting import (
+    NONE,
+    WORDS,
+    axis_title,
+    count,
+    is_fraction,
+    megabytes,
+    metric_name,
+    number,
+    shown,
+    slug,
+    thousands,
+)
 from reports.item_figures import DIVERSITY, curves, joins
 from reports.methods import exchange_table, method_page
-from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, remarks, started
+from reports.paper_table import data_name
+from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, started, warnings
 from reports.reported import KEPT, KEPT_ACCURACY, Places, Reported
 from reports.tables import Table, TableEntry, csv_of, table_of
 
 PANELS = (  # the metric, the title of the y axis if not its own, and lines by name
     (ACCURACY, "", {"": ACCURACY}),
-    (KEPT, "Pseudo-labels (%)", {"kept": KEPT, "right among kept": KEPT_ACCURACY}),
+    (KEPT, "Pseudo-labels (%)", {"selected": KEPT, "right among selected": KEPT_ACCURACY}),
     (DIVERSITY, "", {"": DIVERSITY}),
 )
 CURVE_POINTS = 160
@@ -40,7 +53,7 @@ COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 
 
 def places_of(every: Sequence[Reported]) -> dict[str, Places]:
-    """Cell key -> the items that have the cell, and it there; the first names it."""
+    """Return the items that have each cell, by its key, with the cell's result there; the first item names the cell."""
     places: dict[str, list[tuple[Reported, CellResult]]] = {}
     for reported in every:
         for result in reported.results.values():
@@ -49,21 +62,27 @@ def places_of(every: Sequence[Reported]) -> dict[str, Places]:
 
 
 def runs_of(places: Places) -> list[RunRecord]:
-    """By seed; items may ask for different seeds."""
+    """Return the runs by seed; items may ask for different seeds."""
     runs = {run.seed: run for _, result in places for run in result.runs}
     return [run for _, run in sorted(runs.items())]
 
 
 def cell_values(places: Places) -> dict[str, Any]:
-    """What the cell's template shows."""
+    """Return the values of the cell's template."""
     runs, cell, profile = runs_of(places), places[0][1].cell, places[0][0].item.profile
     pilots = max(reported.item.seeds for reported, _ in places)
     result = cell_result(cell, {cell.cell_key: {run.seed: run for run in runs}}, pilots)
+    profiles = list(dict.fromkeys(reported.item.profile for reported, _ in places))
+    items = list(dict.fromkeys(reported.item.name for reported, _ in places))
+    cost = [(COSTS[name][0], COSTS[name][1](value)) for name, value in costs_of(runs).items()]
+    settings = {run.seed: flat({**published(run.experiment), "seed": "the run's"}) for run in runs}
+    files = {run.seed: files_of_run(run) for run in runs}
     return {
         "cell": cell,
         "name": slug(cell.cell_key),
-        "profiles": list(dict.fromkeys(reported.item.profile for reported, _ in places)),
-        "items": list(dict.fromkeys(reported.item.name for reported, _ in places)),
+        "profiles": profiles,
+        "items": items,
+        "setting": cell_setting(cell),
         "places": _places_table(places),
         "result": result,
         "collapsed": any(result.collapsed for _, result in places),
@@ -72,38 +91,47 @@ def cell_values(places: Places) -> dict[str, Any]:
         "pictures": cell_pictures(result),
         "runs": _runs_table(runs, profile, pilots),
         "numbers": _numbers_table(runs),
-        "cost": [(COSTS[name][0], COSTS[name][1](value)) for name, value in costs_of(runs).items()],
+        "cost": cost,
         "exchange": exchange_table(runs),
-        "settings": facts({run.seed: flat({**published(run.experiment), "seed": "the run's"}) for run in runs}),
-        "remarks": remarks(runs, profile),
-        "provenance": facts({run.seed: files_of_run(run) for run in runs}),
+        "settings": facts(settings),
+        "warnings": warnings(runs, profile),
+        "provenance": facts(files),
     }
 
 
-def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
-    """The cell's experiment, with seed 0.
+def cell_setting(cell: Cell) -> str:
+    """Write data, network and sizes of the cell's runs: "MNIST, small CNN; K = 10, C = 2, T = 16, 200 rounds"."""
+    experiment = cell.experiment
+    network = WORDS["networks"].get(experiment.model.network, experiment.model.network)
+    sizes = experiment.federation
+    names = f"{data_name(cell)}, {network}"
+    return f"{names}; K = {sizes.K}, C = {sizes.C}, T = {sizes.T}, {count(sizes.rounds, 'round')}"
 
-    As the first run recorded it, else as the item asks for it.
-    """
+
+def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
+    """Return the cell's experiment with seed 0: as its first run recorded it, else as the item asks for it."""
     experiment = {**published(runs[0].experiment if runs else to_json(cell.experiment)), "seed": 0}
     return (json.dumps(experiment, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
-    """All that the records hold by round: a row a seed and round, a column a metric; compressed."""
-    lines = ({**line, "seed": run.seed} for run in runs for line in run.rounds)
-    rows = [{name: value for name, value in line.items() if name != "cell_key"} for line in lines]
+    """Return all numbers of each round, compressed: a row per seed and round, a column per metric."""
+    rows = []
+    for run in runs:
+        for line in run.rounds:
+            rows.append({**{name: value for name, value in line.items() if name != "cell_key"}, "seed": run.seed})
     return gzip.compress(csv_of(rows, ("seed", "round")), compresslevel=4, mtime=0)
 
 
 @styled
 def cell_pictures(result: CellResult) -> list[Picture]:
-    """A picture for each measured metric: every run thin, their mean and its band over it."""
+    """Draw a picture for each measured metric: the mean with its band, or the single runs of few seeds."""
     (look,) = looks([method_of(result.cell)]).values()
     pictures = []
     for metric, y_title, drawn in PANELS:
         lines = {name: series_of(result, of, CURVE_POINTS) for name, of in drawn.items()}
-        if any(not series.runs.empty for series in lines.values()):
+        has_runs = [not series.runs.empty for series in lines.values()]
+        if any(has_runs):
             styles = {line: replace(look, dash=place) for place, line in enumerate(lines)}
             figure, [[ax]] = canvas(1, 1, styles, width=4.2, height=2.1, left=0.72)
             curves(ax, metric, lines, styles, y_title=y_title, joins=joins([result.cell]))
@@ -112,11 +140,12 @@ def cell_pictures(result: CellResult) -> list[Picture]:
 
 
 def _places_table(places: Places) -> Table:
-    """A row an item that has the cell, with its label and setting there; the item's page compares it."""
+    """Return a row per item that has the cell, with its label and setting there; the item's page compares it."""
     rows = []
     for reported, result in places:
         cell, item = result.cell, reported.item
-        printed = ", ".join(f"{metric_name(name)} {number.value:g}" for name, number in cell.published.items())
+        numbers = [f"{metric_name(name)} {number.value:g}" for name, number in cell.published.items()]
+        printed = ", ".join(numbers)
         entries = (
             TableEntry(text=f"{item.name}, {item.profile}", href=reported.page),
             TableEntry(text=cell.label, below=() if cell.role in ("published", "own") else (cell.role,)),
@@ -133,15 +162,15 @@ def _places_table(places: Places) -> Table:
 
 
 def _notes(places: Places) -> list[str]:
-    """The cell's own notes in its items, and whether test data chose the round."""
+    """Return the cell's own notes in its items, and whether test data selected the round."""
     notes = [note for _, result in places for note in filter(None, result.cell.note.split("; "))]
     chosen = [SELECTED_ON_TEST] if any(result.selected_on_test for _, result in places) else []
     return list(dict.fromkeys([*notes, *chosen]))
 
 
 def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
-    """A row a seed, with those that are awaited."""
-    heads = ("Seed", "Status", "Accuracy (%)", "Loss", "Kept (%)", "Accuracy of kept (%)", "Rounds", "Time")
+    """Return a row per seed, those that are awaited included."""
+    heads = ("Seed", "Status", "Accuracy (%)", "Loss", "Selected (%)", "Accuracy of selected (%)", "Rounds", "Time")
     rows: list[list[Any]] = []
     for run in runs:
         look = run.status if run.status == "diverged" else ""
@@ -155,8 +184,9 @@ def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
             f"{run.result['wall_seconds'] / 60:.1f} min" if "wall_seconds" in run.result else "",
         )
         begun = TableEntry(text=started(run)[0], below=tuple(started(run)[1:]))
+        entries = [TableEntry(text=text, look=look) for text in texts]
         name = TableEntry(text=f"seed {run.seed}", below=tuple(marks_of(run, profile)))
-        rows.append([name, *(TableEntry(text=text, look=look) for text in texts), commit_of(run), begun])
+        rows.append([name, *entries, commit_of(run), begun])
     by_seed = {run.seed: run for run in runs}
     for seed in sorted({*seeds_awaited(by_seed, pilots)} - by_seed.keys()):
         rows.append([f"seed {seed}", TableEntry(text="not run", look="missing"), *[NONE] * 8])
@@ -164,17 +194,19 @@ def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
 
 
 def _numbers_table(runs: Sequence[RunRecord]) -> Table:
-    """A row a number of the results, a column a seed: after the last round and, where it differs, in the best one."""
+    """Return a row per number of the results and a column per seed: after the last round, and in the best."""
     numbers = [(run.result.get("last") or {}, run.result.get("best") or {}) for run in runs]
     rows = []
-    for name in sorted({name for both in numbers for way in both for name in way}):
+    names = {name for both in numbers for way in both for name in way}
+    for name in sorted(names):
         entries, title = [], axis_title(name)
-        for last, best in ((last.get(name), best.get(name)) for last, best in numbers):
+        for of_last, of_best in numbers:
+            last, best = of_last.get(name), of_best.get(name)
             below = () if best in (None, last) else (f"best: {_value(name, best)}",)
             entries.append(TableEntry(text=_value(name, last), below=below, sort=last))
         rows.append((TableEntry(text=title, below=(name,) if title != name else ()), *entries))
     heads = ("Number", *(f"seed {run.seed}" for run in runs))
-    return table_of("numbers", "After the last round; below it, where it differs, in the best round", heads, rows)
+    return table_of("numbers", "After the last round; below it, if different, in the best round", heads, rows)
 
 
 def _value(metric: str, value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Claims for readers: what a verdict says in words, its seeds and looks."""
+"""Claims for readers: what a verdict says in words, with its seeds and interim analyses."""
 
 import functools
 import math
@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from benchmark.data.folder import public_name
-from benchmark.methods.central import Central
-from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import CONFIRMING, Claim, Item
 from benchmark.papers.items import ITEMS, items
 from benchmark.papers.table import COMPUTED
@@ -85,7 +83,7 @@ class ClaimRow:
         """The verdict as pages print it.
 
         Of a sentence that is also about more clients, with its K: "contradicted at K = 10; not judged at K = 470,
-        where runs show +30.30 points (n = 3, pilots)".
+        where runs show +30.30 points (n = 3, exploratory)".
         """
         verdict, larger = self.verdict, self.larger
         if larger is None:
@@ -139,8 +137,8 @@ class ClaimRow:
         return others_of(self.judged, self.reported.same_profile)
 
     def _shown(self, other: Other) -> str:
-        """ "+30.00 points (n = 3, pilots)"."""
-        return f"{amount(self.claim, other.estimate)} (n = {other.n}{'' if other.confirmatory else ', pilots'})"
+        """Return the estimate with its number of seeds: "+30.00 points (n = 3, exploratory)"."""
+        return f"{amount(self.claim, other.estimate)} (n = {other.n}{'' if other.confirmatory else ', exploratory'})"
 
     @property
     def caveats(self) -> list[str]:
@@ -162,7 +160,7 @@ class ClaimRow:
             lines.append(f"Smallest detectable effect at {found.seeds} seeds: {smallest} (power 80 %, {spread}).")
         if judged.no_room and judged.room is not None:
             left = in_unit(self.claim.metric, judged.room)
-            lines.append(f"No room: its cells leave {left}, less than four times the least difference of interest.")
+            lines.append(f"No room: its cells leave {left}, less than four times the smallest effect size of interest.")
         share = comes_out_again(judged)
         if share is not None:
             spread = f"{100 * spread_per_run():.2g} points RMS, as between two processors"
@@ -212,25 +210,26 @@ class ClaimRow:
 
     @property
     def reason(self) -> str:
-        """Of the verdict; for an open claim also the smallest look that can decide it."""
+        """Return the reason of the verdict; for an open claim also the smallest interim analysis that can decide it."""
         seeds = self.judged.could_decide
-        return self.judged.reason.replace("+-", "±") + (f"; {seeds} confirming seeds can decide it" if seeds else "")
+        return self.judged.reason.replace("+-", "±") + (f"; {seeds} confirmatory seeds can decide it" if seeds else "")
 
     @property
     def finding(self) -> str:
-        """One or two sentences: what was measured where, and what came out."""
+        """Say in one or two sentences what was measured, in which setting, and what came out."""
         judged, metric = self.judged, metric_name(self.claim.metric)
         start = f"{metric}, {self.endpoint}, {self.scope}"
         if judged.estimate is None:
             return f"{start}. {' '.join(self.so_far)}" if self.so_far else "No seed has all of its cells yet."
         if self.claim.endpoint == "arithmetic":
             return f"{metric}: the difference is {self.estimate}. It is counted."
-        seeds = "confirming seed" if judged.is_decided or judged.verdict == "undecided" else "pilot seed"
+        is_judged = judged.is_decided or judged.verdict == "undecided"
+        seeds = "confirmatory seed" if is_judged else "exploratory seed"
         what = f"{self.estimate}, {self.interval}, over {count(judged.n, seeds)}."
-        text = f"{'' if judged.is_decided else 'Not decided. '}{start}: the typical difference is {what}"
+        text = f"{'' if judged.is_decided else 'Not decided. '}{start}: the Hodges-Lehmann estimate is {what}"
         if judged.waits_for:
-            return f"{text} It waits for {judged.waits_for}, a main claim before it."
-        return f"{text} Pilot seeds are not judged." if seeds == "pilot seed" else text
+            return f"{text} It waits for {judged.waits_for}, a primary claim before it."
+        return text if is_judged else f"{text} Exploratory seeds are not judged."
 
     @property
     def context(self) -> list[str]:
@@ -247,14 +246,13 @@ class ClaimRow:
         judged, over_all, lines = self.judged, self.judged.over_all, list[str]()
         if over_all:
             what = f"{amount(self.claim, over_all.value)} {self.interval_of(over_all)}"
-            lines.append(f"Over all {over_all.n} confirming seeds: {what}.")
+            lines.append(f"Over all {over_all.n} confirmatory seeds: {what}.")
         if any(judged.collapsed.values()):
             shares = (f"{label} {share_text(fallen, judged.n)}" for label, fallen in judged.collapsed.items())
             lines.append(f"Collapsed: {', '.join(shares)}.")
-        elif judged.collapsed:
-            lines.append(f"Collapsed: no run of {', '.join(judged.collapsed)} ({share_text(0, judged.n)} each).")
         if judged.runs_fall:
-            lines.append(f"{max(judged.collapsed.values())} of {judged.n} fell: the sign test has to agree, too.")
+            most = max(judged.collapsed.values())
+            lines.append(f"{most} of {judged.n} collapsed in one cell: the sign test has to agree, too.")
         return [*lines, *self.against, *self.so_far]
 
     @functools.cached_property
@@ -263,14 +261,14 @@ class ClaimRow:
         lines, pilots = [], self.judged.pilots
         if pilots and self._says(pilots.value) == "the other way":
             seen = f"{amount(self.claim, pilots.value)} (n = {pilots.n})"
-            lines.append(f"Pilots of the same cells say the other way: {seen}.")
+            lines.append(f"Pilot runs of the same cells say the other way: {seen}.")
         return [*lines, *map(self._said_by, self.others)]
 
     def _said_by(self, other: Other) -> str:
         how, item = self._says(other.estimate), self.reported.same_profile[other.item].item
         where = f"{scope_text(item, other.contrast)} ({other.item}: {sum_text(other.contrast)})"
         says = f"say {how}" if how else "show"
-        runs = "Runs" if other.confirmatory else "Pilots"
+        runs = "Runs" if other.confirmatory else "Pilot runs"
         return f"{runs} {where} {says}: {amount(self.claim, other.estimate)} (n = {other.n})."
 
     def _says(self, value: float) -> str:
@@ -297,9 +295,9 @@ class ClaimRow:
         if not shown:
             return []
         runs = reported.of(claim.metric, claim.endpoint)
-        without = [label for label in claim.labels if not any(seed in CONFIRMING for seed in runs[label].values)]
+        without = [label for label in claim.labels if not runs[label].values.keys() & set(CONFIRMING)]
         return [
-            f"Cells without confirming runs: {', '.join(without)}.",
+            f"Cells without confirmatory runs: {', '.join(without)}.",
             f"So far, not judged (above zero speaks for the claim): {'; '.join(shown)}.",
         ]
 
@@ -308,12 +306,13 @@ class ClaimRow:
         """How it is judged."""
         claim, sums = self.claim, [*map(sum_text, self.claim.contrasts)]
         least = in_unit(claim.metric, claim.least)
+        primary = "; a primary claim" if claim.main else ""
         return {
             "Quantity": f"{metric_name(claim.metric)}, {self.endpoint}",
             **{f"Difference {n}" if sums[1:] else "Difference": text for n, text in enumerate(sums, start=1)},
-            "Holds where": f"it is {WORDS['rules'][claim.form].format(least)}",
-            "Least difference of interest": least,
-            "Error of all looks together": f"{100 * self.judged.error:.2g} %{'; a main claim' if claim.main else ''}",
+            "Holds if": f"it is {WORDS['rules'][claim.form].format(least)}",
+            "Smallest effect size of interest": least,
+            "Error of all interim analyses together": f"{100 * self.judged.error:.2g} %{primary}",
             **pre_registration(self.reported, claim),
         }
 
@@ -326,25 +325,32 @@ class ClaimRow:
             return None
         names = [f"Difference {n}" for n in range(1, len(seen.differences) + 1)]
         heads = ["Seed", *seen.results, *(names if names[1:] else ["Difference"])]
-        rows = [
-            (
-                f"seed {seed}" + ("" if seed in CONFIRMING else ", pilot"),
-                *(shown(metric, result.values.get(seed)) for result in seen.results.values()),
-                *(difference(metric, values[seed]) for values in seen.differences),
-            )
-            for seed in seeds
-        ]
+        rows = []
+        for seed in seeds:
+            name = f"seed {seed}" if seed in CONFIRMING else f"seed {seed}, exploratory"
+            values = [shown(metric, result.values.get(seed)) for result in seen.results.values()]
+            values += [difference(metric, by_seed[seed]) for by_seed in seen.differences]
+            rows.append((name, *values))
         return table_of("seeds", f"{metric_name(metric)}, {self.endpoint}", heads, rows)
 
 
 def scope_text(item: Item, labels: Collection[str]) -> str:
-    """ "at K = 10, C = 2 and 10 on MNIST": clients, cohorts and data of these cells."""
-    experiments = [cell.experiment for cell in item.cells if cell.label in labels]
-    federations = [one.federation for one in experiments if not isinstance(one.method, ServerOnly | Central)]
-    factors = {name: sorted({getattr(federation, name) for federation in federations}) for name in ("K", "C")}
-    at = ", ".join(f"{name} = {_listed(values)}" for name, values in factors.items() if values)
-    data = _listed(dict.fromkeys(DATA.get(one.data.name, public_name(one.data.name)) for one in experiments))
-    return " ".join([*(["at", at] if at else []), *(["on", data] if data else [])])
+    """Return the clients, cohorts and data of these cells: "at K = 10, C = 2 and 10 on MNIST"."""
+    settings = []
+    for name in ("K", "C"):
+        values = numbers(item, labels, name)
+        if values:
+            settings.append(f"{name} = {_listed(values)}")
+    at = f"at {', '.join(settings)}" if settings else ""
+    data = data_of(item, labels)
+    on = f"on {_listed(data)}" if data else ""
+    return f"{at} {on}".strip()
+
+
+def data_of(item: Item, labels: Collection[str]) -> tuple[str, ...]:
+    """Return the names of the data sets of these cells, each once."""
+    names = [cell.experiment.data.name for cell in item.cells if cell.label in labels]
+    return tuple(dict.fromkeys(DATA.get(name, public_name(name)) for name in names))
 
 
 def _listed(values: Iterable[object]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from benchmark.verdicts.judge import share_text
 from reports.claims import ClaimRow, sum_text
 from reports.formatting import NONE, difference, is_fraction, unit_of
-from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
+from reports.tables import Column, Row, Table, TableEntry, csv_of, row_of, table_of
 
 
 def claim_values(row: ClaimRow) -> dict[str, Any]:
@@ -48,6 +48,11 @@ def _at_largest_K(row: ClaimRow) -> dict[str, Any] | None:
     return {"K": larger.K, "item": larger.item, "verdict": larger.verdict or None, "runs": larger.runs or None}
 
 
+def claims_csv(rows: Sequence[ClaimRow]) -> bytes:
+    """Return these claims as CSV, one row each, with all numbers at full precision."""
+    return csv_of([_csv_values(row) for row in rows])
+
+
 def _csv_values(row: ClaimRow) -> dict[str, Any]:
     """The same as a row of CSV."""
     values = claim_values(row)
@@ -70,16 +75,17 @@ def _csv_values(row: ClaimRow) -> dict[str, Any]:
 
 
 def claims_table(rows: Sequence[ClaimRow]) -> Table:
-    """A row a claim, which leads to its page."""
+    """Return a row for each claim, which leads to its page."""
     words = (Column(name=name, left=True) for name in ("Collapsed", "Of", "Profile", "Topic"))
+    notes = tuple(f"{row.claim.name}: {row.quote}" for row in rows if row.has_page)
     return table_of(
         "claims",
-        "Claims; differences are paired by seed, their intervals at the level of the look",
-        ("Claim", "Verdict", "Typical difference", "n", *words),
+        "Claims; differences are paired by seed, their intervals at the level of the interim analysis",
+        ("Claim", "Verdict", "Hodges-Lehmann estimate", "n", *words),
         map(_table_row, rows),
         words=2,
         data=[_csv_values(row) for row in rows if row.has_page],
-        notes=tuple(f"{row.claim.name}: {row.quote}" for row in rows if row.has_page),
+        notes=notes,
     )
 
 
@@ -97,14 +103,14 @@ def _table_row(row: ClaimRow) -> Row:
             text=claim.name,
             href=row.page,
             detail=(*row.against, *row.so_far),
-            below=(f"withdrawn from the boards: {row.item.withdrawal_of(claim)}",) if claim.withdrawn else (),
+            below=(f"withdrawn from the summary tables: {row.item.withdrawal_of(claim)}",) if claim.withdrawn else (),
         ),
         TableEntry(text=row.verdict_text, look=judged.verdict),
         TableEntry(text=row.estimate, below=tuple(filter(None, typical_below)), sort=judged.estimate),
         judged.n,
         TableEntry(
             text=f"{most} of {judged.n}" if judged.collapsed else NONE,
-            below=(*(["runs fall"] if judged.runs_fall else []), *fallen),
+            below=(*(["runs collapse"] if judged.runs_fall else []), *fallen),
             sort=most / judged.n if judged.collapsed else None,
         ),
         TableEntry(text=row.item.name, below=(row.scope,) if row.has_page else ()),

@@ -1,4 +1,4 @@
-"""What runs cost, and their curves: each run, mean and band."""
+"""Compute the costs of runs and their curves: each run, mean and band."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,32 +20,36 @@ MEAN_SEEDS = 3  # finished runs that a mean line needs
 
 
 def costs_of(runs: Iterable[RunRecord]) -> dict[str, float]:
-    """What a finished run cost, mean over those that say it."""
+    """Return the costs of a finished run, each as a mean over the runs that recorded it."""
     ended = [{**run.result, **run.result.get("cost", {})} for run in runs if run.status == "done"]
-    known = {name: [float(costs[name]) for costs in ended if name in costs] for name in COSTS}
-    return {name: fmean(values) for name, values in known.items() if values}
+    means = {}
+    for name in COSTS:
+        values = [float(costs[name]) for costs in ended if name in costs]
+        if values:
+            means[name] = fmean(values)
+    return means
 
 
 def curve_rows(result: CellResult, metrics: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A row for each round of each run in which one of these metrics was measured; a column a metric.
+    """Yield a row for each round of each run in which one of these metrics was measured, with a column per metric.
 
-    What is made of a whole run stands in its last round.
+    A metric of a whole run is in its last round.
     """
     for run in result.runs:
         derived = {name: value_of(run, name) for name in metrics if is_derived(name)}
         start = (result.cell.label, run.cell_key, run.seed, run.status)
         for line in run.rounds:
             measures = {**line, **(derived if line["round"] == len(run.rounds) else {})}
-            values = {name: value for name in metrics if (value := measures.get(name)) is not None}
+            values = {name: measures[name] for name in metrics if measures.get(name) is not None}
             if values:
                 yield {**dict(zip(CURVE_COLUMNS, (*start, line["round"]), strict=True)), **values}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """What is drawn of one cell and metric, fractions in percent. Frames have rounds as rows.
+    """The curves of one cell and metric, fractions in percent. Frames have rounds as rows.
 
-    Unfinished runs are shown as far as they got and join no mean; a diverged one ends where its numbers do.
+    Unfinished runs are drawn as far as they got and are in no mean; a diverged run ends with its numbers.
     """
 
     runs: pd.DataFrame  # a column a seed
@@ -55,10 +59,10 @@ class Series:
 
 
 def series_of(result: CellResult, metric: str, most: int) -> Series:
-    """The lines of a cell, of at most `most` points each: means of consecutive rounds, each at its last one."""
+    """Return the curves of a cell with at most `most` points each: means of consecutive rounds, at the last of them."""
     scale, lines = 100.0 if is_fraction(metric) else 1.0, {}
     for run in result.runs:
-        values = {line["round"]: scale * value for line in run.rounds if (value := line.get(metric)) is not None}
+        values = {line["round"]: scale * line[metric] for line in run.rounds if line.get(metric) is not None}
         lines[run.seed] = {x: y for x, y in values.items() if math.isfinite(y)}
     runs = pd.DataFrame({seed: line for seed, line in lines.items() if line}, dtype=float).sort_index()
     size = math.ceil(max(map(len, lines.values()), default=0) / most)
@@ -75,9 +79,10 @@ def series_of(result: CellResult, metric: str, most: int) -> Series:
 
 
 def band_of(finished: pd.DataFrame) -> pd.DataFrame:
-    """Mean over the columns, with its 95 % t interval.
+    """Return the mean over the columns with its 95 % t interval.
 
-    Rows with fewer than MEAN_SEEDS values are left out; with fewer than INTERVAL_SEEDS the interval has no width."""
+    Rows with fewer than MEAN_SEEDS values are left out; with fewer than INTERVAL_SEEDS the interval has no width.
+    """
     rows = finished[finished.count(axis=1) >= MEAN_SEEDS]
     n = rows.count(axis=1)
     mean = rows.mean(axis=1)

@@ -1,4 +1,4 @@
-"""What every table of an item says of its entries: their names, means and notes, and the rows of numbers behind them.
+"""Names, means and notes of an item's entries, and the rows of numbers behind its tables.
 
 An entry is a cell, or a published number that has no cell.
 """
@@ -19,13 +19,14 @@ LABELS = WORDS["labels"]
 
 
 def is_arena(item: Item) -> bool:
-    """A table with methods as rows, and nothing published: what is compared is methods among each other."""
+    """Return whether the table compares methods, in its rows, and nothing of it is published."""
     return "method" in item.rows and item.drawing is None and not is_printed(item)
 
 
 def is_printed(item: Item) -> bool:
-    """Whether any of its numbers stands in a paper."""
-    return any(entry.published for entry in (*item.cells, *item.shown))
+    """Return whether any of its numbers is published."""
+    entries = (*item.cells, *item.shown, *(item.publication.entries if item.publication else ()))
+    return any(entry.published for entry in entries)
 
 
 def method_of(entry: ItemEntry) -> str:
@@ -33,14 +34,14 @@ def method_of(entry: ItemEntry) -> str:
 
 
 def metrics_of(item: Item) -> tuple[str, ...]:
-    """What the table has a block of columns for: the item's metrics, and those that its figure draws."""
+    """Return the metrics that have a block of columns: those of the item, and those that its figure draws."""
     return tuple(dict.fromkeys((*item.metrics, *(item.drawing.metrics if item.drawing else ()))))
 
 
 def setting_text(setting: Mapping[str, object], keys: Iterable[str] | None = None) -> str:
-    """ "full, C = 47, mixup = yes": words speak for themselves, numbers need their symbol, and so do yes and no.
+    """Write a setting: "full, C = 47, mixup = yes". Numbers, yes and no need their key, and other words do not.
 
-    `keys`: what alone is told; default all.
+    `keys`: those that are written; all by default.
     """
     setting = setting if keys is None else {key: setting[key] for key in keys if key in setting}
     alone = {key for key, value in setting.items() if isinstance(value, str) and value not in ("yes", "no")}
@@ -48,14 +49,14 @@ def setting_text(setting: Mapping[str, object], keys: Iterable[str] | None = Non
 
 
 def end_entry(result: CellResult) -> TableEntry:
-    """The mean of a cell that is not compared with others; its status if a run diverged or none has finished."""
+    """Return the mean of a cell that is not compared; its status if a run diverged or none has finished."""
     if result.diverged or result.summary is None:
         return TableEntry(text=result.counts, look=result.status)
     return mean_entry(result.summary, below=(f"n={result.n}",))
 
 
 def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> TableEntry:
-    """Mean and standard deviation over seeds, a dash without a run. `more`: the entry's other fields."""
+    """Return mean and standard deviation over seeds, a dash without a run. `more`: the entry's other fields."""
     if seen is None:
         return TableEntry(**more)
     spread = "" if seen.std is None else f"±{shown(metric, seen.std)}"
@@ -63,12 +64,15 @@ def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> Tab
 
 
 def item_rows(reported: Reported) -> list[dict[str, Any]]:
-    """The numbers behind the table, a row for each entry and metric.
+    """Return the numbers behind the table of the item's own runs, a row for each cell and metric.
 
-    All are in the unit that the row names: fractions, not percent, also what the paper prints."""
+    All are in the unit that the row names: fractions, not percent. Published numbers have rows of their own
+    (`published_rows`); only under profile `paper`, in which data and sizes are the published ones, a cell has its
+    published number, too.
+    """
     item, rows = reported.item, []
     for metric in metrics_of(item):
-        rows += [entry_values(reported, entry, metric) for entry in (*item.cells, *item.shown)]
+        rows += [entry_values(reported, cell, metric) for cell in item.cells]
     for choice in item.choices:
         known = {"item": item.name, "profile": item.profile, **choice.setting, "label": choice.label}
         rows.append({**known, "role": choice.role, "status": "waits for trials", "note": choice.note})
@@ -76,13 +80,15 @@ def item_rows(reported: Reported) -> list[dict[str, Any]]:
 
 
 def entry_values(reported: Reported, entry: ItemEntry, metric: str) -> dict[str, Any]:
-    """One row of `item_rows`."""
+    """Return one row of `item_rows`."""
     item, result = reported.item, reported.of(metric).get(entry.label)
     unit = "fraction" if is_fraction(metric) else unit_of(metric)
     scale = 0.01 if is_fraction(metric) else 1.0
-    printed = entry.published.get(metric)
+    agreement = reported.agreements.get(entry.label)
+    is_compared = item.profile == "paper" and not (agreement and agreement.other_data)
+    printed = entry.published.get(metric) if is_compared else None
     seen = result.summary if result else None
-    agreed = reported.agreements.get(entry.label) if metric == ACCURACY else None
+    agreed = agreement if metric == ACCURACY else None
     low, high = (seen.interval if seen else None) or (None, None)
     return {
         "item": item.name,
@@ -115,8 +121,11 @@ def entry_values(reported: Reported, entry: ItemEntry, metric: str) -> dict[str,
 
 
 def notes_of(reported: Reported) -> tuple[str, ...]:
-    """The item's notes, and what has to be said of its values: the cells' own notes, who has labels where cells
-    differ in it, which values test data chose, and what waits for trials."""
+    """Return the item's notes and those on its values.
+
+    These are the cells' own notes, who has labels if cells differ in it, which values test data selected, and which
+    cells wait for trials.
+    """
     item, results = reported.item, reported.of(reported.item.metrics[0]).values()
     chosen = [result.cell.label for result in results if result.selected_on_test]
     where = "" if len(chosen) == sum(result.n > 0 for result in results) else f" ({', '.join(chosen)})"
@@ -132,7 +141,7 @@ def notes_of(reported: Reported) -> tuple[str, ...]:
 
 
 def _own_notes(item: Item) -> list[str]:
-    """Each remark of the entries' notes once, with the entries that have it."""
+    """Return each remark of the entries' notes once, with the entries that have it."""
     labels_of: dict[str, list[str]] = {}
     entries: list[ItemEntry] = [*item.cells, *item.shown, *item.choices]
     for entry in entries:
@@ -144,8 +153,10 @@ def _own_notes(item: Item) -> list[str]:
 
 
 def _who_has_labels(item: Item) -> list[str]:
-    """Where methods of the table differ in it: without it numbers compare unfairly. Nothing where a method has it in
-    several ways, which then are the table's own rows or columns."""
+    """Say who has labels if methods of the table differ in it, because a comparison is then unfair.
+
+    Return nothing if a method has labels in several ways, which are then the table's own rows or columns.
+    """
     holders: dict[str, dict[str, None]] = {}
     for cell in item.cells:
         if cell.role in ("published", "own", "control", "quoted"):

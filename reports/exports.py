@@ -1,4 +1,4 @@
-"""An item for other programs and for a paper: the JSON object of `reproduce --json`, and its files."""
+"""Export an item for other programs and for a paper: the JSON object of `reproduce --json`, and files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,17 +17,18 @@ from reports.figures import Picture
 from reports.formatting import WORDS, slug
 from reports.item_figures import drawn_metrics, item_picture
 from reports.paper_table import item_tables
+from reports.published_table import published_table
 from reports.reported import Reported
 from reports.sentences import sentence_values, sentences_of
 from reports.tables import Table, csv_of, files_of
 
 
 def item_result(item: Item, records: Records, report: str | None = None) -> dict[str, Any]:
-    """The item's cells and claims as plain JSON values. `report`: the page that shows them, None where none was built.
+    """Return the item's cells and claims as plain JSON values. `report`: the page that shows them, if it was built.
 
-    A cell without a finished run has mean and std null and status "missing"; one with a diverged run has status
-    "diverged", and its mean, if any, is that of the runs that ended. "metrics" has each further metric of the item. An
-    item that compares methods with each other has the rows of its CSV under "arena".
+    A cell without a finished run has mean and std null and status "missing". A cell with a diverged run has status
+    "diverged", and its mean, if any, is that of the runs that ended. "metrics" has each further metric of the item. A
+    method comparison has the rows of its CSV under "arena".
     """
     reported = Reported(item, records)
     first, *others = metrics_of(item)
@@ -36,6 +37,9 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         more = {metric: _numbers(reported, cell, metric) for metric in others}
         setting = {"cell_key": cell.cell_key, "label": cell.label, "role": cell.role, "setting": dict(cell.setting)}
         cells.append({**setting, **_numbers(reported, cell, first), **({"metrics": more} if more else {})})
+    rows = rows_of(reported)
+    claims = [claim_values(row) for row in rows]
+    sentences = [sentence_values(sentence) for sentence in sentences_of(rows)]
     return {
         "item": item.name,
         "title": item.title,
@@ -43,8 +47,8 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "metric": first,
         "units": WORDS["units"],
         "cells": cells,
-        "claims": [claim_values(row) for row in rows_of(reported)],
-        "sentences": [sentence_values(sentence) for sentence in sentences_of(rows_of(reported))],
+        "claims": claims,
+        "sentences": sentences,
         "notes": list(notes_of(reported)),
         "older_numerics": older_numerics(reported.runs),
         "report": report,
@@ -60,17 +64,27 @@ def _numbers(reported: Reported, cell: Cell, metric: str) -> dict[str, Any]:
 
 
 def shown_of(reported: Reported) -> dict[str, Any]:
-    """What the item's page shows and `item_files` writes."""
+    """Return the tables, claims and picture of the item's page, which `item_files` writes as files."""
     tables = arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
-    return {"tables": tables, "claims": claims_table(rows_of(reported)), "picture": item_picture(reported)}
+    published = published_table(reported.item)
+    return {
+        "published": published,
+        "tables": tables,
+        "claims": claims_table(rows_of(reported)),
+        "picture": item_picture(reported),
+    }
 
 
-def item_files(reported: Reported, tables: Sequence[Table], claims: Table, picture: Picture | None) -> dict[str, bytes]:
-    """The files of an item, by name.
+def item_files(
+    reported: Reported, published: Table | None, tables: Sequence[Table], claims: Table, picture: Picture | None
+) -> dict[str, bytes]:
+    """Return the files of an item by name.
 
-    Tables and claims as Markdown, LaTeX and CSV; the figure as SVG and PDF; the numbers behind it as CSV.
+    They are tables (the published one first) and claims as Markdown, LaTeX and CSV, the figure as SVG and PDF, and the
+    numbers behind it as CSV.
     """
-    files = files_of("table", tables) | (files_of("claims", [claims]) if claims.rows else {})
+    every = [published, *tables] if published else list(tables)
+    files = files_of("table", every) | (files_of("claims", [claims]) if claims.rows else {})
     if picture:
         files |= {"figure.svg": picture.svg().encode(), "figure.pdf": picture.saved("pdf")}
     if reported.runs:
@@ -81,7 +95,7 @@ def item_files(reported: Reported, tables: Sequence[Table], claims: Table, pictu
 
 
 def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
-    """Everything of one item into `folder`, named after it: ssfl-fig3-laptop-figure.pdf. Raises CannotWrite."""
+    """Write the files of one item into `folder`, named after it: ssfl-fig3-laptop-figure.pdf. Raise CannotWrite."""
     reported = Reported(item, records)
     start = "-".join(slug(part) for part in (*item.name.split("/"), item.profile))
     paths = []

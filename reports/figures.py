@@ -1,4 +1,4 @@
-"""Pictures by matplotlib, as SVG and PDF, and the look of each method: one on every page and in every figure.
+"""Draw pictures with matplotlib, as SVG and PDF, and give each method one look on every page and in every figure.
 
 The SVG takes its colours from CSS variables, so that one file serves light and dark pages. The page's script reads
 values off the lines that have a name (`plot`). The same records always give the same bytes.
@@ -7,6 +7,7 @@ values off the lines that have a name (`plot`). The same records always give the
 import functools
 import hashlib
 import io
+import itertools
 import math
 import re
 import textwrap
@@ -46,7 +47,7 @@ styled = matplotlib.rc_context(STYLE)  # around whatever draws
 
 @dataclass(frozen=True)
 class Look:
-    """Places in PALETTE, DASHES and MARKERS."""
+    """A line's look: its places in PALETTE, DASHES and MARKERS."""
 
     colour: int
     dash: int = 0
@@ -58,46 +59,55 @@ class Look:
 
     @property
     def line(self) -> dict[str, Any]:
-        """For matplotlib."""
+        """Return the style of the line for matplotlib."""
         dash = DASHES[self.dash]
         return {"color": self.hex, "linestyle": (0, dash) if dash else "-"}
 
     @property
     def points(self) -> str:
-        """The marker's name for matplotlib."""
+        """Return the marker's name for matplotlib."""
         return MARKERS[self.marker]
 
 
 LOOKS: Mapping[str, Look] = {name: Look(*places) for name, places in _FILE["looks"].items()}
+FREE_COLOURS = (10, 9, 8)
+COMBINATIONS = tuple(itertools.product(range(len(DASHES)), FREE_COLOURS, range(len(MARKERS))))
 FREE = tuple(
-    look
-    for dash in range(len(DASHES))
-    for colour in (10, 9, 8)
-    for marker in range(len(MARKERS))
-    if (look := Look(colour, dash, marker)) not in LOOKS.values()
+    Look(colour, dash, marker)
+    for dash, colour, marker in COMBINATIONS
+    if Look(colour, dash, marker) not in LOOKS.values()
 )
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """A look for each name, no two with the same line. Known names have the same one on every page.
+    """Return a look for each name, no two with the same line. Known names have the same one on every page.
 
-    A name that is not in looks.toml gets the one that a hash of the name gives, or the next free one where a figure has
-    it already.
+    A name that is not in looks.toml gets the look of a hash of the name, or the next one whose colour the figure does
+    not have yet. If it has all free colours, any other colour is taken, and at last a line with other dashes.
     """
     names = list(dict.fromkeys(names))
     chosen = {name: LOOKS[name] for name in names if name in LOOKS}
     for name in names:
         if name not in chosen:
-            digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
-            start = int.from_bytes(digest[:4], "big") % len(FREE)
-            lines = {(look.colour, look.dash) for look in chosen.values()}
-            order = [*FREE[start:], *FREE[:start]]
-            chosen[name] = next((look for look in order if (look.colour, look.dash) not in lines), order[0])
+            chosen[name] = _free_look(name, list(chosen.values()))
     return {name: chosen[name] for name in names}
 
 
+def _free_look(name: str, taken: Sequence[Look]) -> Look:
+    """Return the look of a name that has none, beside those that the figure has already."""
+    digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
+    start = int.from_bytes(digest[:4], "big") % len(FREE)
+    order = [*FREE[start:], *FREE[:start]]
+    colours = {look.colour for look in taken}
+    lines = {(look.colour, look.dash) for look in taken}
+    unused = [look for look in order if look.colour not in colours]
+    others = [Look(colour, 0, order[0].marker) for colour in range(len(PALETTE)) if colour not in colours]
+    dashed = [look for look in order if (look.colour, look.dash) not in lines]
+    return [*unused, *others, *dashed, order[0]][0]
+
+
 def line_looks(names: Iterable[str], methods: Iterable[str] = ()) -> dict[str, Look]:
-    """The methods' own looks where every line is a method; else (data sets, settings, seeds) looks by place."""
+    """Return the methods' own looks if every line is a method; else looks by place (data sets, settings, seeds)."""
     names = list(dict.fromkeys(names))
     if set(names) <= set(methods):
         return looks(names)
@@ -115,25 +125,26 @@ class Picture:
 
     @property
     def data(self) -> list[dict[str, Any]]:
-        """For the page's script: where each panel lies in the drawing, its x axis, and its named lines' points."""
+        """Return for the page's script each panel's place in the drawing, its x axis and the points of its lines."""
         width, height = self.figure.get_size_inches() * 72
         panels = []
         for ax in self.figure.axes:
             box = ax.get_position()
             place = (box.x0 * width, (1 - box.y1) * height, box.width * width, box.height * height)
-            lines = [line for line in ax.get_lines() if not str(line.get_label()).startswith("_")]
+            named = [line for line in ax.get_lines() if not str(line.get_label()).startswith("_")]
+            lines = [{"name": line.get_label(), "points": _points(line)} for line in named]
             panels.append(
                 {
                     "box": [round(v, 1) for v in place],
                     "x": [*map(float, ax.get_xlim()), ax.get_xscale() == "log"],
                     "what": ax.get_xlabel() or self.figure.axes[-1].get_xlabel(),
-                    "lines": [{"name": line.get_label(), "points": _points(line)} for line in lines],
+                    "lines": lines,
                 }
             )
         return [panel for panel in panels if panel["lines"]]
 
     def svg(self) -> str:
-        """A file of its own, which follows the reader's light or dark setting."""
+        """Return a file of its own, which follows the reader's light or dark setting."""
         light = "".join(f"{name}:{colour};" for colour, name in VARIABLES.items())
         dark = "".join(f"{name}:{DARK_COLOURS[colour]};" for colour, name in VARIABLES.items())
         fonts = "--sans:'DejaVu Sans',sans-serif;"
@@ -143,12 +154,12 @@ class Picture:
 
     @property
     def label(self) -> str:
-        """What it shows, for those who cannot see it: the titles of its axes."""
+        """Return the titles of its axes, for readers who cannot see it."""
         texts = [ax.get_ylabel() or ax.get_xlabel() for ax in self.figure.axes]
         return "Figure: " + "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts if text))
 
     def inline(self, ident: str) -> Markup:
-        """A part of a page, with the data for the page's script. `ident` is unique in the page, and begins each id."""
+        """Return a part of a page, with the data for its script. `ident` is unique in the page and begins each id."""
         body = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{ident}-", self._body)
         head = Markup('<svg class="drawn" role="img" tabindex="0" aria-label="{}" data-figure="{}"')
         drawn = head.format(self.label, ident) + Markup(body.removeprefix("<svg"))
@@ -159,7 +170,7 @@ class Picture:
 
     @functools.cached_property
     def _body(self) -> str:
-        """The SVG element, for the file and for the page."""
+        """Return the SVG element, for the file and for the page."""
         text = self.saved("svg", facecolor="none").decode()
         text = text[text.index("<svg") :].replace("'DejaVu Sans'", "var(--sans)")
         # a hundredth of a point is finer than any screen: half of the bytes
@@ -168,19 +179,19 @@ class Picture:
 
     @styled
     def saved(self, kind: str, **options: Any) -> bytes:
-        """Without a date or a program's name."""
+        """Return the picture as a file without a date or a program's name."""
         file = io.BytesIO()
         self.figure.savefig(file, format=kind, metadata=UNDATED[kind], **options)
         return file.getvalue()
 
 
 def _points(line: Line2D) -> list[list[float | None]]:
-    """[x, y] or [x, y, low, high]; null for what is not finite."""
+    """Return [x, y] or [x, y, low, high] of each point; null for a value that is not finite."""
     columns = (*line.get_data(orig=True), *getattr(line, "interval", ()))
-    return [
-        [float(x), *(float(f"{value:.5g}") if math.isfinite(value) else None for value in values)]
-        for x, *values in zip(*columns, strict=True)
-    ]
+    points = []
+    for x, *values in zip(*columns, strict=True):
+        points.append([float(x), *(float(f"{value:.5g}") if math.isfinite(value) else None for value in values)])
+    return points
 
 
 def plot(
@@ -194,9 +205,9 @@ def plot(
     fill: float = 0.0,
     **style: Any,
 ) -> None:
-    """A line or points; with `low` and `high` an interval a point, as bars or, with opacity `fill`, as a band.
+    """Draw a line or points. `low` and `high` are an interval per point: bars, or with opacity `fill` a band.
 
-    `name`: under which the page's script tells its values; "_": it does not.
+    `name`: the page's script shows its values under it; "_": it does not.
     """
     if fill:
         ax.fill_between(x, low, high, color=style["color"], alpha=fill, lw=0)
@@ -208,7 +219,7 @@ def plot(
 
 
 def titled(ax: Axes, x: str, y: str = "", title: str = "", *, empty: str = "", margins: Any = (0.02, 0.05)) -> None:
-    """Titles of the axes, at the end of drawing on them. `empty`: what stands there without a line."""
+    """Set the titles of the axes, after drawing on them. `empty`: the text of axes without a line."""
     if ax.has_data():
         ax.margins(*margins)
     else:
@@ -231,9 +242,9 @@ def canvas(
     titles: bool = False,
     **sharing: Any,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of equal panels under one legend. `width`, `height` of a panel, room at its `left`, and `gap`: inches.
+    """Make a figure of equal panels under one legend. `width`, `height`, `left` and `gap` are in inches.
 
-    `titles`: whether panels have some.
+    `titles`: whether panels have titles.
     """
     names = [name for name in looks if name]
     total_width = left + columns * width + (columns - 1) * gap + RIGHT

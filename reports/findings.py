@@ -1,17 +1,18 @@
-"""All claims: how far they have come, and which come first.
+"""All claims: how far they have come, and the page of findings.
 
-The first ones stand on the front page, in the README and on a page of findings. `findings.toml` names the main
-sentences of each paper and has the objections; every number is from the records. Sentences of papers and questions of
-ours are counted apart, and a sentence counts once, however many contrasts are judged on it (sentences.py).
+`findings.toml` names the main sentences of each paper for the page of findings, with the objections; every number is
+from the records. Sentences of papers and questions of ours are counted separately, and a sentence counts once, however
+many contrasts are judged on it (sentences.py).
 """
 
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
-from benchmark.files import write_atomically
+from markupsafe import Markup
+
 from benchmark.papers import items as paper_items
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import check_keys
@@ -19,13 +20,13 @@ from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.families import owner
 from reports.claims import ClaimRow, rows_of, without_runs
-from reports.formatting import count, points, shown
-from reports.rendering import render
+from reports.formatting import count, points, shown, slug
+from reports.rendering import article, render
 from reports.reported import PAPERS, Reported
 from reports.sentences import IN_PART, STATUSES, Sentence, sentences_of
 
 MAIN = Path(__file__).with_name("findings.toml")
-MOST_FINDINGS = 8
+RULES = "\n## How claims are judged\n"  # the heading in templates/findings.md
 SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
 
 
@@ -74,10 +75,31 @@ def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
     Pages count sentences of these (`sentences_of`).
     """
     counted = [row for row in rows if not row.claim.withdrawn]
-    return {
-        SENTENCES: [row for row in counted if row.claim.quote],
-        QUESTIONS: [row for row in counted if not row.claim.quote],
-    }
+    quoted = [row for row in counted if row.claim.quote]
+    ours = [row for row in counted if not row.claim.quote]
+    return {SENTENCES: quoted, QUESTIONS: ours}
+
+
+def statuses(reported: Reported) -> dict[str, Counter[str]]:
+    """Count the statuses of the sentences that are judged in this table, by kind.
+
+    Both the page of the table and the terminal show these counts.
+    """
+    counted = {}
+    for kind, rows in kinds(rows_of(reported)).items():
+        judged_here = [row for row in rows if not row.judged.judged_in]
+        counted[kind] = Counter(sentence.status for sentence in sentences_of(judged_here))
+    return counted
+
+
+def statuses_in_words(reported: Reported) -> str:
+    """Return "sentences of the papers: 1 holds, 2 undecided; questions of ours: 2 holds"; empty without claims."""
+    parts = []
+    for kind, counts in statuses(reported).items():
+        shown = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
+        if shown:
+            parts.append(f"{kind}: {', '.join(shown)}")
+    return "; ".join(parts)
 
 
 def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[ClaimRow]]:
@@ -108,28 +130,16 @@ def state_text(every: Sequence[Reported]) -> str:
     if no_room := status["no room"]:
         parts.append(f"{no_room} {'has' if no_room == 1 else 'have'} no room: the cells are too near the ceiling.")
     if undecided := status["undecided"]:
-        parts.append(f"{undecided} {'has' if undecided == 1 else 'have'} confirming runs without a decision.")
+        parts.append(f"{undecided} {'has' if undecided == 1 else 'have'} confirmatory runs without a decision.")
     if pilots := status["pilots only"]:
         has = "has" if pilots == 1 else "have"
-        parts.append(f"{pilots} {has} pilot runs only, which show a direction and decide nothing.")
+        parts.append(f"{pilots} {has} pilot runs only (exploratory seeds), which show a direction and decide nothing.")
     parts.append(f"A sentence has one contrast or several: {count(counted, 'claim')} in all, each contrast once.")
     if withdrawn := len(rows) - counted:
-        parts.append(f"{withdrawn} more are withdrawn: the items' pages say why.")
+        parts.append(f"{withdrawn} more are withdrawn: the pages of their tables say why.")
     if all(reported.item.profile != "paper" for reported in every):
         parts.append("All runs are at reduced scale.")
     return " ".join(parts)
-
-
-def counts(rows: Sequence[ClaimRow], every: Sequence[Reported]) -> list[tuple[str, Counter[str], str]]:
-    """A row a paper: its sentences by status, and the profiles at which it has runs."""
-    profiles: dict[str, dict[str, None]] = {}
-    for reported in every:
-        if reported.item.name not in paper_items.VARIANTS:
-            profiles.setdefault(reported.paper, {})[reported.item.profile] = None
-    statuses: dict[str, Counter[str]] = {}
-    for sentence in sentences_of(rows):
-        statuses.setdefault(sentence.paper, Counter())[sentence.status] += 1
-    return [(paper, own, ", ".join(profiles.get(paper, ())) or "none") for paper, own in statuses.items()]
 
 
 def main_sentences() -> Mapping[str, list[tuple[ClaimRow, str]]]:
@@ -144,61 +154,45 @@ def main_sentences() -> Mapping[str, list[tuple[ClaimRow, str]]]:
     return main
 
 
-def findings(every: Sequence[Reported]) -> list[ClaimRow]:
-    """The main sentences of each paper of which something is known.
-
-    They come in the order of findings.toml, whatever the verdict; of a paper without any, its claims in their own
-    order, main ones first. The papers take turns.
-    """
-    known = {
-        key: row
-        for key, row in furthest(every).items()
-        if key[0] not in paper_items.VARIANTS and (row.judged.estimate is not None or row.so_far)
-    }
-    main = main_sentences()
-    by_paper = []
-    for paper in dict.fromkeys(reported.paper for reported in every):
-        named = [known[row.key] for row, _ in main.get(paper, ()) if row.key in known]
-        others = [row for row in known.values() if row.reported.paper == paper and not row.claim.withdrawn]
-        by_paper.append(named or sorted(others, key=lambda row: not row.claim.main))
-    return [row for turn in zip_longest(*by_paper) for row in turn if row is not None][:MOST_FINDINGS]
-
-
-def papers_table(every: Sequence[Reported]) -> str:
-    """For the README, as Markdown: of each paper its claims by status and the profiles it ran at."""
-    return render(
-        "board.md",
-        statuses=STATUSES,
-        kinds={kind: counts(rows, every) for kind, rows in kinds(board(every)).items()},
-        state=state_text(every),
-    )
-
-
 def findings_page(every: Sequence[Reported], *, links: bool) -> str:
-    """As Markdown; with `links` a claim leads to its page, from the site's root. Raises ConfigError."""
+    """Return the page of findings as Markdown. Raise ConfigError for a misspelt key of `findings.toml`.
+
+    `links`: for the site, where a claim leads to its page, from the site's root, and the page of all claims has the
+    decided claims; else they are listed here.
+    """
     known = furthest(every)
     sections = []
     for paper, main in main_sentences().items():
-        rows = shown_kinds(every, paper)
-        sections.append(
-            {
-                **PAPERS[paper],
-                "sentences": [(known.get(row.key, row), against) for row, against in main],
-                "decided": {kind: _decided(own) for kind, own in rows.items()},
-            }
-        )
-    compared = _compared_with_print(every)
+        decided = {} if links else {kind: _decided(rows) for kind, rows in shown_kinds(every, paper).items()}
+        sentences = [(known.get(row.key, row), against) for row, against in main]
+        sections.append({**PAPERS[paper], "sentences": sentences, "decided": decided})
+    compared = _compared_with_published(every)
     return render("findings.md", papers=sections, state=state_text(every), links=links, compared=compared)
 
 
+def findings_values(every: Sequence[Reported]) -> dict[str, Any]:
+    """Return what the site's page of findings shows: the results, and the rules of judging to fold out."""
+    text = findings_page(every, links=True)
+    results, _, rules = text.partition(RULES)
+    html = str(article(results))
+    for paper, about in PAPERS.items():
+        heading = str(article(f"\n\n## {about['short']}")).strip()
+        html = html.replace(heading, heading.replace("<h2>", f'<h2 id="{slug(paper)}">'))
+    return {"written": Markup(html), "rules": article(rules)}
+
+
 def _decided(rows: Sequence[ClaimRow]) -> list[tuple[Sentence, list[ClaimRow]]]:
-    """The sentences that have a decision, each with its decided claims."""
-    decided = ((one, [row for row in one.rows if row.judged.is_decided]) for one in sentences_of(rows))
-    return [(sentence, own) for sentence, own in decided if own]
+    """Return the sentences that have a decision, each with its decided claims."""
+    found = []
+    for sentence in sentences_of(rows):
+        decided = [row for row in sentence.rows if row.judged.is_decided]
+        if decided:
+            found.append((sentence, decided))
+    return found
 
 
-def _compared_with_print(every: Sequence[Reported]) -> list[str]:
-    """The cells at profile `paper` with their printed accuracy; a cell that two tables print alike once."""
+def _compared_with_published(every: Sequence[Reported]) -> list[str]:
+    """The cells at profile `paper` with their published accuracy, each cell once."""
     texts: dict[tuple[str, float | None], str] = {}
     for reported in every:
         for label, agreed in reported.agreements.items():
@@ -208,16 +202,8 @@ def _compared_with_print(every: Sequence[Reported]) -> list[str]:
             ours = f"{shown(ACCURACY, result.summary.mean)} % ({count(result.summary.n, 'run')})"
             variant = paper_items.VARIANT_OF.get(reported.item.name)
             setting = f" (withdrawn setting: {variant.title})" if variant and variant.is_withdrawn else ""
-            text = f"{reported.item.name}{setting}, {result.cell.label}: {ours}, printed {printed:.2f} %"
+            text = f"{reported.item.name}{setting}, {result.cell.label}: {ours}, published {printed:.2f} %"
             text += f": {points(agreed.difference)} points"
             text += f". Data: {agreed.text}." if agreed.other_data else f", {agreed.text}."
             texts.setdefault((result.cell.cell_key, printed), text)
     return list(texts.values())
-
-
-def write_findings(every: Sequence[Reported], page: Path, readme: Path) -> None:
-    """The page of findings, and the README's table between its two marks. Raises CannotWrite."""
-    write_atomically(page, findings_page(every, links=False).encode())
-    start, end = "<!-- claims: fssl report --readme -->\n", "<!-- end of claims -->"
-    before, _, rest = readme.read_text().partition(start)
-    write_atomically(readme, (before + start + papers_table(every) + end + rest.partition(end)[2]).encode())

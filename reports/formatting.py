@@ -1,4 +1,4 @@
-"""Numbers and names as people read them: percent, points, units. Records hold fractions, pages percent."""
+"""Write numbers and names as people read them: percent, points, units. Records contain fractions, pages percent."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name(
 
 
 def metric_name(metric: str) -> str:
-    """ "Test accuracy"; the metric's own name where we have no better one. Variants of a diversity say which."""
+    """Return "Test accuracy"; the metric's own name if there is no better one. Variants of a diversity say which."""
     if metric.startswith("diversity/") and metric.count("/") == 4:
         _, gradient, norm, power, members = metric.split("/")
         of = {"gradient": "gradients", "delta": "weight changes"}.get(gradient, gradient)
@@ -29,18 +29,21 @@ def metric_name(metric: str) -> str:
 
 
 def unit_of(metric: str) -> str:
-    """ "%" for fractions; empty where the metric has no unit."""
+    """Return "%" for fractions; empty if the metric has no unit."""
     return "%" if is_fraction(metric) else str(WORDS["metrics"].get(metric, ("", ""))[1])
 
 
 def axis_title(metric: str) -> str:
+    """Return the metric's name with its unit in brackets."""
     unit = unit_of(metric)
     return f"{metric_name(metric)} ({unit})" if unit else metric_name(metric)
 
 
 def shown(metric: str, value: float | None, digits: int = 2) -> str:
-    """A value of the metric: percent without the sign for fractions, "yes" or "no" for what holds or does not (a share
-    where runs differ), else four significant digits."""
+    """Write a value of the metric: percent without the sign for fractions, else four significant digits.
+
+    A property is "yes" or "no", or the share of runs if they differ.
+    """
     if value is None:
         return NONE
     if metric.startswith("exchange/") and value in (0.0, 1.0):
@@ -52,20 +55,22 @@ percent = partial(shown, "test/accuracy")  # 0.8307 -> "83.07"
 
 
 def difference(metric: str, value: float | None) -> str:
-    """A signed difference: points for fractions, 0.0136 -> "+1.36"; numbers of more than four digits are whole. The
-    sign is the value's own, also where no digit of it is shown: -0.00003 -> "-0.00". Zero has a plus sign."""
+    """Write a signed difference: points for fractions, 0.0136 -> "+1.36"; numbers of more than four digits are whole.
+
+    The sign is the value's own, even if no digit of it is shown: -0.00003 -> "-0.00". Zero has a plus sign.
+    """
     if value is None or is_fraction(metric):
         return NONE if value is None else f"{100 * value + 0.0:+.2f}"
     return f"{value:+,.0f}" if abs(value) >= 1e4 else f"{value + 0.0:+.4g}"
 
 
 def unit_text(claim: Claim) -> str:
-    """Of a claim's differences: "points" for fractions."""
+    """Return the unit of a claim's differences: "points" for fractions."""
     return "points" if is_fraction(claim.metric) else unit_of(claim.metric)
 
 
 def amount(claim: Claim, value: float | None) -> str:
-    """A difference with its unit: "+1.20 points"."""
+    """Write a difference with its unit: "+1.20 points"."""
     text = difference(claim.metric, value)
     return text if value is None else f"{text} {unit_text(claim)}".rstrip()
 
@@ -75,30 +80,35 @@ thousands = "{:,.0f}".format
 
 
 def difference_interval(metric: str, interval: tuple[float, float] | None) -> str:
-    """ "[-0.03, +0.60]", with the digits of the difference; empty without one."""
+    """Write "[-0.03, +0.60]", with the digits of the difference; return "" without an interval."""
     return "" if interval is None else "[" + ", ".join(difference(metric, edge) for edge in interval) + "]"
 
 
 def megabytes(value: float) -> str:
-    """Bytes in MB (10^6), three digits where it is small: 12400000 -> "12.4"."""
+    """Write bytes in MB (10^6), with three digits if it is small: 12400000 -> "12.4"."""
     mega = value / 1e6
     return f"{mega:,.0f}" if mega >= 1000 else f"{mega:.3g}"
 
 
 def count(number: int, word: str) -> str:
-    """ "1 cell", "3 cells"."""
+    """Write "1 cell", "3 cells"."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def sentence(text: str) -> str:
-    """With a capital at the start, and a full stop at the end."""
+    """Return the text with a capital at the start and a full stop at the end."""
     text = text.strip()
-    return text if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
+    if not text:
+        return text
+    end = "" if text[-1] in ".!?" else "."
+    return text[0].upper() + text[1:] + end
 
 
 def plain_quote(quote: str) -> str:
-    """A quote without the marks of LaTeX and Markdown: "a large $C$" -> "a large C", "*FedSwitch*" -> "FedSwitch". A
-    formula with a command that is not among SYMBOLS stays as it is."""
+    """Remove the marks of LaTeX and Markdown: "a large $C$" -> "a large C", "*FedSwitch*" -> "FedSwitch".
+
+    A formula with a command that is not among SYMBOLS stays as it is.
+    """
     for pattern, plain in ((r"\\text\{([^{}]*)\}", r"\1"), (r"\\frac\{(\w+)\}\{(\w+)\}", r"\1/\2")):
         quote = re.sub(pattern, plain, quote)
     quote = re.sub(r"\\([a-z]+)", lambda command: SYMBOLS.get(command[1], command[0]), quote)
@@ -107,25 +117,25 @@ def plain_quote(quote: str) -> str:
 
 
 def item_page(item: Item) -> str:
-    """The item's page, from the site's root: ssfl/tab2/laptop/index.html."""
+    """Return the path of the item's page from the site's root: ssfl/tab2/laptop/index.html."""
     return "/".join((*map(slug, item.name.split("/")), slug(item.profile), "index.html"))
 
 
 def cell_page(cell: Cell, kind: str = "html") -> str:
-    """The page of a cell that has a run, from the site's root: cells/94251b4a8952ec66.html; "json": its experiment."""
+    """Return the path of the page of a cell with a run: cells/94251b4a8952ec66.html; "json": its experiment."""
     return f"cells/{slug(cell.cell_key)}.{kind}"
 
 
 def cell_address(result: CellResult) -> str:
-    """The cell's page; of a cell without a run its resolved experiment."""
+    """Return the path of the cell's page; of its resolved experiment if it has no run."""
     return cell_page(result.cell, "html" if result.runs else "json")
 
 
 def slug(name: str) -> str:
-    """A file name for any name.
+    """Return a file name for any name; it is never empty or "..", and has no separators.
 
-    The name itself where it is plain, otherwise its plain characters and a hash that keeps two names apart. Never
-    empty, never "..", no separators."""
+    It is the name itself if that is plain, and otherwise its plain characters and a hash that keeps two names apart.
+    """
     if re.fullmatch(r"[a-z0-9]([a-z0-9_-]|\.(?=[a-z0-9])){0,100}", name):
         return name
     plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:40]

@@ -1,4 +1,4 @@
-"""An item's figure: which curves or points are in which panel, as its `Drawing` says."""
+"""Draw an item's figure: its `Drawing` says which curves or points are in which panel."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from benchmark.errors import FsslError
-from benchmark.papers.bounds import bound_of
+from benchmark.papers.bounds import bound_of, is_bound
 from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.papers.table import clients_of
 from benchmark.verdicts.cell_results import ACCURACY
-from benchmark.verdicts.statistics import summary
+from benchmark.verdicts.statistics import INTERVAL_SEEDS, summary
 from reports.costs_and_curves import Series, series_of
 from reports.entries import method_of, setting_text
 from reports.figures import MUTED, Look, Picture, canvas, line_looks, plot, styled, titled
@@ -28,12 +28,14 @@ MOST_PANELS = 6  # in a row
 PANEL_POINTS = 120
 BAR_PANEL = 3.2  # inches that a panel of bars is wide
 BUSY = 5  # lines in a panel, from which on bands are faint and single seeds left out
+LEAST_SPAN = 1.0  # points of accuracy that the axis shows at least above its reference
+MARGIN = 0.12  # of the span of the lines' ends, which the axis shows below them
 LOG_SPAN = 100.0  # of a diversity, from which on a linear axis would hide most of it
 
 
 @styled
 def item_picture(reported: Reported) -> Picture | None:
-    """The item's figure, or for a table its curves. None where no run has begun or there are too many lines."""
+    """Draw the item's figure, or a table's curves. Return None if no run has begun, or there are too many lines."""
     item = reported.item
     drawing = item.drawing or Drawing(metrics=(ACCURACY, DIVERSITY))
     if drawing.kind == "class_counts":
@@ -44,10 +46,11 @@ def item_picture(reported: Reported) -> Picture | None:
         picture = _against(reported, drawing)
     else:
         picture = _curves(reported, drawing)
-    return picture and replace(picture, caption=caption_of(item))
+    return picture and replace(picture, caption=f"{caption_of(item)}{picture.caption}")
 
 
 def caption_of(item: Item) -> str:
+    """Say what the kind of figure shows, and what is dotted."""
     drawing = item.drawing or Drawing()
     named = ", ".join(dict.fromkeys(metric_name(metric) for metric in drawing.truth.values()))
     dotted = f" Dotted, in a line's colour: {named}, mean over seeds." if named else ""
@@ -55,7 +58,7 @@ def caption_of(item: Item) -> str:
 
 
 def drawn_metrics(reported: Reported) -> list[str]:
-    """The drawing's metrics, and the share of pseudo-labels kept. Of a table, those that were measured.
+    """Return the drawing's metrics and the share of selected pseudo-labels; for a table, those that were measured.
 
     Without that share accuracy does not say whether clients learn.
     """
@@ -63,7 +66,8 @@ def drawn_metrics(reported: Reported) -> list[str]:
     metrics, more = (list(item.drawing.metrics), [KEPT]) if item.drawing else ([ACCURACY], [DIVERSITY, KEPT])
     if "method" not in item.rows:
         measured = {metric for run in reported.runs for line in run.rounds for metric in line}
-        metrics += [metric for metric in more if metric not in metrics and metric in measured]
+        new = [metric for metric in more if metric in measured]
+        metrics += [metric for metric in new if metric not in metrics]
     return metrics
 
 
@@ -71,7 +75,7 @@ Place: TypeAlias = tuple[str, str, Cell, Cell]  # panel, line, a cell, and the o
 
 
 def _places(item: Item, panels: Collection[str], lines: Collection[str], x: Collection[str] = ()) -> Iterator[Place]:
-    """Where each cell is drawn: a bound that lacks a key of panels or x where those stand that have to beat it."""
+    """Yield the places of each cell; a bound that lacks a key of panels or x has those of the cells to beat it."""
     cells = [cell for cell in item.cells if cell.role != "ladder"]
     for cell in cells:
         lacks = cell.role == "bound" and not cell.setting.keys() >= {*panels, *x}
@@ -80,21 +84,28 @@ def _places(item: Item, panels: Collection[str], lines: Collection[str], x: Coll
 
 
 def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
-    """Panel title -> line name -> cell.
+    """Return panel title -> line name -> cell.
 
-    Without keys for panels: a panel for each value of the other keys where lines are methods; all cells in one where
-    the item has one method. Lines are named by what the panel does not say.
+    Without keys for panels, there is a panel for each value of the other keys if lines are methods, and one panel if
+    the item has one method. A line's name says what the panel's title does not say.
     """
     cells = [cell for cell in item.cells if cell.role != "ladder"]
     keys = dict.fromkeys(key for cell in cells for key in cell.setting)
-    varying = [key for key in keys if len({cell.setting.get(key) for cell in cells}) > 1]
+    varying = []
+    for key in keys:
+        values = {cell.setting.get(key) for cell in cells}
+        if len(values) > 1:
+            varying.append(key)
     others = list(drawing.panels)
     if not others and any(key in varying for key in drawing.lines):
         others = [key for key in varying if key not in drawing.lines]
     titles = [setting_text(cell.setting, others) for cell in cells]
     free = [key for key in varying if key not in others]
-    pairs = {key: {*zip(titles, (cell.setting.get(key) for cell in cells), strict=True)} for key in free}
-    named = [key for key in free if key == "method" or len(pairs[key]) > len({*titles})]
+    named = []
+    for key in free:
+        pairs = {(title, cell.setting.get(key)) for title, cell in zip(titles, cells, strict=True)}
+        if key == "method" or len(pairs) > len({*titles}):
+            named.append(key)
     panels: dict[str, dict[str, Cell]] = {}
     for title, name, cell, _ in _places(item, others, named):
         panel = panels.setdefault(title, {})
@@ -104,23 +115,24 @@ def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
 
 
 def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
-    """A row of panels a metric, of one y scale."""
+    """Draw a row of panels per metric, with one y scale."""
     item, results = reported.item, reported.results
     panels = panels_of(item, drawing)
     if len(panels) > MOST_PANELS:  # one panel, all lines
         panels = {"": {cell.label: cell for lines in panels.values() for cell in lines.values()}}
     if not panels or max(map(len, panels.values())) > MOST_LINES:
         return None
-    looks = line_looks((name for lines in panels.values() for name in lines), map(method_of, item.cells))
+    names = [name for lines in panels.values() for name in lines]
+    looks = line_looks(names, map(method_of, item.cells))
     metrics = drawn_metrics(reported)
     size: Any = {"width": 5.6, "height": 2.2} if len(panels) == 1 else {"width": 2.7, "height": 1.8}
     sharing: Any = {"sharex": "col", "sharey": "row"}
     figure, axes = canvas(len(metrics), len(panels), looks, **size, left=0.72, titles=any(panels), **sharing)
+    clipped = ""
     for metric, of_row in zip(metrics, axes, strict=True):
-        known = {
-            title: {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
-            for title, cells in panels.items()
-        }
+        known: dict[str, dict[str, Series]] = {}
+        for title, cells in panels.items():
+            known[title] = {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
         seen = np.concatenate([one.runs.to_numpy().ravel() for lines in known.values() for one in lines.values()])
         least, most = np.nanmin(seen, initial=np.inf), np.nanmax(seen, initial=0.0)
         if metric.startswith("diversity/") and most > LOG_SPAN * least > 0:
@@ -134,7 +146,44 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
             of_panel: Any = {"title": title if of_row is axes[0] else "", "named": ax is axes[0][0]}
             curves(ax, metric, known[title], looks, joins=joins(cells.values()), **of_panel)
             ax.label_outer()  # titles of axes once a row and column
-    return Picture(figure=figure)
+        if metric == ACCURACY:
+            clipped = clip(of_row[0], known, baseline_of(reported))
+    return Picture(figure=figure, caption=clipped)
+
+
+def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float | None) -> str:
+    """Let the y axis begin just below the end of the supervised baseline, and say what that hides.
+
+    `known`: the curves of each panel, in percent, whose axes share the scale of `axes`. `baseline`: the final accuracy
+    of the supervised baseline, in percent; without one the axis stays as it is. Lines that end a little lower are
+    shown, too. A line that ends lower than the baseline by more than the best one ends above it is clipped.
+    """
+    ends: dict[tuple[str, str], float] = {}
+    for title, lines in known.items():
+        for name, series in lines.items():
+            if not series.runs.empty:
+                last = series.runs.ffill().iloc[-1]
+                ends[title, name] = float(last[series.finished or list(last.index)].mean())
+    if baseline is None or not ends:
+        return ""
+    highest = max(ends.values())
+    span = max(highest - baseline, LEAST_SPAN)
+    lowest = min([end for end in ends.values() if end >= baseline - span], default=baseline)
+    low = min(baseline, lowest) - MARGIN * span
+    drawn = [series.runs.to_numpy() for lines in known.values() for series in lines.values() if series.runs.size]
+    if min(float(np.nanmin(values)) for values in drawn) >= low:
+        return ""
+    axes.set_ylim(low, min(100.0, highest + MARGIN * span))
+    hidden = [", ".join(filter(None, place)) for place, end in ends.items() if end < low]
+    outliers = f"; lines that end below it: {'; '.join(hidden)}" if hidden else ""
+    where = f"at {low:.1f} %, just below the supervised baseline"
+    return f" The axis of accuracy begins {where}; lower values are clipped{outliers}."
+
+
+def baseline_of(reported: Reported) -> float | None:
+    """Return the final accuracy of the supervised baseline in percent, the lowest of several; None without a run."""
+    baselines = [result for result in reported.results.values() if is_bound(result.cell) and result.summary]
+    return min((100 * result.summary.mean for result in baselines if result.summary), default=None)
 
 
 def curves(
@@ -148,7 +197,7 @@ def curves(
     joins: int | None = None,
     named: bool = True,
 ) -> None:
-    """Lines by name: mean and 95 % band where three runs finished, and each run. `joins`: when clients take part."""
+    """Draw lines by name: mean and 95 % band, or single runs. `joins`: the round after which clients take part."""
     names = list(looks)
     for name, series in lines.items():
         _plot_curve(ax, series, name, looks[name], names.index(name), busy=len(lines) > BUSY)
@@ -161,7 +210,10 @@ def curves(
 
 
 def _plot_curve(ax: Axes, series: Series, name: str, look: Look, number: int, *, busy: bool) -> None:
-    """Mean with its band, and each run: thin under a mean, else as a line, dotted to a cross where it diverged."""
+    """Draw the mean with its band from five seeds on; with fewer, each run, which is thin beside a mean.
+
+    A diverged run is dotted and ends in a cross.
+    """
     band = series.band
     if not band.empty:
         style = {**look.line, "linewidth": 1.6, "markersize": 3.2, **_marked(look, len(band), number)}
@@ -176,27 +228,27 @@ def _plot_curve(ax: Axes, series: Series, name: str, look: Look, number: int, *,
         elif seed not in series.finished or band.empty:
             style = {**look.line, "linewidth": 1.2, "markersize": 3.0, **_marked(look, len(x), number)}
             plot(ax, x, y, label, **style)
-        elif not busy:
+        elif not busy and len(series.finished) < INTERVAL_SEEDS:
             plot(ax, x, y, label, color=look.hex, linewidth=0.7, alpha=0.45)
 
 
 def _marked(look: Look, points: int, number: int) -> dict[str, Any]:
-    """Five points of a line have a marker, elsewhere than on other lines; all of a short line."""
+    """Return the marker and its places: five points of a line, others than on other lines; all of a short line."""
     step = max(1, points // 5) if points > 12 else 1
     return {"marker": look.points, "markevery": list(range((number * step) // 4 % step, points, step))}
 
 
 def joins(cells: Iterable[Cell]) -> int | None:
-    """The round after which clients take part, where the server trains alone first. None where cells differ."""
+    """Return the round after which clients take part, if the server trains first. Return None if cells differ."""
     rounds = {getattr(cell.experiment.method, "warm_start_rounds", 0) for cell in cells if cell.role != "bound"}
     rounds.discard(0)
     return rounds.pop() if len(rounds) == 1 else None
 
 
 def _against(reported: Reported, drawing: Drawing) -> Picture | None:
-    """A panel a metric and a value of the drawing's keys for panels, a line for each value of its keys for lines.
+    """Draw a panel per metric and value of the drawing's keys for panels, and a line per value of its keys for lines.
 
-    Means with intervals as bars, every run a dot. A bound is a level line.
+    Means have intervals as bars, and every run is a dot. A bound is a level line.
     """
     item, lines = reported.item, [key for key in drawing.lines if key != drawing.x]
     runs: dict[tuple[str, str], dict[str, dict[Any, pd.Series]]] = {}  # panel -> line -> value of x -> by seed
@@ -212,7 +264,8 @@ def _against(reported: Reported, drawing: Drawing) -> Picture | None:
     if not runs:
         return None
     y_titles = {metric: axis_title(metric) for _, metric in runs}
-    looks = line_looks((name for lines in runs.values() for name in lines), map(method_of, item.cells))
+    names = [name for lines in runs.values() for name in lines]
+    looks = line_looks(names, map(method_of, item.cells))
     figure, [axes] = canvas(1, len(runs), looks, width=3.2, height=2.4, gap=0.6, titles=any(t for t, _ in runs))
     for ax, ((title, metric), lines_of) in zip(axes, runs.items(), strict=True):
         _plot_against(ax, metric, lines_of, looks, drawing)
@@ -223,7 +276,7 @@ def _against(reported: Reported, drawing: Drawing) -> Picture | None:
 def _plot_against(
     ax: Axes, metric: str, lines: Mapping[str, Mapping[Any, pd.Series]], looks: Mapping[str, Look], drawing: Drawing
 ) -> None:
-    """Words on the x axis keep their order, and are not joined by lines."""
+    """Draw points over x. Words on the x axis keep their order and are not joined by lines."""
     values = list(dict.fromkeys(x for line in lines.values() for x in line))
     words = [x for x in values if isinstance(x, str)]
     for number, (name, look) in enumerate(looks.items()):
@@ -277,7 +330,7 @@ def _class_counts(reported: Reported, drawing: Drawing) -> Picture | None:
 
 @styled
 def class_counts(counts: Mapping[str, pd.DataFrame]) -> Picture:
-    """Images of each class, stacked: a panel a frame, a bar a row, a colour a column."""
+    """Draw the images of each class, stacked: a panel per frame, a bar per row, a colour per column."""
     looks = line_looks(name for frame in counts.values() for name in frame.columns)
     columns = min(3, len(counts))
     size: Any = {"width": BAR_PANEL, "height": 2.0, "gap": 0.6}

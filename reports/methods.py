@@ -1,7 +1,7 @@
-"""A page a method: its file's own words, who sends and keeps what, and its results in all environments.
+"""A page for each method: its file's own words, who sends and keeps what, and its results in all environments.
 
-What a method does is from what its runs handed over ("exchange" in a result), never typed in. A property holds where
-it holds in all runs of the method.
+What a method does is computed from what its runs transferred ("exchange" in a result) and never typed in. A method has
+a property if all of its runs have it.
 """
 
 import functools
@@ -47,10 +47,11 @@ def described(kind: str) -> Mapping[str, Any]:
         doc = f"{inspect.getdoc(cls)}\n\n{doc}"
     head, *parts = doc.split("\n\n")
     name, _, what = " ".join(head.split()).partition(": ")
+    words = "\n\n".join(part for part in parts if not part.startswith("Legend"))
     return {
         "name": name if what else kind,
         "what": what or name,
-        "words": "\n\n".join(part for part in parts if not part.startswith("Legend")),
+        "words": words,
         "needs": [setting for setting in LABELS if setting in needs],
     }
 
@@ -65,7 +66,7 @@ def by_kind(cells: Iterable[Places]) -> dict[str, Places]:
 
 
 def method_values(kind: str, cells: Places) -> dict[str, Any]:
-    """What the method's template shows."""
+    """Return what the method's template shows."""
     runs = [run for _, result in cells for run in result.runs]
     return {
         "kind": kind,
@@ -96,7 +97,7 @@ def _results_table(cells: Places) -> Table:
 
 
 def methods_table(methods: Mapping[str, Places]) -> Table:
-    """Every method: what it is, which labels it can use, how many runs there are."""
+    """Return a row for each method: what it is, which labels it can use, and how many runs there are."""
     rows = []
     for kind, cells in methods.items():
         about, n = described(kind), sum(result.n for _, result in cells)
@@ -107,14 +108,14 @@ def methods_table(methods: Mapping[str, Places]) -> Table:
 
 
 def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
-    """Who received, sent and kept what, by the names that the method gives it. From the first run that has it."""
+    """Return who received, sent and kept what, by the method's own names, from the first run that has it."""
     exchange = next((run.result["exchange"] for run in runs if run.result.get("exchange")), None)
     if exchange is None:
         return None
-    rows = [
-        (WORDS["holders"].get(name, name), *(_names(ways.get(way)) for way in ("received", "sent", "kept")))
-        for name, ways in exchange["holders"].items()
-    ]
+    rows = []
+    for name, ways in exchange["holders"].items():
+        listed = [_names(ways.get(way)) for way in ("received", "sent", "kept")]
+        rows.append((WORDS["holders"].get(name, name), *listed))
     heads = ("Who", "Received", "Sent", "Kept between rounds")
     return table_of("exchange", "What was handed over in a run", heads, rows, words=4)
 
@@ -180,13 +181,19 @@ def _list(names: Iterable[str]) -> str:
 
 
 def property_table(reported: Reported) -> Table | None:
-    """What methods hand over and, in an arena, how they learn: a row a ranked method; None where no run says it."""
+    """Return what methods transfer and, in a method comparison, how they learn: a row for each ranked method.
+
+    Return None if no run says it.
+    """
     runs: dict[str, list[RunRecord]] = {}
     for result in reported.results.values():
         if result.cell.role not in ("bound", "ladder"):
             runs.setdefault(method_of(result.cell), []).extend(result.runs)
-    seen = {method: properties for method, own in runs.items() if (properties := properties_of(own))}
     asked = any(metric.startswith("exchange/") for metric in reported.item.metrics)
     heads = EXCHANGED if asked else (*EXCHANGED, *LEARNED)
-    rows = [(method, *(properties[head] for head in heads)) for method, properties in seen.items()]
+    rows = []
+    for method, own in runs.items():
+        properties = properties_of(own)
+        if properties:
+            rows.append((method, *(properties[head] for head in heads)))
     return table_of("properties", PRIVACY, ("Method", *heads), rows, words=1 + len(heads)) if rows else None

@@ -1,4 +1,4 @@
-"""What the templates show: plain values, tables and pictures for each kind of page."""
+"""The values that the templates show: plain values, tables and pictures for each kind of page."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,12 +15,15 @@ from benchmark.sharing.bundle import Bundle, check_bundle, noted, opened
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.claim_figures import claims_pictures
-from reports.claims import rows_of
-from reports.entries import is_arena, is_printed, mean_entry, method_of
-from reports.findings import SENTENCES, findings, kinds, shown_kinds, state_text
+from reports.claims import ClaimRow, rows_of
+from reports.entries import is_arena, is_printed, mean_entry, method_of, notes_of
+from reports.findings import QUESTIONS, SENTENCES, kinds, shown_kinds, state_text, statuses, statuses_in_words
 from reports.formatting import NONE, cell_address, count, points, shown
+from reports.headlines import headlines
 from reports.methods import property_table
-from reports.provenance import remarks, seeds_text
+from reports.paper_table import frame_of
+from reports.provenance import code_versions, remarks, seeds_text, warnings
+from reports.published_table import unread_text
 from reports.rendering import MARKS
 from reports.reported import PAPERS, Reported, note_on_other_data
 from reports.sentences import Sentence, sentences_of, sentences_table
@@ -28,52 +31,44 @@ from reports.tables import Column, Table, TableEntry, row_of, table_of
 
 
 def _not_run(paper: str, mine: Iterable[Reported]) -> list[str]:
-    """The tables and figures of the paper that have no record."""
+    """Return the tables and figures of the paper that have no record."""
     shown = {reported.item.name for reported in mine}
     return [name for name in ITEMS if name.split("/")[0] == paper and name not in shown]
 
 
 def progress(reported: Reported) -> dict[str, Any]:
-    """How far an item has come: its cells, runs and verdicts."""
+    """Return how far an item has come: its cells, runs and verdicts."""
     results = [result for result in reported.results.values() if result.awaited]
-    judged_here = [row for row in kinds(rows_of(reported))[SENTENCES] if not row.judged.judged_in]
-    sentences = sentences_of(judged_here)
+    verdicts = statuses(reported)
     trained = {result.cell.cell_key: result for result in results if result.cell.role not in UNTRAINED}
-    total = len(results) + len(reported.item.choices)
+    runs_done = sum(result.n_finished for result in trained.values())
+    runs_wanted = sum(max(result.n_wanted, result.n_finished) for result in trained.values())
+    with_runs = [result for result in results if result.n]
+    runs_of_choices = reported.item.seeds * len(reported.item.choices)
+    diverged = sum(len(result.diverged) for result in results)
     return {
-        "cells_run": sum(result.n > 0 for result in results),
-        "total": total,
-        "runs_done": sum(result.n_finished for result in trained.values()) + reported.trials_done,
-        "runs_wanted": sum(max(result.n_wanted, result.n_finished) for result in trained.values())
-        + reported.item.seeds * len(reported.item.choices)
-        + len(reported.item.tried),
-        "diverged": sum(len(result.diverged) for result in results),
-        "verdicts": Counter(sentence.status for sentence in sentences),
+        "cells_run": len(with_runs),
+        "total": len(results) + len(reported.item.choices),
+        "runs_done": runs_done + reported.trials_done,
+        "runs_wanted": runs_wanted + runs_of_choices + len(reported.item.tried),
+        "diverged": diverged,
+        "verdicts": verdicts[SENTENCES],
+        "questions": verdicts[QUESTIONS],
     }
 
 
 def items_table(shown: Sequence[Reported]) -> Table:
-    """A row an item, with what is done of it."""
+    """Return a row for each item, with what is done of it. What to know of its runs is on the item's page."""
     rows = []
     for reported in shown:
         seen, item = progress(reported), reported.item
-        gap, verdicts = reported.largest_gap, seen["verdicts"]
         broken = (count(seen["diverged"], "run") + " diverged",) if seen["diverged"] else ()
         entries = (
-            TableEntry(
-                text=item.name,
-                detail=(item.title,),
-                below=tuple(remarks(reported.runs, item.profile)),
-                href=reported.page,
-            ),
+            TableEntry(text=item.name, detail=(item.title,), href=reported.page),
             item.profile,
             TableEntry(text=f"{seen['cells_run']} of {seen['total']}", sort=seen["cells_run"] / max(1, seen["total"])),
             TableEntry(text=f"{seen['runs_done']} of {seen['runs_wanted']}", sort=seen["runs_done"], below=broken),
-            TableEntry(
-                text=", ".join(f"{verdicts[verdict]} {verdict}" for verdict in MARKS if verdicts[verdict]) or NONE,
-                below=(f"largest gap to print: {points(gap[1].difference)} ({gap[0]})",) if gap else (),
-                sort=verdicts["holds"],
-            ),
+            _verdicts_entry(reported, seen["verdicts"]),
         )
         methods = list(dict.fromkeys(method_of(cell) for cell in item.cells if "method" in cell.setting))
         data = list(dict.fromkeys(public_name(cell.experiment.data.name) for cell in item.cells))
@@ -82,26 +77,39 @@ def items_table(shown: Sequence[Reported]) -> Table:
     return table_of("items", "Tables and figures", heads, rows, words=2)
 
 
-def front_values(every: Sequence[Reported]) -> dict[str, Any]:
-    """The findings, the boards of claims, and what is done of each paper."""
-    return {
-        "findings": (shown := findings(every)),
-        "forests": claims_pictures([row.judged for row in shown]),
-        "state": state_text(every),
-        "decided": any(judged.is_decided for reported in every for judged in reported.judged),
-        "boards": boards(every),
-        "cards": [_card(name, [reported for reported in every if reported.paper == name]) for name in PAPERS],
-        "items": items_table(every),
-    }
+def _verdicts_entry(reported: Reported, verdicts: Counter[str]) -> TableEntry:
+    """Return the number of sentences by verdict, and the largest difference from a published number."""
+    gap = reported.largest_gap
+    texts = [f"{verdicts[verdict]} {verdict}" for verdict in MARKS if verdicts[verdict]]
+    below = (f"largest difference from published: {points(gap[1].difference)} ({gap[0]})",) if gap else ()
+    return TableEntry(text=", ".join(texts) or NONE, below=below, sort=verdicts["holds"])
 
 
-def boards(every: Sequence[Reported], paper: str = "") -> list[tuple[str, Table]]:
-    """The sentences by kind, a table each, with the contrasts of each sentence."""
+def claims_values(every: Sequence[Reported]) -> dict[str, Any]:
+    """Return what the page of all claims shows."""
+    return {"state": state_text(every), "boards": boards(every)}
+
+
+def tables_values(every: Sequence[Reported]) -> dict[str, Any]:
+    """Return what the page of papers, tables and figures shows."""
+    cards = []
+    for name in PAPERS:
+        cards.append(_card(name, [reported for reported in every if reported.paper == name]))
+    return {"cards": cards, "items": items_table(every)}
+
+
+def boards(every: Sequence[Reported], paper: str = "", *, brief: bool = False) -> list[tuple[str, Table]]:
+    """Return a table of the sentences of each kind. `brief`: without a line for each contrast."""
     rows = shown_kinds(every, paper)
-    return [(kind[0].upper() + kind[1:], sentences_table(sentences_of(own))) for kind, own in rows.items() if own]
+    tables = []
+    for kind, own in rows.items():
+        if own:
+            tables.append((kind[0].upper() + kind[1:], sentences_table(sentences_of(own), brief=brief)))
+    return tables
 
 
 def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
+    """Return what is done of a paper, with a line for each profile."""
     lines = list[dict[str, Any]]()
     for profile in dict.fromkeys(reported.item.profile for reported in mine):
         here = [reported for reported in mine if reported.item.profile == profile]
@@ -109,12 +117,14 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
         # A cell of several items is one cell; of a choice it is not known yet which cell it will be.
         results = [result for reported in here for result in reported.results.values() if result.awaited]
         choices = sum(len(reported.item.choices) for reported in here)
+        keys = {result.cell.cell_key for result in results}
+        keys_with_runs = {result.cell.cell_key for result in results if result.n}
         lines.append(
             {
                 "profile": profile,
                 "items": len(here),
-                "cells_run": len({result.cell.cell_key for result in results if result.n}),
-                "total": len({result.cell.cell_key for result in results}) + choices,
+                "cells_run": len(keys_with_runs),
+                "total": len(keys) + choices,
                 "verdicts": Counter(sentence.status for sentence in _sentences_judged_in(own)),
             }
         )
@@ -122,25 +132,29 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
 
 
 def _sentences_judged_in(every: Sequence[Reported]) -> list[Sentence]:
-    """Of a paper's items, each sentence once."""
-    rows = (row for reported in every for row in kinds(rows_of(reported))[SENTENCES])
+    """Return the sentences that a paper's items judge, each once."""
+    rows = [row for reported in every for row in kinds(rows_of(reported))[SENTENCES]]
     return sentences_of(row for row in rows if not row.judged.judged_in)
 
 
-def paper_values(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
-    """A paper's page, or the arena's: items and claims."""
+def paper_values(name: str, mine: Sequence[Reported], every: Sequence[Reported]) -> dict[str, Any]:
+    """Return what the page of a paper shows, or that of the method comparison: headline, items and sentences."""
+    own = [headline for headline in headlines(every) if headline.paper == name] if name in PAPERS else []
     return {
         "name": name,
         "about": PAPERS.get(name),
+        "headlines": own,
         "items": items_table(mine),
-        "boards": boards(mine, name),
+        "boards": boards(mine, name, brief=True),
         "not_run": _not_run(name, mine),
     }
 
 
 def item_values(reported: Reported) -> dict[str, Any]:
-    """What the item's template shows, all but its tables, claims and pictures."""
+    """Return what the item's template shows, except its tables, claims and pictures."""
     item = reported.item
+    pages = {label: cell_address(result) for label, result in reported.results.items()}
+    is_compared = any(cell.printed() is not None for cell in item.cells)
     return {
         **progress(reported),
         "item": item,
@@ -148,22 +162,56 @@ def item_values(reported: Reported) -> dict[str, Any]:
         "own": reported.paper == OWN,
         "arena": is_arena(item),
         "printed": is_printed(item),
+        "unread": unread_text(item),
+        "frame": frame_of(item),
         "other_data": any(note_on_other_data(result) for result in reported.results.values()),
-        "remarks": remarks(reported.runs, item.profile),
+        "result": result_sentences(reported),
+        "warnings": warnings(reported.runs, item.profile),
+        "versions": code_versions(reported.runs),
+        "notes": notes_of(reported),
         "properties": property_table(reported) if is_arena(item) or "exchange/privacy" in item.metrics else None,
         "rows": rows_of(reported),
-        "pages": {label: cell_address(result) for label, result in reported.results.items()},
+        "leading": leading_claims(reported),
+        "pages": pages,
         "forests": claims_pictures(reported.judged),
-        "margin": item.margin if any(cell.printed() is not None for cell in item.cells) else None,
+        "margin": item.margin if is_compared else None,
         "n_runs": len(reported.runs),
     }
 
 
+def leading_claims(reported: Reported) -> list[ClaimRow]:
+    """Return the claims that say what came out: the primary ones, or else the first decided ones."""
+    rows = [row for row in rows_of(reported) if not row.claim.withdrawn]
+    primary = [row for row in rows if row.claim.main]
+    decided = [row for row in rows if row.judged.is_decided]
+    return primary or decided[:LEADING]
+
+
+def result_sentences(reported: Reported) -> str:
+    """Say in one or two sentences what came out: verdicts of claims, and agreement with published accuracies."""
+    sentences = []
+    if in_words := statuses_in_words(reported):  # as on the terminal
+        sentences.append(f"{in_words[0].upper()}{in_words[1:]}.")
+    agreed = [seen for seen in reported.agreements.values() if not seen.other_data]
+    if agreed and reported.largest_gap and reported.item.margin is not None:
+        within = sum(abs(seen.difference) <= reported.item.margin for seen in agreed)
+        label, largest = reported.largest_gap
+        sentences.append(
+            f"{within} of {len(agreed)} published accuracies are reproduced within {100 * reported.item.margin:g} "
+            f"points; the largest difference is {points(largest.difference)} points ({label})."
+        )
+    if not sentences:
+        done = [result for result in reported.results.values() if result.n]
+        sentences.append(f"{len(done)} of {count(len(reported.results), 'cell')} have finished runs; it has no claim.")
+    return " ".join(sentences)
+
+
+LEADING = 4  # decided claims that an item without primary claims begins with
 HEADS = ("Result", "Method and data", "Trained again here", "Not trained again", "Accuracy (%)", "95 % interval", "n")
 
 
 def bundles(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """What the page shows of each bundle; and a line for each that is not, or no longer, as it has to be."""
+    """Return what the page shows of each submission, and a line for each one that is not, or no longer, valid."""
     values, troubles = [], []
     for path in sorted(folder.glob("*.zip")):
         try:
@@ -178,17 +226,20 @@ def bundles(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _bundle_rows(bundle: Bundle, again: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """A row a cell. Runs count under their own rule of selection; those that diverged join no mean."""
+    """Yield a row for each cell. Runs count under their own selection rule; diverged runs are in no mean."""
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         runs = [run for run in bundle.records if run.cell_key == key]
-        values = [value for run in runs if run.status == "done" and (value := run.selected(ACCURACY)) is not None]
+        selected = [run.selected(ACCURACY) for run in runs if run.status == "done"]
+        values = [value for value in selected if value is not None]
         seen = summary(values) if values else None
         interval = ", ".join(shown(ACCURACY, edge) for edge in seen.interval) if seen and seen.interval else ""
         experiment, data_notes = runs[0].experiment, dict.fromkeys(run.data_note for run in runs if run.data_note)
+        trained_again, not_again = bundle.split_seeds(key, again)
         yield (
             TableEntry(text=label, below=(f"cell {key}", *remarks(runs, str(experiment.get("profile"))))),
             TableEntry(text=experiment["method"]["kind"], below=(public_name(experiment["data"]["name"]), *data_notes)),
-            *(seeds_text(seeds) if seeds else NONE for seeds in bundle.split_seeds(key, again)),
+            seeds_text(trained_again) if trained_again else NONE,
+            seeds_text(not_again) if not_again else NONE,
             mean_entry(seen),
             f"[{interval}]" if interval else NONE,
             TableEntry(text=str(len(values)), below=(f"of {len(runs)} runs",) if len(values) < len(runs) else ()),

@@ -1,205 +1,247 @@
-"""An item as a table: published and reproduced numbers side by side, a block of columns a metric.
+"""The table of an item's own runs, with a block of columns for each metric.
 
-Columns are what `item.columns` names (as a rule the method), rows what `item.rows` names, else all other keys. Where
-two entries fall on one place, or there are too many columns to read, the table is a list with one row an entry.
+Columns are those that `item.columns` names (usually the method), and rows those of `item.rows`, or else of all other
+keys. If two entries would share a place, or there are too many columns to read, the table is a list with one row for
+each entry. Published numbers are in a table of their own: see published_table.py.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmark.data.folder import public_name
 from benchmark.papers.item import Cell, Item, ItemEntry
-from benchmark.papers.table import WORDS as PRINTED_WORDS
-from benchmark.verdicts.cell_results import ACCURACY
+from benchmark.papers.table import WORDS as PUBLISHED_WORDS
+from benchmark.verdicts.cell_results import ACCURACY, CellResult
+from benchmark.verdicts.statistics import is_fraction, number, paired
 from reports.entries import item_rows, mean_entry, metrics_of, notes_of, setting_text
-from reports.formatting import axis_title, cell_address, is_fraction, number, points, shown
+from reports.formatting import WORDS, axis_title, cell_address, points, shown
+from reports.published_table import published_rows
 from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.tables import Column, Row, Table, TableEntry, table_of
 
-LADDER = "Ladder: what each step adds"  # rungs of ours, which show where a difference comes from
+BELOW = "below baseline"
+LADDER = "Cumulative ablation: what each step adds"  # cells of ours, which show where a difference comes from
 WIDEST = 8  # columns of one metric side by side; a list reads better than a wider table
+NOT_COMPARED = ("bound", "ladder", "partition")  # roles of cells that are never the best of a setting
+BEST = (
+    "bold: the best mean of its setting, if the 95 % interval of its difference from the second is above zero (paired "
+    "by seed, at least 5 common seeds)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Entries by place. Of a list: one column, of no name."""
+    """Entries by place. A list has one column without a name."""
 
     columns: Mapping[str, Mapping[str, ItemEntry]]  # column -> row -> entry
     corner: str  # the keys that rows vary: "cohort, C"
     constant: str = ""  # what all rows share: "K = 47"
 
+    @property
+    def rows(self) -> list[str]:
+        """Return the names of all rows, each once."""
+        return list(dict.fromkeys(row for column in self.columns.values() for row in column))
+
+    @property
+    def entries(self) -> list[tuple[str, str, ItemEntry]]:
+        """Return each entry with its column and its row."""
+        return [(name, row, entry) for name, column in self.columns.items() for row, entry in column.items()]
+
 
 def is_trained(entry: ItemEntry) -> bool:
+    """Return whether runs of the entry are shown."""
     return isinstance(entry, Cell) and entry.role != "partition"
 
 
 def grid(item: Item, entries: Sequence[ItemEntry]) -> Grid | None:
-    """The entries by row and column. None where there are none, or where two would have the same row and column."""
-    keys = item.rows or dict.fromkeys(key for e in entries for key in e.setting if key not in item.columns)
-    settings = [{key: entry.setting[key] for key in keys if key in entry.setting} for entry in entries]
-    shared = set.intersection(*(set(setting.items()) for setting in settings)) if settings else set()
-    constant = {key: value for key, value in (settings or [{}])[0].items() if (key, value) in shared}
+    """Place the entries by row and column. Return None if there are none, or if two would share a place."""
+    if not entries:
+        return None
+    keys = item.rows or tuple(dict.fromkeys(key for e in entries for key in e.setting if key not in item.columns))
+    settings = []
+    for entry in entries:
+        settings.append({key: entry.setting[key] for key in keys if key in entry.setting})
+    shared = set.intersection(*(set(setting.items()) for setting in settings))
+    constant = {key: value for key, value in settings[0].items() if (key, value) in shared}
     columns: dict[str, dict[str, ItemEntry]] = {}
     for entry, setting in zip(entries, settings, strict=True):
         column = columns.setdefault(setting_text(entry.setting, item.columns), {})
-        row = setting_text({key: value for key, value in setting.items() if key not in constant}) or "all"
+        varying = {key: value for key, value in setting.items() if key not in constant}
+        row = setting_text(varying) or "all"
         if row in column:
             return None
         column[row] = entry
     corner = ", ".join(key for key in keys if key not in constant)
-    return Grid(columns=columns, corner=corner, constant=setting_text(constant)) if columns else None
+    return Grid(columns=columns, corner=corner, constant=setting_text(constant))
 
 
 def item_tables(reported: Reported, widest: int = WIDEST, metrics: Sequence[str] = ()) -> list[Table]:
-    """The item's table, a list of the entries that have no column in it, and the ladder. `metrics`: default all."""
+    """Return the table of the item's runs, a list of the entries without a column in it, and the cumulative ablation.
+
+    `metrics`: all by default.
+    """
     item, metrics = reported.item, metrics or metrics_of(reported.item)
-    table = functools.partial(_table, reported, notes=notes_of(reported), data=item_rows(reported))
+    data = [*published_rows(item), *item_rows(reported)]
+    table = functools.partial(_table, reported, notes=notes_of(reported), data=data)
     rungs = [cell for cell in item.cells if cell.role == "ladder"]
     ladder = [table(_listed(rungs), (ACCURACY, KEPT, KEPT_ACCURACY), LADDER)] if rungs else []
-    entries = [*(cell for cell in item.cells if cell.role != "ladder"), *item.shown]
+    entries: list[ItemEntry] = [cell for cell in item.cells if cell.role != "ladder"]
     placed = [entry for entry in entries if entry.setting.keys() >= set(item.columns)]
     layout = grid(item, placed)
     if layout is None or len(layout.columns) > widest:
-        return [table(_listed(entries), metrics), *ladder]
-    others = _listed([entry for entry in entries if entry not in placed])
-    more = [table(others, metrics, "Other entries")] if len(placed) < len(entries) else []
+        return [table(_listed(entries), metrics), *ladder] if entries else ladder
+    others = [entry for entry in entries if entry not in placed]
+    more = [table(_listed(others), metrics, "Other entries")] if others else []
     return [table(layout, metrics), *more, *ladder]
 
 
 def _listed(entries: Sequence[ItemEntry]) -> Grid:
-    """One row an entry."""
+    """Place one entry in each row."""
     return Grid(columns={"": {entry.label: entry for entry in entries}}, corner="Cell")
 
 
 def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str = "", **more: Any) -> Table:
-    """A block of columns for each metric, and what is computed without runs. `more`: the table's notes and data."""
+    """Build a block of columns for each metric, and the columns that need no run. `more`: notes and data."""
     item, listed = reported.item, layout.columns.get("", {})
-    filters = {row: {key: str(value) for key, value in entry.setting.items()} for row, entry in listed.items()}
-    columns = _measured(reported, layout, metrics) | _computed(layout)
-    rows = [
-        Row(
-            entries=(TableEntry(text=name), *(column.get(name, TableEntry()) for column in columns.values())),
-            values=filters.get(name, {}),
-        )
-        for name in dict.fromkeys(row for column in layout.columns.values() for row in column)
+    results = [reported.of(metric)[cell.label] for metric in metrics for cell in _cells(layout)]
+    every_n = common_counts(results)
+    columns = _measured(reported, layout, metrics, every_n) | _computed(layout)
+    rows = []
+    for name in layout.rows:
+        of_row = [column.get(name, TableEntry()) for column in columns.values()]
+        setting = listed[name].setting if name in listed else {}
+        values = {key: str(value) for key, value in setting.items()}
+        rows.append(Row(entries=(TableEntry(text=name), *of_row), values=values))
+    parts = []
+    if any(is_trained(entry) for _, _, entry in layout.entries):
+        n = f", {every_n}" if every_n else ""
+        parts.append(f"{', '.join(map(axis_title, metrics))}, mean ± standard deviation over seeds{n}")
+    if layout.constant:
+        parts.append(f"all rows: {layout.constant}")
+    if any(entry.best for row in rows for entry in row.entries):
+        parts.append(BEST)
+    if any(BELOW in entry.below for row in rows for entry in row.entries):
+        parts.append(f"{BELOW}: the median run ends below the supervised baseline at equal seeds")
+    brief = "; ".join(parts)
+    where = [] if title else [", ".join(text for _, text in frame_of(item))]
+    caption = "; ".join([f"{title or item.title} ({item.name}, profile {item.profile})", *where, *parts])
+    heads: tuple[str | Column, ...] = (layout.corner or "setting", *columns)
+    return table_of("table", caption, heads, rows, title=title, brief=brief or title, **more)
+
+
+def _cells(layout: Grid) -> list[Cell]:
+    return [entry for *_, entry in layout.entries if isinstance(entry, Cell)]
+
+
+def common_counts(results: Iterable[CellResult]) -> str:
+    """Return "n = 5" if every cell with a run has as many finished runs as the others and awaits none, else ""."""
+    counts = {result.counts for result in results if result.n_finished}
+    only = counts.pop() if len(counts) == 1 else ""
+    return only.replace("n=", "n = ") if only.removeprefix("n=").isdigit() else ""
+
+
+def frame_of(item: Item) -> list[tuple[str, str]]:
+    """Return what the item's own runs used: the data set and the network, and whose surrogates they are."""
+    publication = item.publication
+    cells = [cell for cell in item.cells if is_trained(cell)]
+    own = dict.fromkeys(data_name(cell) for cell in cells)
+    networks = dict.fromkeys(cell.experiment.model.network for cell in cells)
+    published_data: list[str] = []
+    published_networks: list[str] = []
+    if publication is not None:
+        named = dict.fromkeys(str(entry.printed_at.get("data", "")) for entry in publication.entries)
+        published_data = [name for name in named if name and name not in own]
+        published_networks = [name for name in publication.networks if name not in networks]
+        own = dict.fromkeys(publication.surrogates) or own
+    network_names = [WORDS["networks"].get(name, name) for name in networks]
+    instead = [WORDS["networks"].get(name, name) for name in published_networks]
+    return [
+        ("Data set", _with_surrogate(list(own), published_data if item.profile != "paper" else [], "data set")),
+        ("Network", _with_surrogate(network_names, instead if item.profile != "paper" else [], "network")),
     ]
-    entries = [entry for column in layout.columns.values() for entry in column.values()]
-    what = f"; {', '.join(map(axis_title, metrics))}, mean ± standard deviation over seeds"
-    what = what if any(map(is_trained, entries)) else ""
-    printed = item.profile != "paper" and any(entry.published for entry in entries)
-    grey = "; published numbers are for orientation only" if printed else ""
-    shared = f"; all rows: {layout.constant}" if layout.constant else ""
-    caption = f"{title or item.title} ({item.name}, profile {item.profile}{what}{grey}{shared})"
-    return table_of("table", caption, (layout.corner or "setting", *columns), rows, title=title, **more)
 
 
-def _measured(reported: Reported, layout: Grid, metrics: Sequence[str]) -> dict[Column, dict[str, TableEntry]]:
-    """Ours, then published, of each metric: a narrow window shows what stands first."""
+def data_name(cell: Cell) -> str:
+    """Return the name of the data set that the cell trains on, as people read it."""
+    name = cell.experiment.data.name
+    names = {**PUBLISHED_WORDS, **WORDS["data"]}
+    return str(names.get(name, public_name(name)))
+
+
+def _with_surrogate(names: Sequence[str], instead_of: Sequence[str], what: str) -> str:
+    """Write "MNIST (surrogate data set for SVHN)"."""
+    text = ", ".join(names) or "none"
+    return f"{text} (surrogate {what} for {', '.join(instead_of)})" if instead_of else text
+
+
+def _measured(
+    reported: Reported, layout: Grid, metrics: Sequence[str], every_n: str
+) -> dict[Column, dict[str, TableEntry]]:
+    """Build the columns of each metric. `every_n`: the number of runs if the caption has it for all cells."""
     columns: dict[Column, dict[str, TableEntry]] = {}
-    settings, placed = published_settings(reported.item, layout), set[str]()
     for metric in metrics:
         title = axis_title(metric) if metrics[1:] else ""
-        for kind in ("Ours", "Published"):
-            if kind == "Published" and any(settings.rows.values()) and "setting" not in placed:
-                group = f"{title}: published" if title else kind
-                of_rows = {row: TableEntry(text=text) for row, text in settings.rows.items() if text}
-                columns[Column(name="setting", group=group, left=True)] = of_rows
-                placed.add("setting")
-            for name, entries in layout.columns.items():
-                if kind == "Ours" and any(map(is_trained, entries.values())):
-                    column = {row: ours_entry(reported, entry.label, metric) for row, entry in entries.items()}
-                elif kind == "Published" and any(metric in entry.published for entry in entries.values()):
-                    column = {
-                        row: published_entry(reported.item, entry, metric, settings.entries.get((name, row), ""))
-                        for row, entry in entries.items()
-                    }
-                else:
-                    continue
-                name = settings.heads.get(name, name) if kind == "Published" else name
-                group = f"{title}: {kind.lower()}" if title else kind
-                head = Column(name=name, group=group) if name else Column(name=kind, group=title)
-                columns[head] = {**column, **{row: e for row, e in columns.get(head, {}).items() if e != TableEntry()}}
+        best = best_cells(reported, metric)
+        for name, entries in layout.columns.items():
+            if not any(map(is_trained, entries.values())):
+                continue
+            column = {}
+            for row, entry in entries.items():
+                column[row] = ours_entry(
+                    reported, entry.label, metric, with_counts=not every_n, best=entry.label in best
+                )
+            head = Column(name=name, group=title) if name else Column(name=title or axis_title(metric))
+            columns[head] = column
     return columns
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedSettings:
-    """What published numbers are of, as the paper prints it, where it differs from the cells beside them.
+def best_cells(reported: Reported, metric: str) -> frozenset[str]:
+    """Return the labels of the cells whose value is the best of its setting beyond chance.
 
-    A column's head has it where all numbers of the column share it, a row's words where all of the row do, else the
-    number's own entry.
+    Cells compete if they differ in nothing but the method: equal settings, data and labels. The best mean over the
+    seeds that all of them have must exceed the second best: Student's 95 % interval of the paired differences is above
+    zero. It needs five common seeds. A cell with a diverged run is never the best.
     """
-
-    heads: Mapping[str, str]  # column -> its head over published numbers
-    rows: Mapping[str, str]  # row -> "SVHN, N_s = 250"
-    entries: Mapping[tuple[str, str], str]  # column and row -> the same
-
-
-def published_settings(item: Item, layout: Grid) -> PublishedSettings:
-    """The settings of the published numbers of a table."""
-    numbers = {
-        (name, row): entry
-        for name, entries in layout.columns.items()
-        for row, entry in entries.items()
-        if entry.published
-    }
-    heads = {}
-    for name, entries in layout.columns.items():
-        own = {
-            setting_text({**entry.setting, **entry.printed_at}, item.columns)
-            for row, entry in entries.items()
-            if (name, row) in numbers
-        }
-        if name and len(own) == 1:
-            heads[name] = own.pop()
-    places = [(heads.get(name, name), row) for name, row in numbers]
-    if len(set(places)) < len(places):  # two columns of ours are one of the paper's, and share a row
-        heads = {}
-    words: dict[str, dict[str, dict[str, Any]]] = {}
-    for (name, row), entry in numbers.items():
-        keys = [key for key in entry.printed_at if name not in heads or key not in item.columns]
-        words.setdefault(row, {})[name] = {key: entry.printed_at[key] for key in keys}
-    if not any(_differs(entry, words[row][name]) for (name, row), entry in numbers.items()):
-        return PublishedSettings(heads=heads, rows={}, entries={})
-    texts = {row: {name: setting_text(said) for name, said in of_row.items()} for row, of_row in words.items()}
-    shared = {row: next(iter(of_row.values())) for row, of_row in texts.items() if len(set(of_row.values())) == 1}
-    apart = {row: of_row for row, of_row in texts.items() if row not in shared}
-    own_texts: dict[tuple[str, str], str] = {}
-    for row, of_row in apart.items():
-        for name, text in of_row.items():
-            own_texts[name, row] = text
-    return PublishedSettings(heads=heads, rows=shared, entries=own_texts)
+    if not (metric.startswith("test/") and is_fraction(metric)):
+        return frozenset()
+    competing: dict[Any, list[CellResult]] = {}
+    for result in reported.of(metric).values():
+        cell = result.cell
+        if cell.role in NOT_COMPARED or not result.n_finished:
+            continue
+        setting = tuple((key, value) for key, value in sorted(cell.setting.items()) if key != "method")
+        competing.setdefault((setting, cell.experiment.data), []).append(result)
+    best = set()
+    for results in competing.values():
+        label = _best_of(results)
+        if label:
+            best.add(label)
+    return frozenset(best)
 
 
-def _differs(entry: ItemEntry, said: Mapping[str, Any]) -> bool:
-    """Whether that says anything which the entry's own row, or what runs there, does not."""
-    name = entry.experiment.data.name if isinstance(entry, Cell) else ""
-    own = {"data": PRINTED_WORDS.get(name, name) if name else entry.printed_at.get("data"), **entry.setting}
-    return any(own.get(key) != value for key, value in said.items())
+def _best_of(results: Sequence[CellResult]) -> str:
+    """Return the label of the best of competing cells; "" if the seeds do not say which it is."""
+    common = set.intersection(*(set(result.values) for result in results))
+    if len(results) < 2 or not common:
+        return ""
+    ranked = sorted(results, key=lambda result: -sum(result.values[seed] for seed in common))
+    first, second = ranked[:2]
+    difference = paired({seed: first.values[seed] for seed in common}, second.values)
+    interval = difference.interval if difference else None
+    is_better = interval is not None and interval[0] > 0
+    return first.cell.label if is_better and not first.diverged else ""
 
 
-def published_entry(item: Item, entry: ItemEntry, metric: str, setting: str = "") -> TableEntry:
-    """The paper's number with its spread, in grey where it cannot be compared. `setting`: what it is of."""
-    printed = entry.published.get(metric)
-    if printed is None:
-        return TableEntry()
-    digits = f"{printed.value:.2f}" if is_fraction(metric) else shown(metric, printed.value)
-    return TableEntry(
-        text=digits,
-        spread="" if printed.spread is None else f"±{printed.spread:g}",
-        below=(
-            *([f"n={printed.runs}"] if printed.runs > 1 else []),
-            *([axis_title(printed.metric).lower()] if printed.metric else []),
-            *([setting] if setting else []),
-        ),
-        look="" if item.profile == "paper" else "published",
-        sort=printed.value,
-    )
+def ours_entry(
+    reported: Reported, label: str, metric: str, *, with_counts: bool = True, best: bool = False
+) -> TableEntry:
+    """Return mean and spread, and below them what qualifies them.
 
-
-def ours_entry(reported: Reported, label: str, metric: str) -> TableEntry:
-    """Mean and spread with the number of runs; on profile paper the difference to the published number as well."""
+    That is the number of runs (`with_counts`), a collapse, and under profile `paper` the published number and the
+    difference from it.
+    """
     result = reported.of(metric).get(label)
     if result is None:
         return TableEntry()
@@ -207,30 +249,47 @@ def ours_entry(reported: Reported, label: str, metric: str) -> TableEntry:
     done = sum(run.status == "done" for run in result.runs)
     if metric.startswith("rounds_to/") and result.n < done:
         never = result.cell.experiment.federation.rounds + 1
-        return TableEntry(below=(f"{result.n} of {done} runs come there",), href=href, sort=never)
+        return TableEntry(below=(f"{result.n} of {done} runs reach it",), href=href, sort=never)
     if seen is None and done and not result.diverged:
         return TableEntry(href=href)  # a metric that its runs do not have
     if seen is None:
         status = "quoted" if not result.awaited else result.status
         return TableEntry(below=(result.counts,), look=status, href=href, sort=-1.0)
-    below = [result.counts]
+    below = [result.counts] if with_counts or result.diverged else []
     if metric == ACCURACY and result.collapsed:
-        below.append("below labels alone at equal seeds")
-    if metric == ACCURACY and (agreed := reported.agreements.get(label)):
-        below += [f"{points(agreed.difference)} to the paper", agreed.text]
-    return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href)
+        below.append(BELOW)
+    below += _published_beside(reported, result, metric)
+    return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href, best=best)
+
+
+def _published_beside(reported: Reported, result: CellResult, metric: str) -> list[str]:
+    """Return the published number and the difference from it; none unless data and sizes are the published ones."""
+    published = result.cell.published.get(metric)
+    agreed = reported.agreements.get(result.cell.label) if metric == ACCURACY else None
+    lines = []
+    if reported.item.profile == "paper" and published is not None and not (agreed and agreed.other_data):
+        digits = f"{published.value:.2f}" if is_fraction(metric) else shown(metric, published.value)
+        differing = {key: value for key, value in result.cell.printed_at.items() if key != "data"}
+        at = f" at {setting_text(differing)}" if differing else ""
+        lines.append(f"published {digits}{at}")
+    if agreed:
+        lines += [f"{points(agreed.difference)} to the paper", agreed.text]
+    return lines
 
 
 def _computed(layout: Grid) -> dict[Column, dict[str, TableEntry]]:
-    """Columns that need no run: parameters, bytes. One for all where no row has two values of it."""
+    """Build the columns that need no run: parameters, bytes; one for all if no row has two values of it."""
     columns: dict[Column, dict[str, TableEntry]] = {}
-    entries = [(name, row, entry) for name, column in layout.columns.items() for row, entry in column.items()]
+    entries = layout.entries
     group = "Computed" if len(layout.columns) > 1 else ""
-    for key in dict.fromkeys(key for *_, entry in entries for key in entry.computed):
+    keys = dict.fromkeys(key for *_, entry in entries for key in entry.computed)
+    for key in keys:
         known = [(name, row, entry.computed[key]) for name, row, entry in entries if key in entry.computed]
-        one_value = len({(row, value) for _, row, value in known}) == len({row for _, row, _ in known})
+        values = {(row, value) for _, row, value in known}
+        rows = {row for _, row, _ in known}
+        has_one_value = len(values) == len(rows)
         for name, row, value in known:
-            head = Column(name=key if one_value else f"{name}: {key}", group=group)
+            head = Column(name=key if has_one_value else f"{name}: {key}", group=group)
             sort = value if isinstance(value, float) else None
             columns.setdefault(head, {})[row] = TableEntry(text=_plain(value), sort=sort)
     return columns

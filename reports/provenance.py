@@ -41,16 +41,19 @@ def facts(entries: Mapping[int, Mapping[str, str]]) -> list[Fact]:
     for seed, values in entries.items():
         for name, value in values.items():
             names.setdefault(name, {}).setdefault(value, []).append(seed)
-    return [
-        (name, [(value, "" if len(seeds) == len(entries) else seeds_text(seeds)) for value, seeds in by_value.items()])
-        for name, by_value in sorted(names.items())
-    ]
+    listed = []
+    for name, by_value in sorted(names.items()):
+        pairs = [(value, "" if len(seeds) == len(entries) else seeds_text(seeds)) for value, seeds in by_value.items()]
+        listed.append((name, pairs))
+    return listed
 
 
 def seeds_text(seeds: Iterable[int]) -> str:
     """ "seed 3"; "seeds 0 to 2, 100 to 131"."""
     consecutive = groupby(enumerate(sorted(seeds)), key=lambda pair: pair[1] - pair[0])
-    spans = [[seed for _, seed in span] for _, span in consecutive]
+    spans = []
+    for _, span in consecutive:
+        spans.append([seed for _, seed in span])
     text = ", ".join(f"{span[0]} to {span[-1]}" if span[1:] else f"{span[0]}" for span in spans)
     return f"seed {text}" if text.isdigit() else f"seeds {text}"
 
@@ -73,8 +76,11 @@ def marks_of(run: RunRecord, profile: str) -> list[str]:
     """What has to be known of a run, by weight; empty for one that is as its page says. `profile`: the page's."""
     own = str(run.experiment.get("profile", profile))
     parts = {"code": "code", "packages": "packages", "hardware": "processor"}
-    said = {name: [attempt[key] for attempt in _attempts(run) if key in attempt] for key, name in parts.items()}
-    mixed = [name for name, values in said.items() if any(value != values[0] for value in values)]
+    mixed = []
+    for key, name in parts.items():
+        values = [attempt[key] for attempt in _attempts(run) if key in attempt]
+        if any(value != values[0] for value in values):
+            mixed.append(name)
     device = run.manifest.get("engine", {}).get("device")
     return [
         *(["edited after it was written"] if run.edited else []),
@@ -90,12 +96,24 @@ def commit_of(run: RunRecord) -> str:
 
 
 def remarks(runs: Iterable[RunRecord], profile: str) -> list[str]:
-    """What of these runs has to be said on a page: "2 of 5 runs: edited after it was written", mixed code versions."""
+    """Return what a page says of these runs: "2 of 5 runs: edited after it was written", mixed code versions."""
+    runs = list(runs)
+    versions = code_versions(runs)
+    names = ", ".join(list(versions)[:4])
+    mixed = [f"runs of {len(versions)} code versions: {names}"] if len(versions) > 1 else []
+    return [*warnings(runs, profile), *mixed]
+
+
+def warnings(runs: Iterable[RunRecord], profile: str) -> list[str]:
+    """Return the marks of these runs with their numbers: "2 of 5 runs: edited after it was written"."""
     runs = list(runs)
     counts = Counter(mark for run in runs for mark in marks_of(run, profile))
-    commits = sorted({commit_of(run) for run in runs})
-    mixed = [f"runs of {len(commits)} code versions: {', '.join(commits[:4])}"] if commits[1:] else []
-    return [*(f"{number} of {len(runs)} runs: {mark}" for mark, number in counts.items()), *mixed]
+    return [f"{number} of {len(runs)} runs: {mark}" for mark, number in counts.items()]
+
+
+def code_versions(runs: Iterable[RunRecord]) -> dict[str, int]:
+    """Return the number of runs of each commit."""
+    return dict(sorted(Counter(commit_of(run) for run in runs).items()))
 
 
 def made_from(runs: Iterable[RunRecord]) -> str:
@@ -105,10 +123,7 @@ def made_from(runs: Iterable[RunRecord]) -> str:
         return "From no run yet."
     days = sorted({a["started"][:10] for run in unique for a in _attempts(run)[-1:] if a.get("started")})
     profiles = sorted({str(run.experiment.get("profile", "unknown")) for run in unique})
-    machines, torch = (
-        sorted({said for run in unique if (said := run.manifest.get(part, {}).get(name))})
-        for part, name in (("hardware", "processor"), ("packages", "torch"))
-    )
+    machines, torch = _said(unique, "hardware", "processor"), _said(unique, "packages", "torch")
     parts = (
         f"From {len(unique)} runs of profile {', '.join(profiles)}",
         " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
@@ -119,16 +134,25 @@ def made_from(runs: Iterable[RunRecord]) -> str:
     return f"{', '.join(filter(None, parts))}."
 
 
+def _said(runs: Iterable[RunRecord], part: str, name: str) -> list[str]:
+    """Return the different values of this entry of the runs' manifests."""
+    values = {run.manifest.get(part, {}).get(name) for run in runs}
+    return sorted(value for value in values if value)
+
+
 def pre_registration(reported: Reported, claim: Claim) -> dict[str, str]:
     """When the claim was made, the first run that was begun under it, and the rule's version."""
     own = hash_of(reported.item, claim)
-    runs = [
-        (str(attempts[0].get("started", "")) if (attempts := _attempts(run)) else "", label, run)
-        for label, result in reported.results.items()
-        for run in result.runs
-        if label in claim.labels and run.seed in CONFIRMING
-        if any(own in family for family in families_in(run.manifest).values())
-    ]
+    runs = []
+    for label, result in reported.results.items():
+        if label not in claim.labels:
+            continue
+        for run in result.runs:
+            families = families_in(run.manifest).values()
+            if run.seed in CONFIRMING and any(own in family for family in families):
+                attempts = _attempts(run)
+                begun_at = str(attempts[0].get("started", "")) if attempts else ""
+                runs.append((begun_at, label, run))
     _, label, first = min(runs, key=lambda one: one[0], default=("", "", None))
     made = f"{claim.made:%Y-%m-%d %H:%M} UTC" if claim.made else "no date"
     commit = f", in commit {claim.commit}" if claim.commit else ""
@@ -136,7 +160,7 @@ def pre_registration(reported: Reported, claim: Claim) -> dict[str, str]:
     begun = "; ".join(f"{count(number, 'run')} begun {under}" for under, number in sorted(versions.items()))
     return {
         "Claim made": f"{made}{commit}, hash {reported.item.hash_of(claim)}",
-        "First confirming run": f"{started(first)[0]}, {label} seed {first.seed}, by code {commit_of(first)}"
+        "First confirmatory run": f"{started(first)[0]}, {label} seed {first.seed}, by code {commit_of(first)}"
         if first
         else "none yet",
         "Rule": "; ".join(filter(None, [f"version {RULE_VERSION}", begun])),

@@ -1,4 +1,4 @@
-"""What released code does: each method's headline part with it and without it, as printed and as released.
+"""What released code does: each method's headline part with it and without it, as published and as released.
 
 `released.toml` names the two cells of each way; numbers are from their records. A verdict is that of a claim on the
 same two cells: seeds that began under no claim confirm nothing.
@@ -44,16 +44,23 @@ def released_table(every: Sequence[Reported]) -> Table:
     for part in parts():
         name = TableEntry(text=part["method"], below=(sentence(part["part"]), part["source"]))
         for way, names in part["ways"].items():
-            known = {profile: cells for profile, cells in profiles.items() if all(cell in cells for cell in names)}
+            known = {profile: cells for profile, cells in profiles.items() if cells.keys() >= set(names)}
             found = list[list[TableEntry]]()
             for profile, cells in known.items():
                 with_it = [cells[on] for on, _ in part["ways"].values() if on in cells]
-                if row := _row(way, cells[names[0]], cells[names[1]], with_it, profile, claims):
+                row = _row(way, cells[names[0]], cells[names[1]], with_it, profile, claims)
+                if row:
                     found.append([name if not found else TableEntry(text=part["method"]), *row])
-            state = "diverged" if any(cells[cell].diverged for cells in known.values() for cell in names) else "not run"
-            rows += found or [[name, *(TableEntry(text=text) for text in (way, state, *4 * [NONE]))]]
+            rows += found or [[name, *_without_runs(way, names, known)]]
             name = TableEntry(text=part["method"])
     return table_of("released", "Test accuracy in percent, its difference in points", HEADS, rows, words=3)
+
+
+def _without_runs(way: str, names: Iterable[str], known: Mapping[str, Mapping[str, CellResult]]) -> list[TableEntry]:
+    """Return the entries of a way that has no seed with both cells."""
+    has_diverged = any(cells[cell].diverged for cells in known.values() for cell in names)
+    state = "diverged" if has_diverged else "not run"
+    return [TableEntry(text=text) for text in (way, state, *4 * [NONE])]
 
 
 def _claims(every: Iterable[Reported]) -> Claims:
@@ -64,7 +71,8 @@ def _claims(every: Iterable[Reported]) -> Claims:
             claim, contrasts = judged.claim, reported.item.contrasts_of(judged.claim)
             keys = {weight: key for key, weight in contrasts[0]}
             of_ends = claim.metric == ACCURACY and claim.endpoint in ("last", "end") and claim.form != "comparable"
-            if of_ends and judged.verdict in SAYS and sorted(w for terms in contrasts for _, w in terms) == [-1, 1]:
+            weights = sorted(weight for terms in contrasts for _, weight in terms)
+            if of_ends and judged.verdict in SAYS and weights == [-1, 1]:
                 claims[reported.item.profile, keys[1.0], keys[-1.0]] = judged
     return claims
 
@@ -79,22 +87,28 @@ def _row(
     judged = claims.get((profile, on.cell.cell_key, off.cell.cell_key))
     value, n = (judged.estimate, judged.n) if judged else (seen.mean, seen.n)
     verdict = TableEntry(text=SAYS[judged.verdict], look=judged.verdict) if judged else TableEntry(text="not judged")
-    pilots = "one pilot" if n == 1 and min(seeds) in PILOTS else count(n, "seed")
+    pilots = "one pilot run" if n == 1 and min(seeds) in PILOTS else count(n, "seed")
     interval = difference_interval(ACCURACY, judged.interval) if judged else ""
-    means = [(cell, summary(cell.values[seed] for seed in seeds).mean) for cell in (on, off)]
+    means = []
+    for cell in (on, off):
+        mean = summary(cell.values[seed] for seed in seeds).mean
+        means.append(TableEntry(text=percent(mean), href=cell_address(cell), sort=mean))
     return [
         TableEntry(text=way, below=(*_changed(on, with_it), f"without: {'; '.join(_changed(off, [on]))}")),
         verdict,
         TableEntry(text=points(value), below=(interval,) if interval else (), sort=value),
         TableEntry(text=f"n = {n}" if judged else pilots, below=(profile,), sort=n),
-        *(TableEntry(text=percent(mean), href=cell_address(cell), sort=mean) for cell, mean in means),
+        *means,
     ]
 
 
 def _changed(result: CellResult, others: Iterable[CellResult]) -> tuple[str, ...]:
     """Its fields that differ from those of another cell; of another method its name alone."""
     mine, *theirs = (flat(to_json(one.cell.experiment)) for one in (result, *others))
-    changed = {field: value for field, value in mine.items() if any(other.get(field) != value for other in theirs)}
+    changed = {}
+    for field, value in mine.items():
+        if any(other.get(field) != value for other in theirs):
+            changed[field] = value
     if "method.kind" in changed:
         return (f"method = {changed['method.kind']}",)
     texts = (f"{field.removeprefix('method.')} = {value}" for field, value in changed.items())

@@ -101,12 +101,15 @@ def effects(mine: Sequence[Reported]) -> dict[tuple[str, str], list[dict[str, An
             if way != "other" or default is None:
                 continue
             seeds = sorted(other.values.keys() & default.values.keys())
+            means = []
+            for cell in (default, other) if seeds else ():
+                means.append(summary(cell.values[seed] for seed in seeds))
             pair = {
                 "profile": reported.item.profile,
                 "setting": other.cell.setting.get("switch", ""),
                 "page": formatting.cell_address(other),
                 "difference": paired(other.values, default.values),
-                "means": [summary(cell.values[seed] for seed in seeds) for cell in (default, other) if seeds],
+                "means": means,
                 "diverged": len(default.diverged) + len(other.diverged),
             }
             pairs.setdefault((reported.item.name, switch), []).append(pair)

@@ -79,16 +79,22 @@ def sentence_values(sentence: Sentence) -> dict[str, Any]:
     return {"text": text, "source": sentence.source, "status": sentence.status, "claims": claims}
 
 
-def sentences_table(sentences: Sequence[Sentence]) -> Table:
-    """A row a sentence, with its contrasts below one another."""
+def sentences_table(sentences: Sequence[Sentence], *, brief: bool = False) -> Table:
+    """Return a row for each sentence, with its contrasts below one another.
+
+    `brief`: a line for each decided contrast only; the sentence leads to the first of its claims.
+    """
     rows = []
     for sentence in sentences:
-        contrasts = tuple(map(_contrast_line, sentence.rows))
+        listed = [row for row in sentence.rows if row.judged.is_decided] if brief else sentence.rows
+        contrasts = tuple(map(_contrast_line, listed))
         profiles = dict.fromkeys(row.item.profile for row in sentence.rows if row.has_page or row.judged.is_decided)
+        page = next((row.page for row in sentence.rows if row.page), "") if brief else ""
+        number = len(sentence.rows)
         cells = (
-            TableEntry(text=sentence.text, detail=(sentence.source,)),
+            TableEntry(text=sentence.text, detail=(sentence.source,), href=page),
             TableEntry(text=sentence.status, look=sentence.status, sort=float(STATUSES.index(sentence.status))),
-            TableEntry(text=count(len(contrasts), "contrast"), lines=contrasts, sort=float(len(contrasts))),
+            TableEntry(text=count(number, "contrast"), lines=contrasts, sort=float(number)),
             ", ".join(profiles) or "–",
         )
         topics = list(dict.fromkeys(row.topic for row in sentence.rows))

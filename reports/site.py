@@ -1,4 +1,4 @@
-"""The static site: the findings, a page a paper, item, method and cell, with tables and figures as files.
+"""The static site: a front page, a page for each paper, item, method and cell, with tables and figures as files.
 
 A pure function of items and records: no clock, no machine, no random name, so that building twice gives the same
 bytes. Pages open from a file. They load the site's style sheet and script, and nothing else: their policy forbids it.
@@ -30,16 +30,19 @@ from benchmark.papers.item import Cell, Item
 from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import SUBMITTED
 from benchmark.verdicts.cell_results import Records
-from reports.arena import compared_table
-from reports.cards_table import with_cards
+from reports.arena import arena_rows, compared_table
 from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
+from reports.claims import rows_of
+from reports.claims_table import claims_csv
+from reports.entries import is_arena
 from reports.exports import item_files, shown_of
 from reports.figures import DARK, PALETTE
-from reports.findings import findings_page
+from reports.findings import findings_values
 from reports.formatting import cell_page, slug
-from reports.memory_order import with_memory_order
+from reports.front import front_values
 from reports.methods import by_kind, method_page, method_values, methods_table
-from reports.pages import bundles, front_values, item_values, paper_values
+from reports.pages import bundles, claims_values, item_values, paper_values, tables_values
+from reports.performance_page import with_cards, with_memory_order
 from reports.provenance import made_from
 from reports.records_page import records_values
 from reports.released import released_table
@@ -92,7 +95,7 @@ def build(
         site |= {f"submitted/{values['name']}": values["bundle"].content for values in sent}
     places = places_of(every)
     site |= _methods(every, places)
-    site |= page_file("findings.html", "findings.html", written=article(findings_page(every, links=True)))
+    site |= page_file("findings.html", "findings.html", **findings_values(every))
     site |= page_file("released.html", "released.html", parts=released_table(every))
     site |= page_file("glossary.html", "glossary.html")
     beside = records_values(results)
@@ -100,21 +103,18 @@ def build(
     speed = HERE / "performance.md"
     written = article(with_cards(with_memory_order(speed.read_text()), results)) if speed.is_file() else ""
     site |= page_file("performance.html", "performance.html", written=written)
-    site |= page_file(
-        "index.html",
-        "index.html",
-        **front_values(every),
-        made=made_from(run for reported in every for run in reported.runs),
-        troubles=[*troubles, *unread, *refused],
-        sent=len(sent),
-        beside=beside,
-        studied={f"tune/{slug(name)}.json": text for name, (text, _) in tuned.items()},
-    )
+    made = made_from(run for reported in every for run in reported.runs)
+    left_out = [*troubles, *unread, *refused]
+    site |= page_file("index.html", "index.html", **front_values(every), troubles=left_out, sent=len(sent))
+    site |= page_file("claims.html", "claims.html", **claims_values(every))
+    site |= page_file("tables.html", "tables.html", **tables_values(every), made=made)
+    studied = {f"tune/{slug(name)}.json": text for name, (text, _) in tuned.items()}
+    site |= page_file("tuning.html", "tuning.html", studied=studied)
+    site["claims.csv"] = claims_csv([row for reported in every for row in rows_of(reported)])
+    site["methods.csv"] = csv_of([row for reported in every if is_arena(reported.item) for row in arena_rows(reported)])
+    papers = dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every)))
     cells = {cell.cell_key: cell for reported in mine for cell in reported.item.cells}
-    tasks: list[Callable[[], Files]] = [
-        partial(_paper, name, [reported for reported in every if reported.paper == name])
-        for name in dict.fromkeys((*PAPERS, ARENA, *(reported.paper for reported in every)))
-    ]
+    tasks: list[Callable[[], Files]] = [partial(_paper, name, every) for name in papers]
     tasks += [partial(_item, reported) for reported in mine]
     tasks += [partial(_cell, cell, places[key]) for key, cell in cells.items()]
     for files in run_all(tasks):
@@ -164,9 +164,10 @@ def _cell(cell: Cell, places: Places) -> Files:
     return files
 
 
-def _paper(name: str, mine: Sequence[Reported]) -> Files:
-    """Its page, its departures, and its own analysis."""
+def _paper(name: str, every: Sequence[Reported]) -> Files:
+    """Return the page of a paper, its deviations, and its own analysis."""
     folder, files = slug(name), Files()
+    mine = [reported for reported in every if reported.paper == name]
     if analysis := ssfl_analysis(mine) if name == "ssfl" else None:
         files |= page_file(f"{folder}/explained/index.html", "analysis.html", paper=name, **analysis)
         for section in analysis["sections"]:
@@ -174,7 +175,7 @@ def _paper(name: str, mine: Sequence[Reported]) -> Files:
                 if len(table.data):
                     path = f"{folder}/explained/{section['profile']}-{table.name}.csv"
                     files[path] = csv_of(table.data)
-    values = paper_values(name, mine)
+    values = paper_values(name, mine, every)
     made = made_from(run for reported in mine for run in reported.runs)
     files |= page_file(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)
     if name == OWN:  # a user's items depart from nothing

@@ -160,7 +160,9 @@ def page(items: Sequence[Reported]) -> dict[str, Any] | None:
     # The departures' cells differ in more than the averaging, and have a page of their own.
     own = [one for one in items if "method" not in one.item.rows and not one.item.name.endswith("/departures")]
     profiles = dict.fromkeys(reported.item.profile for reported in own)
-    runs = {profile: runs_of(one for one in own if one.item.profile == profile) for profile in profiles}
+    runs = {}
+    for profile in profiles:
+        runs[profile] = runs_of(one for one in own if one.item.profile == profile)
     sections = [_section(profile, frame) for profile, frame in runs.items() if not frame.empty]
     return {"title": TEXTS["title"], "lead": TEXTS["lead"], "sections": sections} if sections else None
 
@@ -177,17 +179,15 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
         sentences.append(SENTENCES["correlation"].format(**named, **counts))
     if left_out := runs[runs["collapsed"]]["cell"].nunique():  # nothing is learned there
         sentences.append(SENTENCES["collapsed"].format(cells=count(left_out, "cell")))
-    correlated = [
-        (MEASURES[name], seen["cells"], seen["settings"], *(_signed(seen[way]) for way in WAYS))
-        for name, seen in measures.items()
-    ]
-    gained = [
-        (
-            gain["cell"],
-            *(TableEntry(text=points(gain[name]), below=(f"n={gain['n']}",), sort=gain[name]) for name in GAINS),
-        )
-        for gain in gains.to_dict("records")
-    ]
+    correlated = []
+    for name, seen in measures.items():
+        signed = [_signed(seen[way]) for way in WAYS]
+        correlated.append((MEASURES[name], seen["cells"], seen["settings"], *signed))
+    gained = []
+    for gain in gains.to_dict("records"):
+        below = (f"n={gain['n']}",)
+        entries = [TableEntry(text=points(gain[name]), below=below, sort=gain[name]) for name in GAINS]
+        gained.append((gain["cell"], *entries))
     data, listed = cells_of(runs).drop(columns="labelled").to_dict("records"), []
     for cell in data:
         diversity = NONE if math.isnan(cell[UPDATES]) else f"{cell[UPDATES]:.3f}"

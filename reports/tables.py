@@ -1,7 +1,7 @@
-"""One table, five formats: the terminal (terminal.py), HTML (templates/parts.html), Markdown, LaTeX and CSV.
+"""Write a table in five formats: terminal (terminal.py), HTML (templates/parts.html), Markdown, LaTeX and CSV.
 
-Entries hold text for people. The numbers behind a table, at full precision and one unit a row, are its `data`: that
-is what CSV writes.
+Entries contain text for people. The numbers behind a table, at full precision and with one unit per row, are its
+`data`, which CSV writes.
 """
 
 import csv
@@ -26,14 +26,21 @@ class TableEntry:
     below: tuple[str, ...] = ()  # further lines: "n=5"
     detail: tuple[str, ...] = ()  # further lines for pages alone: an item's title
     lines: tuple["TableEntry", ...] = ()  # below it, each with its own link; for pages alone
+    best: bool = False  # whether it is set in bold: the best value of its setting beyond chance
     look: str = ""  # published, missing, partial, diverged, a verdict: how it is coloured
     href: str = ""  # from the site's root
     sort: float | None = None  # None: by its text
 
     @property
     def line(self) -> str:
-        """All of it on one line: "95.26 ±0.60 n=5"."""
+        """Return all of it on one line: "95.26 ±0.60 n=5"."""
         return " ".join(part for part in (self.text, self.spread, *self.below) if part)
+
+    @property
+    def remarks(self) -> str:
+        """Return the further lines, in brackets after a value: "(n=5)"."""
+        lines = ", ".join(self.below)
+        return f"({lines})" if lines and self.text != NONE else lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +71,18 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     title: str = ""  # where a page has several
+    brief: str = ""  # the caption on a page whose headings already say the rest
     notes: tuple[str, ...] = ()
     data: Sequence[Mapping[str, Any]] = ()
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """Consecutive columns of one group: its name and how many they are."""
+        """Return each group of consecutive columns: its name and the number of columns."""
         return [(name, len(list(columns))) for name, columns in groupby(self.columns, key=lambda column: column.group)]
 
     @property
     def filters(self) -> dict[str, list[str]]:
-        """What its rows can be filtered by: each key with several values, of which rows share some, and those."""
+        """Return the keys and values that its rows can be filtered by: several values, of which rows share some."""
         values: dict[str, dict[str, None]] = {}
         for row in self.rows:
             for key, value in row.values.items():
@@ -83,12 +91,12 @@ class Table:
         return {key: list(choices) for key, choices in values.items() if 2 <= len(choices) <= most}
 
     def heads(self) -> list[str]:
-        """The columns' names with what their group adds: "FedAvg, published"."""
-        return [f"{c.name}, {c.group[:1].lower()}{c.group[1:]}" if c.group else c.name for c in self.columns]
+        """Return the columns' names, each with its group: "CIFAR-10, alpha = 0.1"."""
+        return [f"{column.group}, {column.name}" if column.group else column.name for column in self.columns]
 
 
 def row_of(entries: Iterable[Any], section: str = "", **values: str | Sequence[str]) -> Row:
-    """What is not an TableEntry is shown as text."""
+    """Make a row; what is not a TableEntry becomes its text."""
     made = tuple(entry if isinstance(entry, TableEntry) else TableEntry(text=str(entry)) for entry in entries)
     return Row(entries=made, section=section, values=values)
 
@@ -102,7 +110,7 @@ def table_of(
     words: int = 1,
     **more: Any,
 ) -> Table:
-    """A table of heads and rows. Of plain heads the first `words` are of words, the others of numbers.
+    """Make a table of heads and rows. The columns of the first `words` plain heads contain words, the others numbers.
 
     `more`: the table's other fields.
     """
@@ -114,15 +122,16 @@ def table_of(
 
 
 def markdown(text: str) -> str:
-    """Text that is safe in a cell of a Markdown table.
-
-    It ends neither the cell nor the line, and is neither a tag nor a link."""
+    """Escape text for a cell of a Markdown table: it ends neither cell nor line, and is neither a tag nor a link."""
     return text.translate(MARKDOWN)
 
 
 def csv_safe(value: object) -> object:
-    """A CSV field that no spreadsheet takes for a formula: text that begins with = + - @ (or a control character that
-    spreadsheets skip) gets a leading apostrophe; numbers stay as they are, what is not a number (NaN) is empty."""
+    """Return a CSV field that no spreadsheet takes for a formula.
+
+    Text that begins with = + - @ (or a control character that spreadsheets skip) gets a leading apostrophe. Numbers
+    stay as they are, and NaN becomes empty.
+    """
     if not isinstance(value, str):
         return None if value != value else value
     if re.match(r"[=+\-@\t\r\n]", value) and not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", value):
@@ -131,45 +140,121 @@ def csv_safe(value: object) -> object:
 
 
 def csv_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> bytes:
-    """Rows as CSV at full precision; what is missing or not a number is empty. `names`: of the first columns."""
+    """Write rows as CSV at full precision; missing values and NaN are empty. `names`: of the first columns."""
     rows = list(rows)
     names = list(dict.fromkeys((*names, *(name for row in rows for name in row))))
-    writer = csv.writer(text := io.StringIO(), lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_field, names))
-    writer.writerows([_field(row.get(name)) for name in names] for row in rows)
+    for row in rows:
+        writer.writerow([_field(row.get(name)) for name in names])
     return text.getvalue().encode(errors="backslashreplace")  # names of files need not be UTF-8
 
 
 def _field(value: object) -> object:
-    """A CSV field without a bare carriage return, which older versions of Python write without quotes."""
+    """Return a CSV field without a bare carriage return, which older versions of Python write without quotes."""
     safe = csv_safe(value)
     return safe.replace("\r\n", "\n").replace("\r", "\n") if isinstance(safe, str) else safe
 
 
 def markdown_of(table: Table, notes: bool = True) -> str:
-    """A Markdown table with its caption above and its notes below."""
+    """Write a Markdown table with its caption above and its notes below; best values are in bold."""
     heads = [markdown(head) for head in table.heads()]
     rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
-    rows += [[markdown(entry.line) for entry in row.entries] for row in table.rows]
+    for row in table.rows:
+        rows.append([_markdown_entry(entry) for entry in row.entries])
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     listed = "".join(f"- {markdown(note)}\n" for note in table.notes) if notes else ""
     return f"{markdown(table.caption)}\n\n{lines}\n" + (f"\n{listed}" if listed else "")
 
 
-def latex_of(table: Table) -> str:
-    """A booktabs tabular; caption and notes are comments."""
-    import pandas as pd
+def _markdown_entry(entry: TableEntry) -> str:
+    line = markdown(entry.line)
+    return line.replace(markdown(entry.text), f"**{markdown(entry.text)}**", 1) if entry.best else line
 
-    remarks = "".join("% " + " ".join(text.split()) + "\n" for text in (table.caption, *table.notes))
-    rows = [[" ".join(entry.line.split()) for entry in row.entries] for row in table.rows]
-    frame = pd.DataFrame(rows, columns=table.heads(), dtype=object)
-    return remarks + frame.to_latex(index=False, escape=True, column_format="l" + "r" * (len(table.columns) - 1))
+
+LATEX = str.maketrans(
+    {character: "\\" + character for character in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "\u2013": "--",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+    }
+)
+
+
+def latex(text: str) -> str:
+    """Write text for LaTeX on one line: what has a meaning there is escaped."""
+    return " ".join(text.split()).translate(LATEX)
+
+
+def latex_of(table: Table, notes: bool = True) -> str:
+    """Write a floating table for the package booktabs, with its caption; notes are comments below it.
+
+    Groups of columns have a common head. Best values are in bold; remarks such as the number of runs are in brackets.
+    """
+    alignment = "".join("l" if column.left or place == 0 else "r" for place, column in enumerate(table.columns))
+    heads = [latex(column.name) for column in table.columns]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{latex(table.caption)}.}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
+        r"\toprule",
+        *_latex_groups(table),
+        f"{' & '.join(heads)} " + r"\\",
+        r"\midrule",
+    ]
+    section = table.rows[0].section if table.rows else ""
+    for row in table.rows:
+        if row.section != section:
+            lines.append(r"\midrule")
+            section = row.section
+        entries = [_latex_entry(entry) for entry in row.entries]
+        lines.append(f"{' & '.join(entries)} " + r"\\")
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    if notes:
+        lines += [f"% {' '.join(note.split())}" for note in table.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_groups(table: Table) -> list[str]:
+    """Write the line with the heads of groups and the rules below them; none without groups."""
+    if not any(column.group for column in table.columns):
+        return []
+    heads, rules, place = [], [], 1
+    for name, size in table.groups:
+        heads.append(rf"\multicolumn{{{size}}}{{c}}{{{latex(name)}}}" if name else " & ".join([""] * size))
+        if name:
+            rules.append(rf"\cmidrule(lr){{{place}-{place + size - 1}}}")
+        place += size
+    return [f"{' & '.join(heads)} " + r"\\", " ".join(rules)]
+
+
+def _latex_entry(entry: TableEntry) -> str:
+    """Write an entry: "\\textbf{83.07} $\\pm$ 0.41 (n=3)"."""
+    text = rf"\textbf{{{latex(entry.text)}}}" if entry.best else latex(entry.text)
+    spread = " " + latex(entry.spread).replace(r"$\pm$", r"$\pm$ ") if entry.spread else ""
+    remarks = " " + latex(entry.remarks) if entry.remarks else ""
+    return f"{text}{spread}{remarks}"
 
 
 def files_of(name: str, tables: Sequence[Table]) -> dict[str, bytes]:
-    """Tables as three files: name.md and name.tex of all, name.csv of the first one's data."""
-    *others, last = tables
-    text = "\n".join([*(markdown_of(table, notes=False) for table in others), markdown_of(last)])
-    latex = "\n".join(map(latex_of, tables))
-    encoded = {"md": text.encode(errors="backslashreplace"), "tex": latex.encode(errors="backslashreplace")}
-    return {**{f"{name}.{kind}": content for kind, content in encoded.items()}, f"{name}.csv": csv_of(tables[0].data)}
+    """Write tables as three files: name.md and name.tex of all, name.csv of the data behind them."""
+    texts = [markdown_of(table, notes=is_last(tables, place)) for place, table in enumerate(tables)]
+    in_latex = [latex_of(table, notes=is_last(tables, place)) for place, table in enumerate(tables)]
+    data = next((table.data for table in tables if len(table.data)), ())
+    return {
+        f"{name}.md": "\n".join(texts).encode(errors="backslashreplace"),
+        f"{name}.tex": "\n".join(in_latex).encode(errors="backslashreplace"),
+        f"{name}.csv": csv_of(data),
+    }
+
+
+def is_last(tables: Sequence[Table], place: int) -> bool:
+    """Return whether no later table has the same notes, so that they are written once."""
+    return all(later.notes != tables[place].notes for later in tables[place + 1 :])

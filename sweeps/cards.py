@@ -23,7 +23,7 @@
         }, ...]
     }, ...]}
 
-Cards without an entry have the estimates of `benchmark/federated/cards.toml`.
+Cards without an entry have the estimates of `sweeps/cards.toml`.
 """
 
 import json
@@ -36,10 +36,10 @@ from typing import Any
 
 from benchmark.errors import ConfigError, DataError
 from benchmark.experiment import Experiment, Precision
-from benchmark.federated.devices import CHOICES, choice_on, usual_choice
+from benchmark.federated.devices import choice_on, usual_choice
 
 MEASURED = Path("benchmarks") / "gpu.json"  # in the folder of results
-ESTIMATED = CHOICES.with_name("cards.toml")
+ESTIMATED = Path(__file__).with_name("cards.toml")
 ENGINES = ("reference", "stacked", "captured")  # the later, the fewer launches
 # Of the model for networks that were not timed: a small step has so many kernels, which take so long to launch one
 # by one or to run as one graph.
@@ -92,7 +92,7 @@ class Card:
     def source(self) -> str:
         """Say where the times are from, in words."""
         if not self.is_measured:
-            return "benchmark/federated/cards.toml: estimates, and what reports/performance.md has of older versions"
+            return "sweeps/cards.toml: estimates, and what reports/performance.md has of older versions"
         versions = f"torch {self.facts['torch']}, CUDA {self.facts['cuda']}, driver {self.facts['driver']}"
         return f"measured on {self.facts['date']}, {versions}, commit {self.facts['code']['commit']:.10}"
 

@@ -1,4 +1,4 @@
-"""Plans what a run costs: local steps, FLOPs, bytes, and seconds on this machine's cores or CUDA devices.
+"""Plans what a run costs: local steps, FLOPs, bytes, and seconds.
 
 It is the one model of cost: `fssl plan` prints it, and progress and the time left go by it. Rounds of a warm start cost
 the same, and so do those after it; where these differ, a sample of them is counted (`sweeps.counting`). The seconds of
@@ -15,12 +15,14 @@ from benchmark.federated.processes import CPU
 from benchmark.records.collect import read_records
 from benchmark.records.provenance import hardware
 from benchmark.records.record import RunRecord
-from sweeps.counting import BY_REPORTS, ESTIMATED, Cost, RoundCounter, of_any_seed
+from sweeps.counting import COUNTS, Cost, Note, RoundCounter, of_any_seed
+from sweeps.speed import seconds_on
 from sweeps.status import RunStatus
 
 RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, saves, weights on disk, as measured
-SAMPLED, ALIKE = 8, 3  # rounds played where they differ, and where the first of them are equal
+SAMPLED, ALIKE = 8, 3  # rounds played if they differ, and if the first of them are equal
 ENGINE = "pool"  # what launchers train with, in one process
+ESTIMATED = "the rounds differ: counted on a sample of them, so the totals are estimates"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,32 +35,44 @@ class RunCost:
     later: Cost
     last: Cost
 
+    def of_round(self, number: int) -> Cost:
+        """Return what this round costs; 1 is the first."""
+        if number == self.rounds:
+            return self.last
+        return self.warm if number <= self.warm_rounds else self.later
+
     def of_first(self, rounds: int) -> Cost:
-        """What this many rounds from the first on cost."""
+        """Return what the first rounds cost together."""
         if rounds == self.rounds:
             return self.of_first(rounds - 1) + self.last
         warm = min(rounds, self.warm_rounds)
         return self.warm * warm + self.later * (rounds - warm)
 
     @property
+    def notes(self) -> tuple[Note, ...]:
+        """Return what is not exact in any round."""
+        return (self.warm + self.later + self.last).notes
+
+    @property
     def whole(self) -> Cost:
-        """All rounds, and what is around them."""
+        """Return what all rounds cost, and what is around them."""
         return self.of_first(self.rounds) + Cost(seconds=RUN_SECONDS)
 
 
 def cost_of(run: Experiment, results: Path, device: str = CPU) -> Cost:
-    """What the whole run costs, from its first round to its last, without the start of its process.
+    """Return what the whole run costs on this machine, from its first round to its last.
 
-    Raises ConfigError where the run itself would.
+    The start of its process is not in it. Raise ConfigError if the run itself would.
     """
-    whole = count(run, device).whole
+    whole = count(run).whole
     records = read_records(results, [run.cell_key], with_reference=False, troubles=[])[run.cell_key].values()
     finished = [record.result["cpu_seconds"] for record in records if device == CPU and _was_timed_here(record)]
-    return replace(whole, seconds=fmean(finished)) if finished else whole
+    seconds = fmean(finished) if finished else seconds_on(device, run, whole, results)
+    return replace(whole, seconds=seconds)
 
 
 def weighed(status: RunStatus, run: Experiment) -> RunStatus:
-    """The run's status with planned CPU seconds as its work; without work where it cannot be counted."""
+    """Return the run's status with planned seconds as its work; without work if it cannot be counted."""
     try:
         cost = count(run)
     except Exception:  # whatever a user's own method raises: the run's own process tells of it
@@ -68,42 +82,53 @@ def weighed(status: RunStatus, run: Experiment) -> RunStatus:
 
 
 def _was_timed_here(record: RunRecord) -> bool:
-    """Whether it is done, and says how long it took on this machine's CPU with the launchers' engine."""
+    """Return whether it is done, and says how long it took on this machine's CPU with the launchers' engine."""
     engine, here = record.manifest.get("engine", {}), record.manifest.get("hardware") == hardware()
     timed = record.status == "done" and "cpu_seconds" in record.result
     return timed and here and engine.get("name") == ENGINE and "device" not in engine
 
 
-def count(run: Experiment, device: str = CPU) -> RunCost:
-    """What each round of the run costs, whatever its seed and partition. FLOPs of evaluations are not in it.
+def count(run: Experiment, also: frozenset[int] = frozenset()) -> RunCost:
+    """Return what each round of the run costs, whatever its seed and partition. FLOPs of evaluations are not in it.
 
-    Raises ConfigError where the run itself would.
+    `also`: rounds that are in the sample in any case. Raise ConfigError if the run itself would.
     """
-    return _count(of_any_seed(run), device)
+    return _count(of_any_seed(run), also)
 
 
 @cache
-def _count(run: Experiment, device: str) -> RunCost:
+def _count(run: Experiment, also: frozenset[int]) -> RunCost:
     rounds, warm_rounds = run.federation.rounds, getattr(run.method, "warm_start_rounds", 0)
-    counter = RoundCounter(run, device)
+    counter = RoundCounter(run)
     warm = counter.play(1) if warm_rounds else Cost()
-    later = _typical(counter, warm_rounds + 1, rounds - 1) if warm_rounds < rounds - 1 else None
-    # Reports of the few rounds that are played decide nothing.
-    last = later if later and BY_REPORTS in later.notes else counter.play(rounds)
-    return RunCost(rounds=rounds, warm_rounds=min(warm_rounds, rounds - 1), warm=warm, later=later or last, last=last)
-
-
-def _typical(counter: RoundCounter, first: int, last: int) -> Cost:
-    """The cost of one of these rounds: the mean over a sample where they differ."""
-    sample: list[Cost] = []
-    for number in sorted({first + (last - first) * index // (SAMPLED - 1) for index in range(SAMPLED)}):
-        sample.append(counter.play(number))
-        if BY_REPORTS in sample[0].notes or (len(sample) == ALIKE and _equal(sample)):
+    between = range(warm_rounds + 1, rounds)
+    spread = {between[(len(between) - 1) * index // (SAMPLED - 1)] for index in range(SAMPLED)} if between else set()
+    numbers = sorted(spread | also & set(between))
+    sample = [counter.play(number) for number in numbers[: ALIKE - 1]]
+    last = counter.play(rounds)
+    for number in numbers[ALIKE - 1 :]:
+        has_enough = len(sample) == ALIKE or not _differing([*sample, last])
+        if has_enough and not also and not _differing(sample):
             break
+        sample.append(counter.play(number))
+    later = _mean(sample) if sample else last
+    return RunCost(rounds=rounds, warm_rounds=min(warm_rounds, rounds - 1), warm=warm, later=later, last=last)
+
+
+def _mean(sample: list[Cost]) -> Cost:
+    """Return the mean cost of some rounds, with a note if they differ."""
+    differing = _differing(sample)
+    if not differing:
+        return sample[0]
     mean = sum(sample, Cost()) * (1 / len(sample))
-    return sample[0] if _equal(sample) else mean + Cost(notes=(ESTIMATED,))
+    return mean + Cost(notes=(Note(ESTIMATED, about=differing),))
 
 
-def _equal(costs: list[Cost]) -> bool:
-    """Whether what is counted is equal; sums of seconds are equal up to rounding alone."""
-    return len({(cost.local_steps, round(cost.flops), cost.bytes_up, cost.bytes_down) for cost in costs}) == 1
+def _differing(costs: list[Cost]) -> frozenset[str]:
+    """Return the names of the counts that are not the same in all rounds."""
+    differing = set()
+    for name in COUNTS:
+        values = {round(getattr(cost, name)) for cost in costs}
+        if len(values) > 1:
+            differing.add(name)
+    return frozenset(differing)

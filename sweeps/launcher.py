@@ -16,6 +16,7 @@ from typing import Protocol
 
 from benchmark.errors import DiskFull, Diverged, FsslError, RunningElsewhere, Stopped
 from benchmark.experiment import Experiment
+from benchmark.failures import Failure
 from benchmark.federated.processes import sigterm_as_interrupt
 from benchmark.records.record import is_recorded, run_folder
 from benchmark.records.run_lock import is_held
@@ -27,7 +28,12 @@ SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another launch trains
 
 
 class RunFailed(FsslError):
-    """A run ended with an error that is not the user's, or its process died again and again (exit 1)."""
+    """A run failed with a bug, in the user's own code or in this suite, or its process died repeatedly (exit 1)."""
+
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        """`failure`: the bug, if it is in the user's own code."""
+        super().__init__(message)
+        self.failure = failure
 
 
 class RunDied(FsslError):
@@ -116,6 +122,7 @@ class Launch:
         self.trained = 0  # of the finished: by this launch
         self.failures: list[FsslError] = []
         self.stopped = False
+        self._shown = set[str]()  # failures of the user's own code that were printed
         self._results, self._fits = results, fits
         self._deaths: Counter[Experiment] = Counter()
         self._elsewhere: dict[Experiment, float] = {}  # runs of other launches -> when each was looked at last
@@ -195,6 +202,10 @@ class Launch:
         self.waiting.insert(0, run)
 
     def _fail(self, run: Experiment, error: FsslError) -> None:
+        """Note the error of a run that is not tried again, and show a user's bug at its first run."""
+        if isinstance(error, RunFailed) and error.failure is not None and error.failure.line() not in self._shown:
+            self._shown.add(error.failure.line())
+            print(f"fssl: {error.failure.text()}", file=sys.stderr)
         self.failures.append(error)
         self.finished.append(run)
 

@@ -1,7 +1,6 @@
 """Runs code on tensors of torch's meta device, which have shapes and no numbers, and counts its FLOPs and operations.
 
-So a local step of any network is counted in milliseconds, and without data. Between jobs weights are thin: one number
-each, with which methods compute (`thin`, `whole`).
+So a round of any network is counted in milliseconds, and without data.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -14,7 +13,6 @@ from torch.fx.experimental import _config as unknown_shapes
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from benchmark.methods.protocol import Weights
 from benchmark.models.build import Model, build
 from benchmark.models.classifier import ImageShape
 
@@ -142,47 +140,3 @@ def _without_numbers(tensor: Tensor) -> Tensor:
 def network_on_meta(model: Model, image_shape: ImageShape, num_classes: int) -> nn.Module:
     """Return the network without numbers; all who ask share it, so train or evaluate a copy."""
     return build(model, image_shape, num_classes, seed=0).to(META)
-
-
-def thin(tree: Any, weights: Weights, number: float) -> Any:
-    """Return the tree with one number in place of each weight of the network, so that averages cost nothing.
-
-    A mapping of the changes of a weight becomes one number as well. Other meta tensors are filled with ones: they are
-    small, and methods compute with them (class counts, histograms).
-    """
-
-    @cache
-    def number_of(dim: int, dtype: torch.dtype) -> Tensor:
-        return torch.full((1,) * dim, number, dtype=dtype)
-
-    def thinned(part: Mapping[str, Any]) -> dict[str, Any]:
-        result = dict(part)
-        for name, value in part.items():
-            known = weights.get(name)
-            if isinstance(value, Tensor):
-                if known is not None and value.shape == known.shape:
-                    result[name] = number_of(known.dim(), value.dtype)
-                elif value.is_meta:
-                    result[name] = torch.ones(value.shape, dtype=value.dtype)
-            elif isinstance(value, Mapping):
-                result[name] = thinned(value) if known is None else number_of(known.dim(), known.dtype)
-        return result
-
-    return thinned(tree)
-
-
-def whole(tree: Any, weights: Weights) -> Any:
-    """Return the tree with meta tensors of the weights' shapes for thin ones."""
-    result = dict(tree)
-    for name, value in tree.items():
-        if isinstance(value, Tensor):
-            if name in weights and value.numel() == 1:
-                result[name] = _empty(weights[name].shape, value.dtype)
-        elif isinstance(value, Mapping):
-            result[name] = whole(value, weights)
-    return result
-
-
-@cache
-def _empty(shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=META)

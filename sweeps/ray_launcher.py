@@ -20,7 +20,7 @@ from benchmark.federated.processes import CPU
 from benchmark.files import cannot_write
 from benchmark.records.provenance import commit
 from sweeps.launcher import RunDied, RunFailed, named
-from sweeps.workers import attempt
+from sweeps.workers import Mirror, attempt
 
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the launch
 STORE = 80 * 2**20  # bytes of Ray's object store, the least that Ray takes; nothing large goes through it
@@ -51,7 +51,9 @@ def joined(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def train(data: dict[str, Any], token: Path, code: dict[str, Any], fssl_data: str, device: str) -> FsslError | None:
+def train(
+    data: dict[str, Any], token: Path, code: dict[str, Any], fssl_data: str, device: str, mirror: Mirror | None
+) -> FsslError | None:
     """The task: train one run, given as JSON. Returns the run's error.
 
     `token` is a file in the launch's folder of results, `code` its commit, `fssl_data` its $FSSL_DATA, for nodes
@@ -68,7 +70,7 @@ def train(data: dict[str, Any], token: Path, code: dict[str, Any], fssl_data: st
         names = [f"commit {c['commit']:.10}{' with changes' if c['changes'] else ''}" for c in (here, code)]
         raise ConfigError(f"node {node} has other code ({names[0]}); check out {names[1]} there")
     os.environ.setdefault("FSSL_DATA", fssl_data)
-    return attempt(from_json(data), token.parent, device)
+    return attempt(from_json(data), token.parent, device, mirror=mirror)
 
 
 class RayWorkers:
@@ -76,7 +78,13 @@ class RayWorkers:
     ConfigError where no node has room for a run, CannotWrite where `results` cannot be written.
     """
 
-    def __init__(self, results: Path, share: tuple[float, float] = (1.0, 0.0), at_most: int = 10**6) -> None:
+    def __init__(
+        self,
+        results: Path,
+        share: tuple[float, float] = (1.0, 0.0),
+        at_most: int = 10**6,
+        mirror: Mirror | None = None,
+    ) -> None:
         import ray
 
         self._ray, self._share, self._at_most = ray, share, at_most
@@ -91,7 +99,7 @@ class RayWorkers:
         except OSError as error:
             raise cannot_write(results, error) from None
         # Ray hides all other GPUs from a task.
-        self._orders = (self._token, commit(), os.environ.get("FSSL_DATA", ""), "cuda:0" if share[1] else CPU)
+        self._orders = (self._token, commit(), os.environ.get("FSSL_DATA", ""), "cuda:0" if share[1] else CPU, mirror)
         self._train = ray.remote(max_retries=0, num_cpus=share[0], num_gpus=share[1])(train)
 
     @property

@@ -22,7 +22,7 @@ from benchmark.federated.stacked.kinds import Kind, Member, kind_of
 from benchmark.federated.stacked.runner import GroupRunner
 from benchmark.federated.trees import copied
 from benchmark.methods.calls import first_state, play_round
-from benchmark.methods.protocol import Job, Outcome, PartName, Reader, Tree, Weights
+from benchmark.methods.protocol import Job, Outcome, Reader, Tree
 from sweeps.stand_in import SureReader, stand_in
 
 COHORT = 10  # jobs of a round at most, where the method allows it
@@ -40,7 +40,7 @@ class Examiner(GroupRunner):
         """Return an outcome of one batch for each job, after its kind has been compared."""
         kinds: dict[Kind, list[Member]] = defaultdict(list)
         for index, job in job_of.items():
-            begun = self.begin(index, job, number, copied(kept.get(keeper_of(job))), "train")
+            begun = self._begin(index, job, number, copied(kept.get(keeper_of(job))), "train", ())
             if isinstance(begun, Member):
                 kinds[kind_of(begun, self._environment.experiment.optimizer)].append(begun)
         for kind, members in kinds.items():
@@ -57,16 +57,11 @@ class Examiner(GroupRunner):
         module, batches = super()._training(job, *arguments, **named)
         return module, islice(iter(batches), len(job.update.phases))
 
+    def _asking_reader(self, job: Job, *arguments: Any) -> None:
+        """Return None: each job answers its own passes, with `SureReader`."""
+
     def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
-        return WholeReader(self._environment, job, round_number)
-
-
-class WholeReader(SureReader):
-    """A reader without images whose statistics have the network's shapes, so that jobs can train with them."""
-
-    def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
-        thin, count = super().statistics(weights, part, batch_size, pooled)
-        return {name: torch.ones_like(weights[name], dtype=torch.float64) for name in thin}, count
+        return SureReader(self._environment, job, round_number)
 
 
 def kinds_of(experiment: Experiment) -> dict[str, str]:

@@ -22,7 +22,6 @@ from benchmark.federated.jobs import JobReader
 from benchmark.methods.protocol import Job, PartName, Weights
 from benchmark.streams import torch_stream
 
-STATISTIC = torch.ones(1, dtype=torch.float64)  # of a norm: one number in place of all channels
 SURE = 50.0  # a logit among zeros: probability 1 in float32
 
 
@@ -33,12 +32,13 @@ def stand_in(experiment: Experiment) -> Environment:
     """
     settings = experiment.data
     even = replace(experiment, partition=Iid(), data=replace(settings, pooled_test=0))
-    data = _stand_in_set(settings.name, settings.pooled_test)
+    data = stand_in_set(settings.name, settings.pooled_test)
     return prepare(even, data=data, split=lambda labels_N, **rule: _split_of(len(labels_N), **rule))
 
 
 @cache
-def _stand_in_set(name: str, pooled_test: int) -> DataSet:
+def stand_in_set(name: str, pooled_test: int) -> DataSet:
+    """Return a set of equally large classes whose images are one; a user's own folder is loaded for its size."""
     known = DATASETS.get(name) or load(name)
     shape, num_classes = known.image_shape, known.num_classes
     if isinstance(known, DataSet):
@@ -91,10 +91,10 @@ class SureReader(JobReader):
 
     def statistics(self, weights: Weights, part: PartName, batch_size: int, pooled: bool) -> tuple[Weights, int]:
         N = self._read(part)
-        of_norms = ("running_mean", "running_var")
-        statistics = {name: STATISTIC for name in weights if name.endswith(of_norms)}
         if not N:
             return {}, 0
+        of_norms = [name for name in weights if name.endswith(("running_mean", "running_var"))]
+        statistics = {name: torch.ones_like(weights[name], dtype=torch.float64) for name in of_norms}
         return statistics, N if pooled else -(-N // batch_size)
 
     def on_noise(self, weights: Weights) -> Tensor:

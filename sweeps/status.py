@@ -1,20 +1,23 @@
 """How far runs are, as their folders show it: to any shell on any machine that sees them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
 from benchmark.data.folder import public_name
 from benchmark.errors import FsslError
+from benchmark.files import read_json
 from benchmark.records.collect import runs_in, trouble_with
 from benchmark.records.identity import look_again, seed_folder, why_apart
-from benchmark.records.record import FINISHED, Round, RunRecord, read_run
+from benchmark.records.record import FAILED, FINISHED, Round, RunRecord, read_run
 from benchmark.records.run_lock import is_held, why_dead
 
-# stopped: on purpose, and saved. dead: its process is gone, or its heartbeat too old; the next worker takes over.
-State = Literal["done", "diverged", "running", "stopped", "dead", "damaged", "missing"]
+# stopped: on purpose, and saved. failed: by an exception; the next command tries it again. dead: its process is gone,
+# or its heartbeat is too old; the next worker takes over.
+State = Literal["done", "diverged", "running", "stopped", "failed", "dead", "damaged", "missing"]
+ACCURACY = "test/accuracy"
 
 
 def in_words(seconds: float) -> str:
@@ -40,7 +43,8 @@ class RunStatus:
     seconds_per_round: float | None = None  # None: no round is recorded
     work: float = 0.0  # its planned CPU seconds; its rounds where no time left is asked for
     share_done: float = 0.0  # of its work
-    trouble: str | None = None  # what is wrong with a damaged or a dead one
+    trouble: str | None = None  # what is wrong with a damaged, a dead or a failed run
+    curve: tuple[tuple[int, float], ...] = field(default=(), repr=False)  # (round, test accuracy) of a running one
 
     @property
     def work_left(self) -> float:
@@ -90,27 +94,31 @@ def _finished(status: RunStatus, record: RunRecord) -> RunStatus:
         status,
         state=result["status"],
         round=rounds,
-        accuracy=record.last("test/accuracy"),
+        accuracy=record.last(ACCURACY),
         seconds_per_round=result["wall_seconds"] / rounds if rounds else None,
     )
 
 
 def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunStatus:
-    """`lines`: its saved rounds."""
+    """Return the status of a run that has not ended, from its saved rounds."""
     state: State = "stopped" if (folder / "experiment.json").exists() else "missing"
     trouble = None
     if is_held(folder):
         state = "running"
     elif why := why_dead(folder):
-        state, trouble = "dead", f"{folder}: dead: {why}; the same command goes on from the last save"
+        state, trouble = "dead", f"{folder}: dead: {why}; the same command resumes from the last save"
+    elif failed := read_json(folder / FAILED):
+        state, trouble = "failed", str(failed.get("error", "unknown error"))
     timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
+    curve = tuple((line["round"], line[ACCURACY]) for line in lines if ACCURACY in line)
     return replace(
         status,
         state=state,
         round=lines[-1]["round"] if lines else 0,
-        accuracy=next((line["test/accuracy"] for line in reversed(lines) if "test/accuracy" in line), None),
+        accuracy=curve[-1][1] if curve else None,
         seconds_per_round=fmean(timed) if timed else None,
         trouble=trouble,
+        curve=curve,
     )
 
 

@@ -228,7 +228,8 @@ def _span(word: str) -> Hyperparameter:
 
 # Files
 
-FILES = [path for path in sorted(Path(__file__).parent.glob("*.toml")) if path.name != "queue.toml"]
+KIND = "# kind: study;"  # how a study's file begins; other TOML files of the folder begin with another kind
+FILES = [path for path in sorted(Path(__file__).parent.glob("*.toml")) if path.read_text().startswith(KIND)]
 DECLARED = {tomllib.loads(path.read_text())["name"]: path for path in FILES}
 
 

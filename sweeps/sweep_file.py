@@ -1,5 +1,6 @@
 """W&B sweep files: written from a grid, and read strictly, since W&B checks a file only on its server."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,11 @@ FIELDS = (
     *("run_cap", "command", "parameters", "early_terminate"),
 )
 METHODS = ("grid", "random", "bayes")
+MISSING = {  # what to write for a field without which the server takes no sweep
+    "method": "write method: grid, random or bayes",
+    "command": f"write command: [{', '.join(map(json.dumps, COMMAND))}]",
+    "parameters": "write parameters: and below it the factors, such as R: {values: [0, 0.4]}",
+}
 REPORTED = ("test/accuracy", "test/loss", "validation/accuracy", "validation/loss")  # after every evaluation
 # A text that was meant as a number: YAML 1.1 reads 1e-3 as a text, and 1.0e-3 as a number.
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -107,7 +113,7 @@ def _check(content: Mapping[str, Any]) -> None:
             raise ConfigError(f"unknown field {name!r}; {nearest(name, FIELDS)}")
     for name in ("method", "command", "parameters"):
         if name not in content:
-            raise ConfigError(f"{name} is missing")
+            raise ConfigError(f"{name} is missing; {MISSING[name]}")
     if content["method"] not in METHODS:
         raise ConfigError(f"method: {content['method']!r}; {choose(METHODS)}")
     if content["method"] == "grid" and "early_terminate" in content:
@@ -119,7 +125,7 @@ def _check(content: Mapping[str, Any]) -> None:
     if metric is not None and reported not in REPORTED:
         raise ConfigError(f"metric: runs do not report {reported!r}; {nearest(reported, REPORTED)}")
     if content["command"] != list(COMMAND):
-        raise ConfigError(f"command: is not that of this suite; write {' '.join(COMMAND)}")
+        raise ConfigError(f"command is not that of this suite; {MISSING['command']}")
     if not isinstance(content["parameters"], dict) or not content["parameters"]:
         raise ConfigError("parameters: the grid is empty")
     for name, entry in content["parameters"].items():

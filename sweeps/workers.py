@@ -4,28 +4,40 @@ With `together`, a process trains several runs of one cell at a time, whose jobs
 """
 
 import contextlib
+import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from benchmark.errors import ConfigError, DataError, FsslError
 from benchmark.experiment import Experiment
+from benchmark.failures import failure_of
 from benchmark.federated.processes import CPU, end_with_parent, process_context
 from sweeps.launcher import RunDied, RunFailed, named
 
 if TYPE_CHECKING:  # loads torch
+    from pytorch_lightning import Callback
+
     from benchmark.federated.stacked.together import Seat
 
 SECONDS_TO_SAVE = 45.0  # from the request to stop until a process is killed: all of them end within a minute
 SECONDS_TO_END = 0.5  # of a killed fork server: until then it passes for alive, and a new one is not started
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mirror:
+    """How W&B mirrors the runs of a launch while they are trained."""
+
+    mode: Literal["online", "offline"]
+    cells: Mapping[str, str]  # cell key -> the name of the cell, such as "ssfl/tab2:FedAvg/full"
 
 
 @dataclass(kw_only=True)
@@ -45,11 +57,16 @@ class LocalWorkers:
     """
 
     def __init__(
-        self, processes: int, results: Path, devices: Sequence[str] = (CPU,), together: int | None = None
+        self,
+        processes: int,
+        results: Path,
+        devices: Sequence[str] = (CPU,),
+        together: int | None = None,
+        mirror: Mirror | None = None,
     ) -> None:
         self.size = processes * (together or 1)
         self._processes, self._results, self._devices = processes, results, tuple(devices)
-        self._together = together
+        self._together, self._mirror = together, mirror
         self._gathered: list[Experiment] = []  # runs that wait for a process; only with `together`
         self._apart = set[Experiment]()  # were in a process that died: another one may have ended it
         self._workers: list[_Worker] = []
@@ -90,7 +107,8 @@ class LocalWorkers:
         device = min(self._devices, key=lambda device: taken.count(device) / self._devices.count(device))
         with process_context(fresh=device != CPU) as context:
             pipe, end_of_worker = context.Pipe()
-            process = context.Process(target=_work, args=(end_of_worker, self._results, device, self._together))
+            orders = (end_of_worker, self._results, device, self._together, self._mirror)
+            process = context.Process(target=_work, args=orders)
             try:
                 process.start()
             except (OSError, EOFError) as error:  # no memory for it, or the server that forks it was killed
@@ -149,20 +167,24 @@ def _in_words(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _work(pipe: Connection, results: Path, device: str, together: int | None) -> None:
+def _work(pipe: Connection, results: Path, device: str, together: int | None, mirror: Mirror | None) -> None:
     """The whole life of a worker process."""
     end_with_parent(signal.SIGTERM)  # stops its run
     with contextlib.suppress(EOFError, OSError):  # the launch is over, or was killed
         while True:
             runs = pipe.recv()
             if together is None:
-                pipe.send((0, attempt(runs[0], results, device)))
+                pipe.send((0, attempt(runs[0], results, device, mirror=mirror)))
             else:
-                attempt_together(runs, results, device, lambda place, error: pipe.send((place, error)))
+                attempt_together(runs, results, device, lambda place, error: pipe.send((place, error)), mirror)
 
 
 def attempt_together(
-    runs: Sequence[Experiment], results: Path, device: str, tell: Callable[[int, FsslError | None], object]
+    runs: Sequence[Experiment],
+    results: Path,
+    device: str,
+    tell: Callable[[int, FsslError | None], object],
+    mirror: Mirror | None = None,
 ) -> None:
     """Train runs of one cell in this process, as one. `tell` is given the place and the error of each when it ends.
 
@@ -173,7 +195,7 @@ def attempt_together(
     from benchmark.records.cpu_clock import CpuClock
 
     def work(place: int, seat: "Seat") -> None:
-        tell(place, attempt(runs[place], results, device, seat))
+        tell(place, attempt(runs[place], results, device, seat, mirror))
 
     with StopOnSignal(at_once=False).listening():
         works = [partial(work, place) for place in range(len(runs))]
@@ -182,7 +204,13 @@ def attempt_together(
                 raise ended
 
 
-def attempt(experiment: Experiment, results: Path, device: str, seat: "Seat | None" = None) -> FsslError | None:
+def attempt(
+    experiment: Experiment,
+    results: Path,
+    device: str,
+    seat: "Seat | None" = None,
+    mirror: Mirror | None = None,
+) -> FsslError | None:
     """Train a run in this process. Returns the error with which it ended; None where its record is written.
 
     `seat`: of a run that trains together with others of its cell.
@@ -195,12 +223,40 @@ def attempt(experiment: Experiment, results: Path, device: str, seat: "Seat | No
     if seat is not None:
         engine = EngineOptions(engine="stacked", devices=(device,))
     try:
-        run(experiment, results, engine=engine, begun_under=partial(begun_under, experiment, results), seat=seat)
+        with _mirrored(experiment, results, mirror) as callbacks:
+            run(
+                experiment,
+                results,
+                callbacks=callbacks,
+                engine=engine,
+                begun_under=partial(begun_under, experiment, results),
+                seat=seat,
+            )
     except (ConfigError, DataError) as error:
         return type(error)(f"{named(experiment)}: {error}")
     except FsslError as error:
         return error
     except Exception as error:
-        traceback.print_exc(file=sys.stderr)
-        return RunFailed(f"{named(experiment)}: failed with {error!r}")
+        failure = failure_of(error)
+        if failure is None:  # a bug of this suite: the launch's process has no traceback of it
+            traceback.print_exc(file=sys.stderr)
+            return RunFailed(f"{named(experiment)}: failed with {error!r}")
+        return RunFailed(f"{named(experiment)}: failed with {failure.line()}", failure)
     return None
+
+
+@contextlib.contextmanager
+def _mirrored(experiment: Experiment, results: Path, mirror: Mirror | None) -> "Iterator[list[Callback]]":
+    """Give the callbacks that mirror the run in W&B; none without a mirror."""
+    if mirror is None:
+        yield []
+        return
+    from benchmark.records.record import run_folder
+    from benchmark.records.wandb_mirror import mirrored
+
+    os.environ.setdefault("WANDB_SILENT", "true")  # else each run prints three lines
+    cell = mirror.cells.get(experiment.cell_key)
+    words = {} if cell is None else {"cell": cell}
+    folder = run_folder(results, experiment)
+    with mirrored(experiment, folder, words=words, mode=mirror.mode, wandb_folder=results / "wandb") as callbacks:
+        yield callbacks

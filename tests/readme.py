@@ -13,12 +13,6 @@ def shell_lines(text: str) -> list[str]:
     return "\n".join(blocks).replace("\\\n", " ").splitlines()
 
 
-def command_of_readme(start: str) -> str:
-    """Find the one command of README.md that begins so, whole, with its comment."""
-    (found,) = [line for line in shell_lines(README) if line.startswith(start)]
-    return found
-
-
 def own_method() -> tuple[str, str]:
     """Read the code of README's method, the file `my_method.py`, and the name of its class."""
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def round(" in block]

@@ -164,7 +164,7 @@ def test_records_sweep_files_and_studies_are_read_by_the_same_rule(tmp_path, cap
     cores = [(f'{{"cores": {word}}}', f"is damaged .{word} is not JSON") for word in ("NaN", "Infinity", "-Infinity")]
     for text, says in (('{"commit": "a", "commit": "b"}', "commit is given twice"), *cores):
         (tmp_path / "manifest.json").write_text(text)
-        with pytest.raises(DataError, match=f"manifest.json: .*{says}"):
+        with pytest.raises(DataError, match=f"manifest.json .*{says}"):
             read_json(tmp_path / "manifest.json")
     sweep = f"method: grid\ncommand: {json.dumps(COMMAND)}\nparameters:\n  seed: {{value: 1}}\n  seed: {{value: 2}}\n"
     (tmp_path / "sweep.yaml").write_text(sweep)

@@ -37,7 +37,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Runs `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made.
+    """Run `wandb agent` on ENTITY/PROJECT/ID, which `wandb sweep FILE` made.
 
     It does so if the server has the sweep of FILE; with --devices 0,1 one agent on each GPU. The exit code comes from
     the records: 0 all done, 70 some diverged, 75 other workers train the rest, 76 stopped, 1 runs are missing.
@@ -66,7 +66,7 @@ def _config_on_server(sweep: str) -> dict[str, object]:
 
 
 def _run_agents(options: argparse.Namespace) -> bool:
-    """Run an agent for each device to its end. Returns whether they were stopped by a signal.
+    """Run an agent for each device to its end. Return whether they were stopped by a signal.
 
     Ctrl-C and SIGTERM are passed on to the agents, each time, and by them to their runs.
     """
@@ -115,7 +115,10 @@ def _devices_seen(devices: Sequence[str] | None) -> list[dict[str, str]]:
 
 
 def _exit_code(planned: Plan, results: Path, stopped: bool) -> int:
-    """That of the sweep's records. Raises FsslError where runs are left: Stopped, RunningElsewhere or another."""
+    """Return the exit code of the sweep's records.
+
+    Raise FsslError if runs are left: Stopped, RunningElsewhere or another.
+    """
     missing = planned.missing
     print(f"{len(planned.runs) - len(missing)} of {len(planned.runs)} runs have their record")
     for run in missing:

@@ -6,25 +6,25 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from benchmark.cli.main import number
 from benchmark.cli.progress import Display, watching
-from benchmark.cli.shared_options import add_devices
+from benchmark.cli.shared_options import add_devices, add_wandb
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, devices_named
 from benchmark.federated.processes import CPU, usable_cores
 from sweeps.launcher import Workers, launch
 from sweeps.plan import Plan
-from sweeps.workers import LocalWorkers
+from sweeps.workers import LocalWorkers, Mirror
 
 
 def add_launch(command: argparse.ArgumentParser) -> None:
-    """Where runs are trained, and how many at a time. Call `check_launch` before anything else."""
+    """Add the options for where runs are trained, and how many at a time. Call `check_launch` before anything else."""
     command.add_argument(
         "--launcher", choices=("local", "ray"), default="local", help="train on this machine (local) or on Ray"
     )
@@ -35,6 +35,7 @@ def add_launch(command: argparse.ArgumentParser) -> None:
         "(default: as many as its nodes have room for)",
     )
     add_devices(command, "runs side by side (default: auto, all CUDA devices)")
+    add_wandb(command)
     command.add_argument(
         "--together",
         type=number(1),
@@ -53,6 +54,16 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     )
 
 
+def mirror_of(options: argparse.Namespace, cells: Mapping[str, str]) -> Mirror | None:
+    """Return how the options want runs to be mirrored. Raise ConfigError for an unknown mode. `cells`: see `Mirror`."""
+    if options.wandb in ("auto", "off"):  # an agent starts `fssl run`
+        return None
+    from benchmark.records.wandb_mirror import mode_asked  # loads what trains
+
+    mode = mode_asked(options.wandb)
+    return None if mode is None else Mirror(mode=mode, cells=cells)
+
+
 def check_launch(options: argparse.Namespace) -> None:
     """Raise ConfigError for options that exclude each other; replace `options.devices` by names, or None for auto."""
     other_launchers = {"local": ("address", "cpus_per_run", "gpus_per_run"), "ray": ("devices", "together")}
@@ -63,10 +74,11 @@ def check_launch(options: argparse.Namespace) -> None:
     if gpus > 1 and gpus != int(gpus):
         raise ConfigError(f"--gpus-per-run: {gpus:g}; give a share of one, such as 0.5, or a whole number")
     options.devices = devices_named(options.devices)
+    mirror_of(options, {})
 
 
 def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace) -> None:
-    """Train these runs of the plan, with their progress on standard error. Raises FsslError as `launch` does."""
+    """Train these runs of the plan, with their progress on standard error. Raise FsslError as `launch` does."""
     console = Console(stderr=True)
     labels = {cell.cell_key: cell.label for item in planned.items for cell in item.cells}
     names = [f"{item.name} ({item.profile})" for item in planned.items] or ["sweep"]
@@ -76,14 +88,17 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     started = time.monotonic()
     if options.together:
         runs = by_cell(runs)
-    with workers_for(options, runs) as workers:
+    cells = {cell.cell_key: f"{item.name}:{cell.label}" for item in planned.items for cell in item.cells}
+    with workers_for(options, runs, mirror_of(options, cells)) as workers:
         size = min(workers.size, len(runs))
-        console.print(f"{escape(title)}: {len(runs)} runs to train, {done} done, {size} side by side{later}")
-        with Display(console) as display:
+        number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        console.print(f"{escape(title)}: {number} to train, {done} done, {size} side by side{later}")
+        with Display(console, few_lines=options.main) as display:
             end = launch(workers, runs, options.results, watch=watching(display, runs, options.results, labels))
     others = len(end.finished) - end.trained
     elsewhere = f", {others} by others" if others else ""
-    console.print(f"trained {end.trained} runs{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
+    runs_trained = "1 run" if end.trained == 1 else f"{end.trained} runs"
+    console.print(f"trained {runs_trained}{elsewhere} in {(time.monotonic() - started) / 60:.1f} min")
 
 
 def by_cell(runs: Sequence[Experiment]) -> list[Experiment]:
@@ -95,14 +110,16 @@ def by_cell(runs: Sequence[Experiment]) -> list[Experiment]:
 
 
 @contextlib.contextmanager
-def workers_for(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iterator[Workers]:
-    """Workers for these runs: processes of this machine, or a Ray cluster."""
+def workers_for(
+    options: argparse.Namespace, runs: Sequence[Experiment], mirror: Mirror | None = None
+) -> Iterator[Workers]:
+    """Provide workers for these runs: processes of this machine, or a Ray cluster."""
     if options.launcher == "local":
         devices = options.devices or auto_devices(runs)
         at_a_time = usable_cores() if options.jobs is None and devices == (CPU,) else (options.jobs or 1) * len(devices)
         together = options.together
         processes = min(at_a_time, len(runs) if together is None else -(-len(runs) // together))
-        yield LocalWorkers(processes, options.results, devices, together)
+        yield LocalWorkers(processes, options.results, devices, together, mirror)
         return
     from sweeps.ray_launcher import LOCAL, RayWorkers, joined
 
@@ -110,4 +127,4 @@ def workers_for(options: argparse.Namespace, runs: Sequence[Experiment]) -> Iter
     # Ray prints messages about its workers on standard output, which is for results.
     with contextlib.redirect_stdout(sys.stderr), joined(address):
         share = (options.cpus_per_run or 1.0, options.gpus_per_run or 0.0)
-        yield RayWorkers(options.results, share, options.jobs or len(runs))
+        yield RayWorkers(options.results, share, options.jobs or len(runs), mirror)

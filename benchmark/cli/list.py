@@ -24,6 +24,7 @@ from sweeps.plan import Plan, plan, wanted
 
 Row = dict[str, Any]
 KINDS = ("items", "methods", "data", "networks")
+WIDTH = 100  # columns where there is no terminal
 YOURS = {
     "methods": "your own: --method my_module:MyMethod",
     "data": "your own images, a folder per class: --data.name folder:PATH",
@@ -38,10 +39,10 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Downloads and trains nothing.
+    """List what is available. Download and train nothing.
 
-    The hours assume that each missing run of an item takes as long as its finished ones did; empty where none is
-    finished.
+    The hours assume that each missing run of a table takes as long as its finished ones did; they are empty if none
+    is finished.
     """
     lists = {
         "items": lambda: all_items(options.results, options.profile),
@@ -54,11 +55,14 @@ def run_command(options: argparse.Namespace) -> None:
         print(json.dumps({"profile": options.profile, **chosen}))
         return
     for kind, rows in chosen.items():
-        show(kind, rows)
+        show(kind, rows, f"profile {options.profile}" if kind == "items" else "")
 
 
 def all_items(results: Path, profile: str) -> list[Row]:
-    """One row a table or figure under this profile, and the user's own. A damaged record counts as missing."""
+    """List the tables and figures of this profile and the user's own, one per row.
+
+    A damaged record counts as missing.
+    """
     own = [replace(item, title=f"{item.title} ({item.typed}, {item.profile})") for item in own_items(results, [])]
     planned = plan([*items(ITEMS, profile), *own], results, with_reference=profile != "demo", tell=False)
     return [_item(item, planned) for item in planned.items]
@@ -123,15 +127,17 @@ def data_sets() -> list[Row]:
     return rows
 
 
-def show(kind: str, rows: list[Row]) -> None:
-    """Print a table as wide as the terminal. Elsewhere one line a row, however long, for other programs."""
+def show(kind: str, rows: list[Row], caption: str = "") -> None:
+    """Print a table, as wide as the terminal or `WIDTH` columns. Long texts are wrapped; `--json` has them whole."""
+    if caption:
+        print(caption)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, (name, value) in enumerate(rows[0].items()):
         number = isinstance(value, int | float | None)
         table.add_column(name, justify="right" if number else "left", no_wrap=number or not place, overflow="fold")
     for row in rows:
         table.add_row(*(Text(_text(value)) for value in row.values()))
-    console = Console() if sys.stdout.isatty() else Console(width=100_000)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
     with console.capture() as drawn:
         console.print(table)
     print(*(line.rstrip() for line in drawn.get().splitlines()), YOURS.get(kind, ""), "", sep="\n")

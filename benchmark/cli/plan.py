@@ -16,7 +16,6 @@ from benchmark.verdicts.open_claims import could_decide, looks_in_words
 from sweeps.cards import Card, OnCard, devices_or_card, on_card
 from sweeps.cost import Cost, cost_of, count
 from sweeps.deciding import gaps_of, words_on_seeds
-from sweeps.h200 import OnH200, on_h200
 from sweeps.plan import Plan, plan
 from sweeps.stacking import one_at_a_time
 from sweeps.status import in_words
@@ -43,11 +42,11 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> None:
     """Counts runs, local steps, FLOPs and bytes from each method's own jobs.
 
-    Says where a count is not exact. Hours come from finished runs of this machine, or from timing each kind of job on
-    the device that `fssl work` would use (no data set is needed). For a card, such as `--device h200`, they come from
-    what `python -m tests.performance.gpu` measured there, or from estimates, and the plan says which. Says at how many
-    confirming seeds (--seeds N) open claims can be decided, which runs `reproduce` leaves out since they decide none,
-    and which seeds can never count.
+    Says where a count is not exact. Hours come from finished runs of this machine, or from timing a step of each
+    network on a core (no data set is needed); a CUDA device has the times of its card. For a card, such as `--device
+    h200`, they come from what `python -m tests.performance.gpu` measured there, or from estimates, and the plan says
+    which. Says at how many confirming seeds (--seeds N) open claims can be decided, which runs `reproduce` leaves out
+    since they decide none, and which seeds can never count.
     """
     options.devices, card = devices_or_card(options.devices, options.results, devices_named)
     for name, part in _parts(options):
@@ -56,7 +55,6 @@ def run_command(options: argparse.Namespace) -> None:
             print(f"fssl: {name}: {len(runs):,} runs are counted ...", file=sys.stderr)
         total, devices = cost_here(runs, options)
         there = None if card is None else cost_there(runs, card)
-        h200 = on_h200(runs)
         profiles = {run.profile for run in part.runs}
         keys = {run.cell_key for run in part.runs}
         waiting = sum(len(item.choices) for item in part.items)
@@ -72,7 +70,6 @@ def run_command(options: argparse.Namespace) -> None:
             "side_by_side": len(devices),
             **({} if there is None else as_there(there)),
             "could_decide": could_decide(part.items, part.records),
-            "hours_on_h200": None if h200 is None else h200.seconds / 3600,
             "left_out": len(part.left_out),
             "gaps": gaps,
         }
@@ -84,13 +81,12 @@ def run_command(options: argparse.Namespace) -> None:
             print(json.dumps(counted))
         else:
             done = len(part.runs) - len(part.missing)
-            elsewhere = card is not None and card.name != "NVIDIA H200"
             times = [_time(counted, devices)] if there is None else _times(there)
-            _print(counted, done, times, None if elsewhere else h200)
+            _print(counted, done, times)
 
 
 def _on_seeds(part: Plan, options: argparse.Namespace) -> list[str]:
-    """What confirmatory seeds cannot decide, with the item's name if there are several."""
+    """Say what confirmatory seeds cannot decide, with the name of the table if there are several."""
     several = len(part.items) > 1
     return [
         f"{item.name}: {text}" if several else text
@@ -107,18 +103,13 @@ def _in_words(reasons: Mapping[str, str]) -> list[str]:
 
 
 def _parts(options: argparse.Namespace) -> Iterator[tuple[str, Plan]]:
-    """What is counted: each of several items, which share runs, and all that the options name."""
+    """List what is counted: each of several tables, which share runs, and all that the options name."""
     chosen = [] if shared_options.grids_of(options) else shared_options.chosen_items(options)
     if len(chosen) > 1:
         seeds, with_reference = shared_options.seeds_of(options), shared_options.uses_reference(options)
         for item in chosen:
             yield item.name, plan([item], options.results, seeds=seeds, with_reference=with_reference)
     yield chosen[0].name if len(chosen) == 1 else ", ".join(options.items), shared_options.planned(options)
-
-
-def _h200_in_words(h200: OnH200) -> str:
-    together = f"{h200.side_by_side} runs side by side under MPS" if h200.side_by_side > 1 else "one run at a time"
-    return f"about {in_words(h200.seconds)}, {together} (estimate by measured speeds: reports/performance.md)"
 
 
 def _time(counted: dict[str, Any], devices: tuple[str, ...]) -> tuple[str, str]:
@@ -134,7 +125,7 @@ def _times(there: OnCard) -> list[tuple[str, str]]:
     return [*rows, ("source", there.card.source)]
 
 
-def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]], h200: OnH200 | None) -> None:
+def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]]) -> None:
     tuned = f", {counted['tuned']} of them of settings that trials choose" if counted["tuned"] else ""
     rows = [
         ("cells", f"{counted['cells']}"),
@@ -144,7 +135,6 @@ def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]], h20
         ("bytes up", decimal(counted["bytes_up"])),
         ("bytes down", decimal(counted["bytes_down"])),
         *times,
-        *([("on an H200", _h200_in_words(h200))] if h200 else []),
         *([("claims", looks_in_words(counted["could_decide"]))] if counted["could_decide"] else []),
         *(("note", note) for note in counted["notes"]),
     ]
@@ -154,7 +144,7 @@ def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]], h20
 
 
 def cost_there(runs: Sequence[Experiment], card: Card) -> OnCard:
-    """The time that runs take on a card, one after another."""
+    """Say how long the runs take on a card, one after another."""
     costs = [count(run).whole for run in runs]
     return on_card(card, [(run, cost.local_steps, cost.flops) for run, cost in zip(runs, costs, strict=True)])
 
@@ -166,13 +156,16 @@ def as_there(there: OnCard) -> dict[str, Any]:
 
 
 def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[Cost, tuple[str, ...]]:
-    """What the runs cost, and the device of each that is trained at a time. `options.devices`: names, None for auto."""
+    """Return the cost of the runs, and the device of each that is trained at a time.
+
+    `options.devices` are names, or None for auto.
+    """
     devices = options.devices or auto_devices(runs)
     total = sum((cost_of(run, options.results, devices[0]) for run in runs), Cost())
     return total, (CPU,) * usable_cores() if devices == (CPU,) else devices
 
 
 def in_place(devices: tuple[str, ...]) -> str:
-    """The devices for people."""
+    """Name the devices for people."""
     cores = set(devices) == {CPU}
     return f"{len(devices)} cores, all at work" if cores else f"{len(devices)} x {card_name(devices[0])}, a run on each"

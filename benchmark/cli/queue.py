@@ -113,7 +113,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _machine(options: argparse.Namespace) -> "Machine":
-    """The machine at hand; replaces `options.devices` by names: all CUDA devices, or the CPU if there is none.
+    """Describe this machine; replace `options.devices` by names: all CUDA devices, or the CPU if there is none.
 
     Raises ConfigError for devices of several kinds.
     """
@@ -132,27 +132,28 @@ def _machine(options: argparse.Namespace) -> "Machine":
 
 
 @functools.cache
-def _cost(cell: Experiment, device: str) -> tuple[float, float]:
-    """The local steps and the seconds of a run that runs alone."""
+def _cost(cell: Experiment, device: str, results: Path) -> tuple[float, float]:
+    """Return the local steps and the planned seconds of a run that runs alone."""
     from sweeps.cost import count
+    from sweeps.speed import seconds_on
 
-    cost = count(cell, device).whole
-    return cost.local_steps, cost.seconds
+    cost = count(cell).whole
+    return cost.local_steps, seconds_on(device, cell, cost, results)
 
 
 def _planned(options: argparse.Namespace, side_by_side: int, run: Experiment) -> float:
-    """The seconds of a run, with the other runs beside it, before any run of this call has ended."""
+    """Estimate the seconds of a run, with the other runs beside it, before any run of this call has ended."""
     from benchmark.federated.processes import CPU, usable_cores
     from sweeps.queue import crowding
 
     if options.steps_per_second is not None:
-        return _cost(run.with_seed(0), CPU)[0] * side_by_side / options.steps_per_second
-    seconds = _cost(run.with_seed(0), options.devices[0])[1]
+        return _cost(run.with_seed(0), CPU, options.results)[0] * side_by_side / options.steps_per_second
+    seconds = _cost(run.with_seed(0), options.devices[0], options.results)[1]
     return seconds * crowding(side_by_side, options.devices, usable_cores())
 
 
 def _share_left(results: Path, run: Experiment) -> float:
-    """The share of its rounds that a run has left."""
+    """Compute the share of its rounds that a run has left."""
     from benchmark.records.record import run_folder
     from sweeps.status import status_of
 
@@ -178,7 +179,7 @@ def _copy(copies: Path, report: "Report", results: Path, here: "Machine", unit: 
 
 
 def _with_data(table: "Timetable", runs: Sequence[Experiment]) -> list[Experiment]:
-    """The runs whose data set is here; the units of the others are refused."""
+    """Select the runs whose data set is here; refuse the units of the others."""
     from benchmark.data.datasets import load
 
     missing: dict[str, str] = {}
@@ -287,7 +288,7 @@ class Report:
         }
 
     def _unit(self, unit: "Unit", table: "Timetable") -> dict[str, Any]:
-        """The unit's seed and state, and why it is not finished."""
+        """Return the unit's seed and state, and why it is not finished."""
         state, reason = "not begun", ""
         if unit in table.before:
             state = "done before"

@@ -16,8 +16,8 @@ from benchmark.records.collect import read_once, read_records
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
 from reports.exports import write_item
-from reports.findings import write_findings
 from reports.formatting import count
+from reports.front import write_findings
 from reports.own_items import ItemWithRecords, with_own
 from reports.reported import Reported, connect
 from reports.site import build
@@ -44,7 +44,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """A pure function of the records: trains nothing. Items with no record at all are left out."""
+    """Build the site, a pure function of the records. Train nothing. Tables without any record are left out."""
     if options.readme:
         _readme(options)
     elif options.out is not None:
@@ -56,7 +56,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def _readme(options: argparse.Namespace) -> None:
-    """From what the committed copies hold and nothing else: it is the same in every checkout."""
+    """Update the README from the committed copies and nothing else, so that it is the same in every checkout."""
     if options.items or options.profile:
         raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
     read = read_once(partial(read_records, with_runs=False))
@@ -73,7 +73,7 @@ def build_site(
     names: Sequence[str] = (),
     profiles: Sequence[str] = (),
 ) -> Path:
-    """The whole site; of what is `shown`, or of the items and profiles that are named, the pages alone."""
+    """Build the whole site, or only the pages of what is `shown` or of the named tables and profiles."""
     troubles: list[str] = []
     read = read_once(partial(read_records, troubles=troubles))
     every, files = (*ITEMS, *VARIANTS), [name for name in names if name.endswith(".toml")]
@@ -91,7 +91,7 @@ def build_site(
 
 
 def _alone(options: argparse.Namespace) -> None:
-    """Each item that has a record, as files. Raises ConfigError where none has."""
+    """Write each table that has a record, as files. Raise ConfigError if none has."""
     names, profiles = options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES
     results = on_disk(names, profiles, options.results, partial(read_records, troubles=[]))
     if not results:
@@ -118,7 +118,7 @@ def _commit_reference(options: argparse.Namespace) -> None:
 def on_disk(
     names: Collection[str], profiles: Iterable[str], results: Path, read: Callable[..., Records] = read_records
 ) -> Sequence[tuple[Item, Records]]:
-    """The items that have any record, in any of the profiles. Committed copies count, but never for the demo."""
+    """Find the tables that have any record, in any profile. Committed copies count, but never for the demo."""
     recorded = []
     for profile in profiles:
         check_profile(profile)

@@ -51,7 +51,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Trains what is missing and prints the table. A second call trains nothing; Ctrl-C loses nothing.
+    """Train what is missing and print the table. A second call trains nothing; Ctrl-C loses nothing.
 
     Of the confirmatory seeds (--seeds) only those runs are trained that can decide an open claim; the others are named.
     """
@@ -62,8 +62,9 @@ def reproduce(options: argparse.Namespace) -> int:
     planned = look()
     if seeds.confirming and (planned.missing or planned.left_out):
         warn_of_few_seeds(planned, seeds.confirming)
-    if planned.missing and not options.json and len(planned.missing) < len(planned.runs):
-        for item, records in results_of(planned, seeds):  # what there is, before hours of training
+    preview = not options.json and not options.main  # what there is, before hours of training
+    if preview and planned.missing and len(planned.missing) < len(planned.runs):
+        for item, records in results_of(planned, seeds):
             show(item, records, options, stderr=True)
     planned, failure = train_missing(planned, look, options)
     if isinstance(failure, DataError) and len(planned.missing) == len(planned.runs):
@@ -82,7 +83,7 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def work(options: argparse.Namespace) -> int:
-    """Trains what is missing, side by side with other workers.
+    """Train what is missing, side by side with other workers.
 
     The runs that others train are left alone: start as many of these as you like, on as many machines as share the
     folder of results. The run of a worker that died is taken over and goes on from its last save. Prints no table:
@@ -111,7 +112,7 @@ def work(options: argparse.Namespace) -> int:
 def train_missing(
     planned: Plan, look: Callable[[], Plan], options: argparse.Namespace
 ) -> tuple[Plan, FsslError | None]:
-    """Train what is missing, then what its trials chose. Returns the plan after that, and the first error.
+    """Train what is missing, then what its trials chose. Return the plan after that, and the first error.
 
     No run is launched twice: one that is missing after its launch stays missing. Runs of a data set that cannot be
     read are not launched.
@@ -160,7 +161,7 @@ def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
 
 
 def results_of(planned: Plan, seeds: Seeds) -> list[tuple[Item, Records]]:
-    """The plan's items with their records, without those of other seeds than are asked for."""
+    """Return the plan's tables with their records, only of the seeds that are asked for."""
     records = restricted(planned.records, planned.shown)
     return [(replace(item, seeds=seeds.number(item)), records) for item in planned.items]
 
@@ -168,21 +169,22 @@ def results_of(planned: Plan, seeds: Seeds) -> list[tuple[Item, Records]]:
 def show(
     item: Item, records: Records, options: argparse.Namespace, *, report: str | None = None, stderr: bool = False
 ) -> None:
-    """Print an item's table, or its JSON object. `report`: the path of its page; None where none is built."""
+    """Print a table, or its JSON object. `report` is the path of its page; None if none is built."""
     if options.json:
         from reports.exports import item_result
 
         print(json.dumps(item_result(item, records, report=report)), flush=True)
     else:
-        from reports.terminal import WIDTH, print_item
+        from reports.terminal import WIDTH, print_item, print_primary
 
         console = Console(stderr=stderr)
         console = console if console.is_terminal else Console(width=WIDTH, stderr=stderr)
-        print_item(item, records, console, report=report)
+        printer = print_primary if options.main else print_item
+        printer(item, records, console, report=report)
 
 
 def more_seeds(item: Item, planned: Plan, options: argparse.Namespace) -> str:
-    """A line on what more seeds would cost and decide; empty where none would."""
+    """Say what more seeds would cost and decide, one line per choice; empty if they would decide nothing."""
     from benchmark.cli.plan import cost_here, in_place
     from benchmark.verdicts.open_claims import could_decide
 
@@ -212,7 +214,7 @@ def build_pages(shown: Sequence[tuple[Item, Records]], seeds: Seeds, results: Pa
 
 
 def state_of(results: Path) -> str:
-    """A hash that changes where a record is written, goes on or is removed, or where code or a printed number does."""
+    """Hash the state: it changes if a record, code or a published number is written, changed or removed."""
     runs = ("runs", "runs/*", "runs/*/*", "runs/*/*/rounds.jsonl")
     records = ("own/*", f"{SUBMITTED}/*", "studies/*", "reference", "reference/*", *runs)
     code = ("benchmark/**/*.py", "benchmark/**/*.toml", "reports/*.*", "reports/templates/*", "reports/*/*.md")

@@ -3,7 +3,6 @@
 import argparse
 import inspect
 import json
-import os
 import re
 import sys
 import textwrap
@@ -16,8 +15,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rich.console import Console
 
-from benchmark.cli.main import Parser
-from benchmark.cli.shared_options import add_devices
+from benchmark.cli.main import Parser, site_of
+from benchmark.cli.shared_options import add_devices, add_wandb
 from benchmark.config import kind_of, merge
 from benchmark.errors import ConfigError, Diverged
 from benchmark.experiment import Experiment, to_json
@@ -52,19 +51,14 @@ def add_arguments(verb: str, command: Parser) -> None:
     add_devices(command, "workers of the pool (default: auto, where it is the first CUDA device, or the cores)")
     command.add_argument("--workers", type=int, help="processes of the pool (default: one for each device or core)")
     command.add_argument("--print-config", action="store_true", help="print the resolved experiment and stop")
-    command.add_argument(
-        "--wandb",
-        default=os.environ.get("FSSL_WANDB") or "auto",
-        metavar="MODE",
-        help="mirror the run in W&B: auto (under an agent only), online, offline or off (default: $FSSL_WANDB or auto)",
-    )
+    add_wandb(command)
     command.set_defaults(fields_of=Experiment)
     head = "fields of an experiment and their defaults (of another method: --print-config):"
     command.more = lambda: "\n".join([head, *lines_of(DEFAULT)])
 
 
 def comments(cls: type) -> dict[str, str]:
-    """Field -> the comment at the end of its line, or above it."""
+    """Map each field to the comment at the end of its line, or above it."""
     texts: dict[str, str] = {}
     above: list[str] = []
     for line in inspect.getsource(cls).splitlines():
@@ -78,7 +72,7 @@ def comments(cls: type) -> dict[str, str]:
 
 
 def lines_of(value: Any, path: str = "") -> Iterator[str]:
-    """A line for each field: the value's own first, then its groups'. `path`: where a group lies in the experiment."""
+    """Write a line for each field: the value's own first, then its groups'. `path` is the group's place."""
     texts, hints = comments(type(value)), get_type_hints(type(value))
     inner = [f.name for f in fields(value) if is_dataclass(getattr(value, f.name))]
     for f in fields(value):
@@ -96,9 +90,9 @@ def lines_of(value: Any, path: str = "") -> Iterator[str]:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Trains one experiment and writes its record.
+    """Train one experiment and write its record.
 
-    A finished one is not trained again, an interrupted one goes on. Fields are set by name: --federation.K=10
+    A finished one is not trained again, an interrupted one resumes. Fields are set by name: --federation.K=10
     --federation.C=5 --partition.R=0.6; --data mnist; --method semifl. --precision is fp32, bf16 (autocast), or, on CUDA
     alone, tf32: convolutions and products as the papers had them by torch's default.
     """
@@ -127,11 +121,12 @@ def run_command(options: argparse.Namespace) -> int:
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
         print(f"{result['status']} after {result['rounds']} rounds: {numbers}{_nothing_kept(experiment, last)}")
         print(f"record: {folder}")
+        print(f"page, once `fssl report` has drawn it: {site_of(options) / 'cells' / experiment.cell_key}.html")
     return Diverged.exit_code if result["status"] == "diverged" else 0
 
 
 def _nothing_kept(experiment: Experiment, last: Mapping[str, Any]) -> str:
-    """What to do where the last round gave or kept no pseudo-label; empty elsewhere.
+    """Say what to do if the last round gave or selected no pseudo-label; empty otherwise.
 
     Also empty for a run that ends in its warm start: it has no pseudo-labels, whatever the threshold.
     """
@@ -145,7 +140,7 @@ def _nothing_kept(experiment: Experiment, last: Mapping[str, Any]) -> str:
 
 
 def _say_what_differs(result: Mapping[str, Any], experiment: Experiment, folder: Path) -> None:
-    """A run that was finished before is not trained again to be measured in other rounds."""
+    """Say if a run that was finished before is measured in other rounds than asked; it is not trained again."""
     from benchmark.records.record import measurements
 
     for name, asked in measurements(experiment.evaluation).items():
@@ -206,7 +201,7 @@ def _start(options: argparse.Namespace) -> Experiment | None:
 
 
 def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment | None = None) -> Experiment:
-    """What to start from (default: the defaults), then a file's fields, then `--a.b=c` words. Raises ConfigError."""
+    """Build the experiment from the start (default: DEFAULT), a file, then `--a.b=c` words. Raise ConfigError."""
     data = to_json(start or DEFAULT)
     file = {} if config is None else read_table(config)
     file.pop("cell_key", None)  # what --print-config and experiment.json may carry
@@ -221,7 +216,7 @@ def resolve(config: Path | None, overrides: Sequence[str], *, start: Experiment 
 
 
 def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
-    """`--a.b=c` and `--a.b c` as (key, text). Raises ConfigError for anything else."""
+    """Parse `--a.b=c` and `--a.b c` as (key, text). Raise ConfigError for anything else."""
     settings, rest = [], list(words)
     while rest:
         word = rest.pop(0)

@@ -1,6 +1,7 @@
 """Options that name runs: items, profile, seeds. Several commands share them."""
 
 import argparse
+import os
 from pathlib import Path
 
 from benchmark.cli.main import number
@@ -16,7 +17,7 @@ ITEMS_OR_FILES = "ssfl/tab2, a paper (ssfl), all, or sweep files (sweeps/wandb/g
 
 
 def add_scope(command: argparse.ArgumentParser, number_of_items: str = "+", what: str = ITEMS) -> None:
-    """Which runs. `number_of_items`: "+" for at least one, "*" for any number."""
+    """Add the options that name runs. `number_of_items`: "+" for at least one, "*" for any number."""
     command.add_argument("items", nargs=number_of_items, metavar="ITEM", help=what)
     command.add_argument("--profile", default="laptop", help="demo, laptop (default), gpu or paper")
     add_seeds(command, "the profile's number of pilots")
@@ -58,7 +59,7 @@ def chosen_items(options: argparse.Namespace) -> list[Item]:
 
 
 def grids_of(options: argparse.Namespace) -> list[Grid]:
-    """The grids of the sweep files that stand in place of items; none where none does. Raises ConfigError."""
+    """Read the grids of the sweep files that are named in place of tables, if any. Raise ConfigError."""
     files = [Path(name) for name in options.items if name.endswith((".yaml", ".yml"))]
     others = seeds_of(options) != Seeds() or options.also or options.also_quoted or options.main
     others = others or (options.profile, options.rule) != ("laptop", "released_code")
@@ -69,9 +70,9 @@ def grids_of(options: argparse.Namespace) -> list[Grid]:
 
 
 def planned(options: argparse.Namespace, *, tell: bool = True) -> Plan:
-    """The plan of the items that the options name, or of the sweep files in their place.
+    """Plan the tables that the options name, or the sweep files in their place.
 
-    `tell` of records that cannot be read. Raises ConfigError.
+    `tell`: whether to print which records cannot be read. Raise ConfigError.
     """
     with_reference = uses_reference(options)
     if grids := grids_of(options):
@@ -99,7 +100,7 @@ def add_seeds(command: argparse.ArgumentParser, default: str) -> None:
 
 
 def add_undecidable(command: argparse.ArgumentParser) -> None:
-    """For commands that leave out the runs of --seeds which can decide no claim."""
+    """Add the option of commands that leave out the runs of --seeds which can decide no claim."""
     command.add_argument(
         "--undecidable",
         action="store_true",
@@ -108,13 +109,23 @@ def add_undecidable(command: argparse.ArgumentParser) -> None:
 
 
 def add_devices(command: argparse.ArgumentParser, whose: str) -> None:
-    """`whose`: what shares the devices. `benchmark.federated.devices` reads the list."""
+    """Add the option for devices. `whose` names what shares them. `benchmark.federated.devices` reads the list."""
     command.add_argument(
         "--devices",
         "--device",
         metavar="LIST",
         help=f"of this machine, for the {whose}: cuda:0,cuda:1, or 0,1 for the same; one named twice has two; cpu "
         "alone: all cores; auto: CUDA, or the cores where there is none or the profile is demo or laptop",
+    )
+
+
+def add_wandb(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--wandb",
+        default=os.environ.get("FSSL_WANDB") or "auto",
+        metavar="MODE",
+        help="mirror runs in W&B while they are trained: online, offline, off, or auto, which is online under a W&B "
+        "agent and off elsewhere (default: $FSSL_WANDB or auto)",
     )
 
 
@@ -131,7 +142,7 @@ def uses_reference(options: argparse.Namespace) -> bool:
 
 
 def seeds_of(options: argparse.Namespace) -> Seeds:
-    """Raises ConfigError for --undecidable without --seeds."""
+    """Return the seeds that the options name. Raise ConfigError for --undecidable without --seeds."""
     undecidable = getattr(options, "undecidable", True)
     if options.seeds is None and getattr(options, "undecidable", False):
         raise ConfigError("--undecidable: is for confirmatory seeds, and none are asked for; add --seeds N")

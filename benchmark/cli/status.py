@@ -28,28 +28,34 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Reads the folder of results and changes nothing.
+    """Read the folder of results and change nothing.
 
-    Without ITEMs: every run that was ever begun here. A dead run's process is gone: the next worker takes it over and
-    goes on from its last save.
+    Without ITEMs, show every run that was ever begun here. The process of a dead run is gone: the next worker takes
+    the run over and resumes from its last save. A failed run names its error and the line of the user's file.
     """
     console = Console()
     runs = _look(options)
     if options.watch:
         try:
             with Display(console) as display:
-                while any(run.state not in (*FINISHED, "damaged") for run in runs):
+                while any(run.state not in (*FINISHED, "damaged", "failed") for run in runs):
                     display.show(partial(list, runs))
                     time.sleep(SECONDS_BETWEEN_LOOKS)
                     runs = _look(options)
         except KeyboardInterrupt:  # who stops looking stops nothing
             return
     if options.json:
-        print(json.dumps({**vars(summary(runs)), "runs": list(map(vars, runs))}))
+        print(json.dumps({**vars(summary(runs)), "runs": list(map(_plain, runs))}))
         return
     (console if console.is_terminal else Console(width=WIDTH)).print(view(runs))
-    for trouble in dict.fromkeys(run.trouble for run in runs if run.trouble is not None):
+    troubles = [run.trouble for run in runs if run.trouble is not None and run.state != "failed"]
+    for trouble in dict.fromkeys(troubles):
         print(trouble)
+
+
+def _plain(run: RunStatus) -> dict[str, object]:
+    """Return the fields that the JSON object has of a run; its curve is in its record."""
+    return {name: value for name, value in vars(run).items() if name != "curve"}
 
 
 def _look(options: argparse.Namespace) -> list[RunStatus]:

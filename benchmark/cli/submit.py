@@ -56,7 +56,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, str], Records]:
-    """Title, labels by cell key, and records."""
+    """Collect the title, labels by cell key, and records."""
     if re.fullmatch("[0-9a-f]{16}", options.what):
         key = options.what
         return f"Cell {key}", {key: key}, read_records(options.results, [key], with_reference=True)
@@ -70,7 +70,7 @@ def _chosen(options: argparse.Namespace) -> tuple[str, dict[str, str], Records]:
 
 
 def verify_bundle(path: Path, options: argparse.Namespace) -> int:
-    """It is accepted or refused, in one line with the reason."""
+    """Accept or refuse a submission, in one line with the reason."""
     outcomes: Mapping[Path, Retrained] = {}
     bundle, believed, unchecked = None, list[str](), dict[Path, str]()
     try:
@@ -108,14 +108,14 @@ def verify_bundle(path: Path, options: argparse.Namespace) -> int:
 
 
 def _why_not(run: RunRecord, options: argparse.Namespace) -> str | None:
-    """Why nobody can train a bundle's run again here; None where it can be trained."""
+    """Say why nobody can train a submission's run again here; None if it can be trained."""
     if own := own_names(run.experiment) if not options.trust else []:
         return f"it is of {', '.join(own)}: read it, then type --trust"
     return why_not_here(run)
 
 
 def _retrained(bundle: Bundle, unchecked: Collection[Path], options: argparse.Namespace) -> Mapping[Path, Retrained]:
-    """N of the runs that can be trained here, drawn anew at each call: who made the bundle cannot know which."""
+    """Train N of the runs that can be trained here, drawn anew at each call, so that nobody can know which."""
     able = [run for run in bundle.records if run.path not in unchecked]
     drawn = random.Random(options.seed).sample(able, min(options.retrain, len(able)))
     return retrain_each(drawn, silent=options.json)
@@ -132,7 +132,7 @@ def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], resul
 
 
 def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unchecked: Mapping[Path, str]) -> str:
-    """What it holds; which seeds were trained again, were not and cannot be; and what was believed."""
+    """Say what it contains; which seeds were trained again, were not and cannot be; and what was believed."""
     parts: dict[str, list[str]] = {"trained again": [], "not trained again": []}
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         for part, seeds in zip(parts.values(), bundle.split_seeds(key, again), strict=True):
@@ -150,5 +150,5 @@ def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unc
 
 
 def _plain(text: str) -> str:
-    """A bundle's words as far as a terminal may show them."""
+    """Return a submission's words as far as a terminal may show them."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -30,11 +30,12 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """Prints a W&B sweep file, or checks one.
+    """Print a W&B sweep file, or check one.
 
-    Such as `fssl sweep ssfl/tab2 > sweep.yaml`, or `fssl sweep --grid 'R=0,0.4 T=2,8 method=crl,grouping seed=0,1'`.
+    Examples: `fssl sweep ssfl/tab2 > sweep.yaml`,
+    `fssl sweep --grid 'R=0,0.4 T=2,8 method=crl,grouping seed=0,1'`.
     Every combination is built before anything is printed. Factors: R, T, N_s, K, C, S, alpha, method, data, seed,
-    profile, a cell, and any field by its dotted name, such as optimizer.lr. A value with blanks or commas stands in
+    profile, a cell, and any field by its dotted name, such as optimizer.lr. A value with blanks or commas needs
     double quotes: 'cell="ssfl/tab2:Labels alone" seed=0'.
     """
     seeds = [*range(options.pilots or 0), *CONFIRMING[: options.seeds or 0]]
@@ -53,7 +54,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def file_of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:
-    """The sweep file of --grid."""
+    """Write the sweep file of --grid."""
     if options.write is not None:
         raise ConfigError("--write: a grid is one sweep and is printed; type fssl sweep --grid ... > grid.yaml")
     words = " ".join(options.grid.split())
@@ -69,13 +70,16 @@ def file_of_grid(options: argparse.Namespace, seeds: Sequence[int]) -> str:
 
 
 def _seed_words(options: argparse.Namespace) -> str:
-    """The seeds as options of the command, with a leading blank."""
+    """Write the seeds as options of the command, with a leading blank."""
     numbers = {"seeds": options.seeds, "pilots": options.pilots}
     return "".join(f" --{name} {number}" for name, number in numbers.items() if number is not None)
 
 
 def file_of_item(item: Item, seeds: Sequence[int] = (), words: str = "", *, many: bool = False) -> str:
-    """The sweep file of an item: its cells and these seeds (default: its pilots). `words`: the options for seeds."""
+    """Write the sweep file of a table: its cells and these seeds (default: its pilots).
+
+    `words` are the options for seeds.
+    """
     grid: Grid = {
         "cell": [f"{item.word}:{cell.label}" for cell in item.trained],  # those that trials still choose are left out
         "profile": [item.profile],

@@ -79,7 +79,7 @@ def run_command(options: argparse.Namespace) -> None:
 
 
 def _study(options: argparse.Namespace) -> Study:
-    """That of a name, of a file, or of --search. Raises ConfigError."""
+    """Read the study of a name, of a file, or of --search. Raise ConfigError."""
     given = {name: getattr(options, name) for name in ("trials", "seeds") if getattr(options, name) is not None}
     options.parser.refuse([word for word in options.rest if word.partition("=")[0] == "--seed"])  # of --seeds its own
     if not options.search and options.rest[:1] and not options.rest[0].startswith("-"):
@@ -101,7 +101,7 @@ def _text(value: object) -> str:
 
 
 def in_words(summary: Mapping[str, Any]) -> str:
-    """How many trials ended, what the best one gained, and with which values."""
+    """Say how many trials ended, what the best one gained, and with which values."""
     trials = {trial["number"]: trial for trial in summary["trials"]}
     seeds, data = len(summary["seeds"]), summary["data"]
     lines = [f"{summary['study']} ({summary['profile']}): {counts_text(summary)}; up to {seeds} seeds each"]

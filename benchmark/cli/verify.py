@@ -56,7 +56,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Reads every record, those of this machine and the committed copies.
+    """Read every record, those of this machine and the committed copies.
 
     Checks types, key and seed, sums, digests, claims, equal rounds under two seeds, local steps and bytes, accuracies
     that the test images can give, and commits; hashes of data and partitions are computed again where the data are
@@ -118,7 +118,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def further_troubles(records: Sequence[RunRecord], *, trusted: bool = True) -> tuple[list[str], set[str]]:
-    """What contradicts git, registered claims and settings; and what could not be compared with git, in words.
+    """Say what contradicts git, registered claims and settings, and what could not be compared with git.
 
     `trusted`: the code that records name may be used.
     """

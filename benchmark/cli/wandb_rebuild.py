@@ -20,7 +20,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Sends every recorded round that W&B lacks.
+    """Send every recorded round that W&B lacks.
 
     It goes under the id that a sweep's agent gave the run, else under cell_key-seed: a second call sends nothing (one
     with --offline writes all again). Without ITEMs: all runs of the results folder. With ITEMs: their runs and
@@ -49,7 +49,7 @@ def _records_of_items(options: argparse.Namespace) -> list[tuple[RunRecord, dict
 
 
 def _mirror(record: RunRecord, words: dict[str, str], options: argparse.Namespace) -> bool:
-    """Whether W&B, or its files, took the whole run; else the reason is printed."""
+    """Return whether W&B, or its files, took the whole run; otherwise print the reason."""
     from benchmark.records.wandb_mirror import WandbMirror, made_by_agent  # takes seconds to load
 
     try:

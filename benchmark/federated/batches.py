@@ -57,6 +57,14 @@ def passes(size: int, batch_size: int, steps: int, drop_last: bool, draw: np.ran
     return batches[:steps]
 
 
+def sizes_of(size: int, batch_size: int, steps: int, drop_last: bool) -> list[int]:
+    """Return the sizes of the batches of `passes`."""
+    batch = min(batch_size, size)
+    whole, rest = divmod(size, batch)
+    of_pass = [batch] * whole + [rest] * (rest > 0 and not drop_last)
+    return (of_pass * -(-steps // len(of_pass)))[:steps]
+
+
 def sources_of(
     job: Job, environment: Environment, round_number: int, selected: Mapping[str, Selected]
 ) -> dict[str, Part]:
@@ -112,6 +120,13 @@ class JobBatches:
 
     def __len__(self) -> int:
         return self.steps
+
+    def sizes(self) -> list[tuple[int, ...]]:
+        """Return the sizes of each step's batches, in the order of the streams."""
+        steps, of_streams = self.steps // self.phases, []
+        for name, stream in self._job.data.items():
+            of_streams.append(sizes_of(len(self._sources[name]), stream.batch_size, steps, stream.drop_last))
+        return list(zip(*of_streams, strict=True))
 
     def __iter__(self) -> "BatchIterator":
         """Return an iterator over the batches, in which every batch occurs once per phase."""

@@ -101,10 +101,14 @@ class JobRunner:
         """
         with failures_named(holder_name(job.key.client), round_number), self._products():
             outcome, losses = self._run(job, round_number, private)
-            private, sends = (moved(tree, self._device) for tree in (outcome.private, outcome.sends))
-            outcome = replace(outcome, sends=sends, private=private)
+            outcome = self._moved(outcome)
         check_finite(outcome, losses, job, round_number)
         return outcome
+
+    def _moved(self, outcome: Outcome) -> Outcome:
+        """Return the outcome on the runner's device."""
+        private, sends = (moved(tree, self._device) for tree in (outcome.private, outcome.sends))
+        return replace(outcome, sends=sends, private=private)
 
     def run_in_windows(
         self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]
@@ -213,9 +217,7 @@ class JobRunner:
 
     def _finish_in_window(self, begun: Begun, read: Sequence[Tensor]) -> None:
         if begun.trained is not None:
-            outcome = outcome_from(begun.job, begun.trained, read)
-            private, sends = (moved(tree, self._device) for tree in (outcome.private, outcome.sends))
-            begun.outcome = replace(outcome, sends=sends, private=private)
+            begun.outcome = self._moved(outcome_from(begun.job, begun.trained, read))
         refuse_change(begun.job.update, "local work", "what it received", begun.received, begun.given)
 
     def _check_all(self, window: list[Begun]) -> None:
@@ -251,6 +253,12 @@ class JobRunner:
         if not local.trainable:  # the job only reads, or this client sits out
             sends = finished(job.update, local)
             return Outcome(key=job.key, sends=sends, private=local.private, metrics=given.metrics()), []
+        return self._trained_from(job, local, given, round_number)
+
+    def _trained_from(
+        self, job: Job, local: Local, given: PseudoLabelQuality, round_number: int
+    ) -> tuple[Outcome, list[Tensor]]:
+        """Train a job that has been started. Return its outcome and the loss of each local step."""
         module, batches = self._training(job, local, round_number, "train")
         module.pseudo = given
         return outcome_of(job, module, train(module, batches)), module.losses
@@ -263,11 +271,13 @@ class JobRunner:
                 return {}
             return gradient(*self._training(job, local, round_number, "gradient"))
 
-    def _started(self, job: Job, round_number: int, private: Tree | None, purpose: str) -> tuple[Job, Local | None]:
-        """The job with what it receives on the runner's device, and what `start` gives."""
+    def _started(
+        self, job: Job, round_number: int, private: Tree | None, purpose: str, reader: Reader | None = None
+    ) -> tuple[Job, Local | None]:
+        """Return the job with what it receives on the runner's device, and what `start` returns."""
         job = replace(job, receives=moved(job.receives, self._device))
         seed_globals(self._environment.experiment.seed, purpose, "round", round_number, *key_names(job.key))
-        reader = self._reader(job, round_number, purpose)
+        reader = self._reader(job, round_number, purpose) if reader is None else reader
         return job, started(job.update, job.receives, moved(private, self._device), reader)
 
     def _network(self, model: Model | None) -> nn.Module:
@@ -324,9 +334,12 @@ class JobRunner:
             quality.add(local.pseudo.labels_N.to(self._device), local.pseudo.kept_N.to(self._device), truth_N)
         return quality
 
-    def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
+    def _stream_of_start(self, job: Job, round_number: int, purpose: str) -> torch.Generator:
         names = (purpose, "round", round_number, *key_names(job.key), "start")
-        draw = torch_stream(self._environment.experiment.seed, *names)
+        return torch_stream(self._environment.experiment.seed, *names)
+
+    def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
+        draw = self._stream_of_start(job, round_number, purpose)
         network = own_copy(self._network(job.network), job.network or self._environment.experiment.model)
         return JobReader(self._environment, network, job.key.client, round_number, draw)
 
@@ -360,14 +373,17 @@ class JobReader:
         batches = chunks(self._environment, self._images(part), "plain", batch_size, None)
         return statistics_over(self._network, batches, pooled=pooled)
 
+    def _noise(self) -> torch.Tensor:
+        """Return noise_1CHW, on the host."""
+        data = self._environment.data
+        return gaussian_image(data.image_shape, data.mean, data.std, self._environment.experiment.seed)
+
     @torch.no_grad()
     def on_noise(self, weights: Weights) -> torch.Tensor:
         load(self._network, weights)
-        data = self._environment.data
-        noise_1CHW = gaussian_image(data.image_shape, data.mean, data.std, self._environment.experiment.seed)
         was_training = self._network.training
         self._network.eval()
-        logits_D = self._network(noise_1CHW.to(next(self._network.parameters())))[0]
+        logits_D = self._network(self._noise().to(next(self._network.parameters())))[0]
         self._network.train(was_training)
         return logits_D.cpu()
 

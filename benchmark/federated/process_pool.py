@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from benchmark.errors import FsslError
+from benchmark.failures import FailedInWorker, failure_of
 from benchmark.federated.devices import engine_settings, prepare_torch
 from benchmark.federated.environment import Environment
 from benchmark.federated.jobs import JobRunner, keeper_of, name_of
@@ -289,6 +290,6 @@ def result_of(runner: JobRunner, job: Job, private: Tree | None, round_number: i
         trace = "".join(traceback.format_exception(error))
         where = f"{name_of(job, round_number)} failed in a worker process:\n{trace}"
         if not isinstance(error, FsslError):  # its class may exist only in this process
-            return RuntimeError(where)
+            return FailedInWorker(where, failure_of(error))
         error.add_note(where)
         return error

@@ -241,11 +241,15 @@ class LocalUpdate:
     # A hint that changes no result and may be left out:
     # whether only changed entries are sent, so that the number of bytes is only known after training.
     sends_changes: ClassVar[bool] = False
+    # whether the job neither uses nor changes what the participant keeps, so that its jobs can run at the same time
+    is_stateless: ClassVar[bool] = False
 
     def start(self, received: Tree, private: Tree | None, reader: Reader) -> Local | None:
         """Build the weight sets to train from the received tree and the client state.
 
-        Return None if this client skips the round.
+        Return None if this client skips the round. An engine may interrupt `start` at a pass of `reader` and call it
+        again from the beginning, with the same random numbers and a fresh copy of `private`. So it changes nothing
+        outside of its arguments.
         """
         return Local(trainable={"student": received["student"]})
 

@@ -225,6 +225,8 @@ class ReadOnlyUpdate(fl.LocalUpdate):
     If the result is empty, the participant skips the round.
     """
 
+    is_stateless = True
+
     def read(self, received: fl.Tree, reader: fl.Reader) -> fl.Tree:
         """Return the tree to send."""
         raise NotImplementedError(f"{type(self).__name__} has no read")

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.config import choose
+from benchmark.data.image_ops import to_device
 from benchmark.errors import ConfigError
 
 # Shapes: N images, C channels, H rows, W columns
@@ -90,27 +91,46 @@ def statistics_over(
 
 
 def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, pooled: bool = True) -> dict[str, Tensor]:
-    """Compute the weighted mean of the statistics of several subsets.
+    """Compute the weighted mean of the statistics of several subsets of images; empty without layers.
 
-    If `pooled`, the result is the statistics of the values of all subsets together. Their variance is E[x^2] - E[x]^2,
-    so that subsets with different means have a larger variance together than alone.
+    All subsets have statistics of the same layers. If `pooled`, the result is the statistics of the values of all
+    subsets together. Their variance is E[x^2] - E[x]^2, so that subsets with different means have a larger variance
+    together than alone.
     """
-    sums: dict[str, Tensor] = {}
-    total = 0.0
-    for statistics, weight in shares:
-        total += weight
-        for name, value_C in statistics.items():
-            moment_C = value_C + statistics[_mean_of(name)] ** 2 if pooled and name.endswith("running_var") else value_C
-            sums[name] = sums.get(name, torch.zeros_like(value_C)) + moment_C * weight
-    means = {name: sum_C / total for name, sum_C in sums.items()}
-    for name in means if pooled else ():
-        if name.endswith("running_var"):
-            means[name] = (means[name] - means[_mean_of(name)] ** 2).clamp(min=0.0)
+    parts = list(shares)
+    names = [_mean_of(name) for name in parts[0][0] if name.endswith("running_var")] if parts else []
+    if not names:
+        return {}
+    # The tensors of all layers lie one behind the other, so that a network of many layers takes few operations.
+    both = [*names, *map(_var_of, names)]
+    sizes = [len(parts[0][0][name]) for name in names]
+    rows = []
+    for statistics, _ in parts:
+        rows.append(torch.cat([statistics[name] for name in both]))
+    moments_S2P = torch.stack(rows)
+    P, total = sum(sizes), sum((weight for _, weight in parts), start=0.0)
+    if pooled:
+        moments_S2P[:, P:] += moments_S2P[:, :P] ** 2
+    weights_S1 = torch.tensor([[weight] for _, weight in parts], dtype=moments_S2P.dtype)
+    weights_S1 = to_device(weights_S1, moments_S2P.device)
+    sums_2P = torch.zeros_like(moments_S2P[0])
+    for moments_2P in moments_S2P * weights_S1:  # in the order of the parts, so that the sums are reproducible
+        sums_2P += moments_2P
+    mean_P, var_P = (sums_2P / total).split([P, P])
+    if pooled:
+        var_P = (var_P - mean_P**2).clamp(min=0.0)
+    means: dict[str, Tensor] = {}
+    for name, mean_C, var_C in zip(names, mean_P.split(sizes), var_P.split(sizes), strict=True):
+        means[name], means[_var_of(name)] = mean_C.clone(), var_C.clone()
     return means
 
 
 def _mean_of(running_var: str) -> str:
     return running_var.removesuffix("var") + "mean"
+
+
+def _var_of(running_mean: str) -> str:
+    return running_mean.removesuffix("mean") + "var"
 
 
 def group_norm(num_groups: int, channels: int) -> nn.Module:

@@ -251,6 +251,21 @@ class Drawing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Publication:
+    """A table or figure as the paper publishes it: every value, in the paper's own words and layout."""
+
+    title: str = ""
+    source: str = ""  # "arXiv:2008.11364, Table 2, section 4.2"
+    entries: tuple[ItemEntry, ...] = ()  # one for each published line, whatever the suite trains
+    # Keys of an entry's setting that name its row and its column; "metric" stands for the name of a number's metric.
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    unread: str = ""  # what a figure shows of which no value can be read: "no value; curves only"
+    networks: tuple[str, ...] = ()  # names of the networks of the published runs
+    surrogates: tuple[str, ...] = ()  # data sets that take the place of the published ones; empty for the paper's own
+
+
+@dataclass(frozen=True, kw_only=True)
 class Item:
     """A table or figure of a paper under one profile."""
 
@@ -268,6 +283,7 @@ class Item:
     rows: tuple[str, ...] = ()  # keys of `Cell.setting` that name a row; if empty, all that are not columns
     columns: tuple[str, ...] = ("method",)  # keys of `Cell.setting` that name a column
     drawing: Drawing | None = None  # of a figure; None for a table
+    publication: Publication | None = None  # None for a table that no paper publishes
     margin: float | None = None  # tolerance (a fraction) within which a reproduced accuracy equals the published one
     typed: str = ""  # its name on a command line, if that differs from `name`: "./mine.toml"
     claims_of: str = ""  # the owner of its claims: "ssfl", "ssfl-printed"; if empty, the paper

@@ -5,9 +5,12 @@ README.md of this folder describes its keys. Every cell starts from `from`, a ce
 column's.
 """
 
+import json
 import re
+import tomllib
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,12 +18,21 @@ from typing import Any
 
 from benchmark.config import merge, nearest
 from benchmark.errors import ConfigError
-from benchmark.experiment import Data, Experiment, Federation, fill_dependent_defaults, from_json, to_json
+from benchmark.experiment import (
+    Data,
+    Experiment,
+    Federation,
+    LabelSettingError,
+    fill_dependent_defaults,
+    from_json,
+    read_method,
+    to_json,
+)
 from benchmark.methods.calls import COLUMNS, RESERVED_STARTS
 from benchmark.methods.fedswitch import FedSwitch
 from benchmark.methods.registry import METHODS, check_known, method_name
 from benchmark.papers.item import COUNTED, PILOTS, ROUNDS_TO, Cell, Claim, Item, ItemEntry
-from benchmark.papers.published import OF_PAPERS, Line, TableFile, claims_of, read_table
+from benchmark.papers.published import KEYS, OF_PAPERS, Line, TableFile, claims_of, read_table
 from benchmark.papers.scale import AUGMENTATIONS
 from benchmark.papers.table import (
     SELECTIONS,
@@ -62,6 +74,10 @@ FRACTION = re.compile(  # metrics whose differences are percentage points
 ROUNDED = 1e-4  # how far a sum of weights such as 0.333333 may be from 0
 MOST = 0.5  # from this value on, a smallest effect size of a fraction was meant in points
 
+GROUPS = tuple(f.name for f in dataclass_fields(Experiment) if f.name not in ("seed", "profile"))
+CLAIM_KEYS = ("name", "quote", "contrast", "least", "main", "metric", "endpoint")
+_NOT_OF_CELLS = {"seed": "write seeds = 3 at the top of the file", "profile": "type --profile demo"}
+
 CellNamed = Callable[[str, str], Experiment]  # ("ITEM:LABEL", profile) -> its experiment
 
 
@@ -87,6 +103,7 @@ def own_item(path: str, text: str, profile: str, cell_named: CellNamed, *, trust
     records, they are not.
     """
     try:
+        _check_top_level(tomllib.loads(text))
         file = read_table(text)
         for key in OF_PAPERS:
             if getattr(file, key):
@@ -117,6 +134,9 @@ def _item(path: str, file: TableFile, profile: str, cell_named: CellNamed, trust
             line = published.pop((row, column), {})
             try:
                 experiment = _experiment((file.fields, of_row, of_column), profile, cell_named, trusted)
+            except LabelSettingError as error:
+                needs = _needs(file, cell_named, profile)
+                raise ConfigError(f"{_label(row, column)}: {error}; {_settings_for_all(needs)}") from None
             except ConfigError as error:
                 raise ConfigError(f"{_label(row, column)}: {error}") from None
             entry = _entry(file, row, column, line, experiment.data.name)
@@ -146,6 +166,41 @@ def _item(path: str, file: TableFile, profile: str, cell_named: CellNamed, trust
         except ConfigError as error:
             raise ConfigError(f"claim {claim.name!r}: {error}") from None
     return item
+
+
+def _check_top_level(file: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a key at the top of the file that belongs elsewhere; say where."""
+    for key, value in file.items():
+        if key in KEYS:
+            continue
+        if key == "profile":
+            raise ConfigError(f"{key} cannot be set in the file; {_NOT_OF_CELLS[key]}")
+        if key in SHORT or key.partition(".")[0] in GROUPS:
+            shown = f'"{key}"' if "." in key else key
+            example = json.dumps(value) if isinstance(value, str | int | float) else "..."
+            raise ConfigError(f"{key} is a field of the cells; write fields = {{ {shown} = {example} }}, or in a row")
+        if key in CLAIM_KEYS:
+            raise ConfigError(f"{key} belongs to a claim; write it below a line [[claims]]")
+
+
+def _needs(file: TableFile, cell_named: CellNamed, profile: str) -> dict[str, frozenset[str]]:
+    """Find the label settings that the method of each row can use, in all of its columns."""
+    needs: dict[str, frozenset[str]] = {}
+    for row, of_row in file.rows.items():
+        for of_column in (file.columns or {"": {}}).values():
+            _, plain, _ = _fields((file.fields, of_row, of_column), profile, cell_named)
+            of_method = frozenset(read_method(plain["method"], "method").needs)
+            needs[row] = needs.get(row, of_method) & of_method
+    return needs
+
+
+def _settings_for_all(needs: Mapping[str, frozenset[str]]) -> str:
+    """Say which label settings suit the methods of all rows, or what each row can use if none does."""
+    if common := frozenset.intersection(*needs.values()):
+        names = " or ".join(f'"data.label_setting" = "{name}"' for name in sorted(common))
+        return f"for all rows of this table write {names} in fields"
+    each = "; ".join(f"{row}: {', '.join(sorted(settings))}" for row, settings in needs.items())
+    return f"no label setting suits all rows of this table ({each}), so that it has to be two tables"
 
 
 def _label(row: str, column: str) -> str:
@@ -263,6 +318,21 @@ def _check_claim(claim: Claim, item: Item) -> None:
 
 def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: CellNamed, trusted: bool) -> Experiment:
     """Return the cell that the last `from` names, with the fields of all parts in their order. Raise ConfigError."""
+    start, plain, given = _fields(parts, profile, cell_named)
+    if not trusted:  # no custom class is imported
+        check_known(plain["method"]["kind"])
+        check_known(plain["model"]["network"], "network")
+    fill_dependent_defaults(plain, given)
+    experiment = from_json(plain)
+    if trusted:  # the text of a record is shown as it is
+        check_reaches_clients(experiment, start)
+    return experiment
+
+
+def _fields(
+    parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: CellNamed
+) -> tuple[Experiment, dict[str, Any], set[str]]:
+    """Return the experiment that the last `from` names, its fields with those of all parts, and the names of these."""
     starts = [part["from"] for part in parts if "from" in part]
     start = cell_named(f"{starts[-1]}", profile) if starts else DEFAULT
     plain = to_json(start)
@@ -272,15 +342,7 @@ def _experiment(parts: tuple[Mapping[str, Any], ...], profile: str, cell_named: 
         check_once(names)
         given.update(names)
         if wrong := given & {"seed", "profile"}:
-            write = {"seed": "write seeds = 3 at the top of the file", "profile": "type --profile demo"}
-            raise ConfigError(f"{min(wrong)}: cannot be set for a cell; {write[min(wrong)]}")
+            raise ConfigError(f"{min(wrong)}: cannot be set for a cell; {_NOT_OF_CELLS[min(wrong)]}")
         fields = {key: value for key, value in part.items() if key != "from"}
         merge(plain, {SHORT.get(k, k) if isinstance(v, str) else k: v for k, v in fields.items()})  # data = "mnist"
-    if not trusted:  # no custom class is imported
-        check_known(plain["method"]["kind"])
-        check_known(plain["model"]["network"], "network")
-    fill_dependent_defaults(plain, given)
-    experiment = from_json(plain)
-    if trusted:  # the text of a record is shown as it is
-        check_reaches_clients(experiment, start)
-    return experiment
+    return start, plain, given

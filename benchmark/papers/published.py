@@ -49,6 +49,17 @@ def read_drawing(raw: Any, path: str) -> Drawing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The layout of a published table in its paper, if it differs from the one of the suite's table.
+
+    Keys of a cell name the row and the column of its values; "metric" stands for the name of a value's metric.
+    """
+
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableFile:
     """A file of the kind "table". Published and custom files have different keys; cells may have published values."""
 
@@ -65,6 +76,7 @@ class TableFile:
     claims: tuple[Mapping[str, Any], ...] = ()
     margin: float | None = None  # tolerance within which a reproduced accuracy equals the published one
     figure: Drawing | None = field(default=None, metadata={"read": read_drawing})
+    layout: Layout | None = None
     # Only in published files:
     paper: str = ""
     item: str = ""
@@ -86,7 +98,7 @@ class TableFile:
 
 
 # Keys that a custom file cannot have. It does not need `controls`, because a row can set any field.
-OF_PAPERS = ("paper", "item", "computed", "controls", "measured", "runs", "cells_of", "switches", "ways")
+OF_PAPERS = ("paper", "item", "layout", "computed", "controls", "measured", "runs", "cells_of", "switches", "ways")
 KEYS = {"from", *(f.name for f in fields(TableFile))}
 
 

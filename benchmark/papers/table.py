@@ -23,8 +23,8 @@ from benchmark.experiment import Experiment
 from benchmark.methods.central import Central
 from benchmark.models.build import Model, build, count_parameters, forward_flops
 from benchmark.papers.bounds import bounds
-from benchmark.papers.item import ACCURACY, CONFIRMING, Cell, Claim, Item, ItemEntry, Printed
-from benchmark.papers.published import Line, TableFile, check_keys, claims_of, read_published
+from benchmark.papers.item import ACCURACY, CONFIRMING, Cell, Claim, Item, ItemEntry, Printed, Publication
+from benchmark.papers.published import Layout, Line, TableFile, check_keys, claims_of, read_published
 from benchmark.papers.scale import PROFILES, REDUCED, Scale, changed, check_profile, scaled, tenth
 
 Rule = Literal["paper", "released_code"]
@@ -204,6 +204,28 @@ def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, 
         rows=file.rows,
         columns=file.columns,
         confirms_from=paper.confirms_from,
+        publication=_publication(file, every),
+    )
+
+
+def _publication(file: TableFile, lines: Sequence["PrintedEntry"]) -> Publication:
+    """Collect what the paper publishes, with the layout of its file or else that of the suite's table."""
+    layout = file.layout or Layout(rows=file.rows, columns=file.columns)
+    rows, columns = layout.rows, layout.columns
+    if len(file.metrics) > 1 and "metric" not in (*rows, *columns):
+        columns = (*columns, "metric")
+    own_data = next(line.printed_data for line in lines if "not_yet" not in line.line)
+    surrogates = dict.fromkeys(line.stand_in.title for line in lines if "not_yet" not in line.line and line.stand_in)
+    networks = dict.fromkeys(line.published_network for line in lines if "not_yet" not in line.line)
+    return Publication(
+        title=file.title,
+        source=file.source.partition(";")[0],
+        entries=() if file.printed else tuple(line.as_published((*rows, *columns), own_data) for line in lines),
+        rows=rows,
+        columns=columns,
+        unread=file.printed,
+        networks=tuple(networks),
+        surrogates=tuple(surrogates),
     )
 
 
@@ -334,6 +356,29 @@ class PrintedEntry:
         return ItemEntry(
             label=label, setting=words, published=published, printed_at=printed_at, note=self.line["not_yet"]
         )
+
+    def as_published(self, keys: Iterable[str], data_of_item: str) -> ItemEntry:
+        """The line in the paper's own words.
+
+        `keys` name its row and its column; `data_of_item` is the data set of a line that names none.
+        """
+        words: dict[str, Any] = {}
+        for key in dict.fromkeys(("method", *keys)):
+            if key in self.line:
+                words[key] = WORDS.get(self.line[key], self.line[key])
+        data = WORDS.get(self.line["data"], self.line["data"]) if "data" in self.line else data_of_item
+        return ItemEntry(
+            label="/".join(str(value) for value in words.values()),
+            setting=words,
+            published=printed_of(self.file, self.line, self.file.seeds or 1),
+            printed_at={"data": data},
+            note=note_of(self.line),
+        )
+
+    @property
+    def published_network(self) -> str:
+        """Return the name of the published run's network."""
+        return self._as_published.model.network
 
     @property
     def printed_data(self) -> str:

@@ -48,11 +48,12 @@ def too_short_in_words(e: Experiment, assign: str = "{name} = {value}") -> str:
 
 
 # Name for readers -> the value that two rows should share.
-BUDGETS: Mapping[str, Callable[[Experiment], int | None]] = {
+BUDGETS: Mapping[str, Callable[[Experiment], int | str | None]] = {
     "warm start": warm_start_rounds,
     "rounds": lambda e: e.federation.rounds,
     "local steps (T)": lambda e: e.federation.T,
     "local epochs (E)": lambda e: e.federation.epochs,
+    "label setting": lambda e: e.data.label_setting,
 }
 
 
@@ -63,8 +64,8 @@ def notes_on_budgets(cells: Sequence[Cell]) -> Iterator[str]:
     only on labels.
     """
     for words, value_of in BUDGETS.items():
-        columns: dict[object, set[int | None]] = {}
-        rows: dict[str, dict[int | None, None]] = {}
+        columns: dict[object, set[int | str | None]] = {}
+        rows: dict[str, dict[int | str | None, None]] = {}
         for cell in cells:
             if words == "warm start" and is_bound(cell):
                 continue
@@ -76,5 +77,5 @@ def notes_on_budgets(cells: Sequence[Cell]) -> Iterator[str]:
             yield f"Rows differ in {words}: {', '.join(parts)}."
 
 
-def _number(value: int | None) -> str:
+def _number(value: int | str | None) -> str:
     return "none" if value is None else f"{value}"

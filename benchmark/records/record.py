@@ -28,6 +28,7 @@ from benchmark.records.identity import RESULT, read_manifest, seed_folder
 from benchmark.records.schema import check
 
 ROUNDS = "rounds.jsonl"  # written once, when a run has ended, like RESULT
+FAILED = "failed.json"  # how the last attempt of an unfinished run failed: {"error": "ValueError: ... (file.py:15)"}
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as last saved
 NO_METRICS = {"cell_key", "seed", "round"}  # keys of a line in ROUNDS that are not metrics
 FINISHED = ("done", "diverged")

@@ -1,5 +1,6 @@
 """Write a run's folder: its start, its saved states, and once its result."""
 
+import contextlib
 import io
 import json
 import math
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 
 from benchmark.diagnostics.communication import CommunicationSummary
-from benchmark.errors import CannotWrite
+from benchmark.errors import CannotWrite, one_line
 from benchmark.experiment import Experiment, to_json
+from benchmark.failures import failure_of
 from benchmark.federated.module import FederatedModule
 from benchmark.files import json_bytes, put_once, remove_temporaries, replacing, write_atomically, write_json
 from benchmark.methods.protocol import Weights
@@ -25,9 +27,9 @@ from benchmark.numerics import CURRENT, numerics_of
 from benchmark.records import state
 from benchmark.records.cpu_clock import Clock, CpuClock
 from benchmark.records.identity import INITIAL_WEIGHTS, read_manifest
-from benchmark.records.record import PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest, run_name
+from benchmark.records.record import FAILED, PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest, run_name
 from benchmark.records.result import result_of
-from benchmark.records.run_lock import RunLock
+from benchmark.records.run_lock import RunLock, RunLockLost
 from benchmark.records.state import RunState
 from benchmark.records.wandb_mirror import agents_run
 
@@ -39,7 +41,7 @@ ATTEMPT_ENTRIES = ("code", "packages", "hardware")  # of the manifest; they may 
 # Of the manifest; a run that resumes keeps these from its beginning.
 COMPUTED_FROM = ("data", "sources", INITIAL_WEIGHTS)
 OLD_FILES = ("checkpoints", "leases", "attempts", "exchange.json")  # of an unfinished run of an older version
-UNFINISHED_FILES = (state.NAME, PROGRESS, "checkpoints")  # files that a finished run no longer needs
+UNFINISHED_FILES = (state.NAME, PROGRESS, FAILED, "checkpoints")  # files that a finished run no longer needs
 
 
 class Recorder(pl.Callback):
@@ -74,6 +76,7 @@ class Recorder(pl.Callback):
         """Write what is known before the first round, and remove what an earlier attempt left."""
         self._lock.check()
         remove_temporaries(self.folder)
+        remove(self.folder, (FAILED,))
         if self._state is None:
             if any((self.folder / name).exists() for name in OLD_FILES):
                 print(f"fssl: {self.folder}: an older version began this run; it starts from round 1", file=sys.stderr)
@@ -148,6 +151,14 @@ class Recorder(pl.Callback):
         ended = time.monotonic()
         self._saved = self._state.round
         self._next_save = ended + max(SECONDS_BETWEEN_SAVES, (ended - started) / MOST_OF_A_RUN)
+
+    def note_failure(self, error: Exception) -> None:
+        """Write down how the attempt failed, for `fssl status`, unless the folder cannot be written any more."""
+        failure = failure_of(error)
+        text = failure.line() if failure is not None else f"{type(error).__name__}: {one_line(error)}"
+        with contextlib.suppress(CannotWrite, RunLockLost):
+            self._lock.check()
+            write_json(self.folder / FAILED, {"error": text})
 
     def publish(
         self, status: str, models: Mapping[str, Weights] | None = None, error: str | None = None

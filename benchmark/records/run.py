@@ -38,6 +38,8 @@ from benchmark.records.state import RunState
 
 GOES_ON = "the same command resumes it"
 REFERENCE = EngineOptions()
+# Errors after which a run is not "failed": it has a result, was stopped, or is the business of another process or disk.
+NOT_FAILURES = (Diverged, Stopped, stopping.Preempted, RunningElsewhere, CannotWrite)
 
 
 def run(
@@ -95,10 +97,15 @@ def run(
                 recorder = Recorder(lock, experiment, resumed, clock)
                 with contextlib.closing(chosen):
                     recorder.begin({**manifest(environment, chosen), **computed_from, **begun_under()})
-                    module = FederatedModule(
-                        environment, chosen, resumed.state if resumed else None, recorder.rounds_done
-                    )
-                    return _train(module, recorder, stop, callbacks)
+                    try:
+                        module = FederatedModule(
+                            environment, chosen, resumed.state if resumed else None, recorder.rounds_done
+                        )
+                        return _train(module, recorder, stop, callbacks)
+                    except Exception as error:
+                        if not isinstance(error, NOT_FAILURES):
+                            recorder.note_failure(error)
+                        raise
     except stopping.Preempted as preempted:
         raise Stopped(f"{folder}: stopped by {preempted.signal}; {GOES_ON}") from None
 

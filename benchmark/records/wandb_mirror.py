@@ -177,6 +177,8 @@ class WandbMirror(pl.Callback):
                 disable_code=True,
                 disable_job_creation=True,
                 x_disable_meta=True,  # command line, paths, host and user
+                # Runs that one process trains together; an agent's process has one run.
+                reinit="default" if under_agent else "create_new",
             ),
         )
         self._run.define_metric("round")

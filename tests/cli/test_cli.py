@@ -321,11 +321,14 @@ def test_everything_is_listed(nothing_here, printed):
 
 def test_data_sets_are_where_they_are(nothing_here, printed):
     (nothing_here / "here" / "mnist" / "MNIST" / "raw").mkdir(parents=True)
+    listed = json.loads(printed("list", "data", "--json", "--data-root", nothing_here / "here"))["data"]
+    here = {row["data set"]: row["here"] for row in listed}
+    assert here["mnist"] == str(nothing_here / "here" / "mnist")
+    assert "with scikit-learn" in here["digits"] and "torchvision downloads" in here["svhn"]
+    assert all("no; set FSSL_DATA" in here[name] for name in ("ham10000_64", "cinic10"))
     shown = printed("list", "data", "--data-root", nothing_here / "here")
-    lines = {line.split()[0]: line for line in shown.splitlines() if line}
-    assert str(nothing_here / "here" / "mnist") in lines["mnist"] and "60,000" in lines["mnist"]
-    assert "with scikit-learn" in lines["digits"] and "torchvision downloads" in lines["svhn"]
-    assert all("no; set FSSL_DATA" in lines[name] for name in ("ham10000_64", "cinic10"))
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    assert "60,000" in lines["mnist"] and all(name in lines for name in here)
 
 
 @pytest.mark.parametrize("name", ["ssfl/tab2", "arena/mnist"])
@@ -382,3 +385,9 @@ def test_results_stay_where_they_were_named(tmp_path, monkeypatch, printed):
     printed("run", "--method", "moves:Mine", "--results", "r", *short)
     assert list(tmp_path.glob("r/runs/*/*/result.json"))
     sys.modules.pop("moves")
+
+
+def test_lists_fit_100_columns_and_name_the_profile_of_the_items(printed, tmp_path):
+    shown = printed("list", "--profile", "demo", "--results", tmp_path / "r")
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "demo" in shown.splitlines()[0]

@@ -204,7 +204,7 @@ def test_a_folder_of_classes_is_split_80_20(tmp_path):
         ("/half", DataError, "only train/"),
         ("/lonely", DataError, "has 1 class folder, a, "),
         ("/empty", DataError, "empty/b has no image"),
-        ("/broken", DataError, r"0\.png: not a readable image"),
+        ("/broken", DataError, r"0\.png is not a readable image"),
         ("/one", DataError, "class a has 1 image"),
         ("/unlike", DataError, "class b is only in train/"),
     ],

@@ -97,8 +97,11 @@ def test_a_cache_that_cannot_be_written_is_only_slower(tmp_path, monkeypatch):
 NO_IMAGES = {"images": np.zeros((0, 4, 4), np.uint8), "labels": np.zeros(0, np.uint8)}
 NOISE = {"images": None, "webp": np.zeros(60, np.uint8), "offsets": np.arange(0, 61, 10)}
 WRONG = {
-    "labels out of range": ({"labels": np.array([0, 1, 2, 0, 1, 0], np.uint8)}, r"labels .* 0\.\.2, but 2 classes"),
-    "negative labels": ({"labels": np.array([0, 1, -1, 0, 1, 0])}, r"labels .* -1\.\.1"),
+    "labels out of range": (
+        {"labels": np.array([0, 1, 2, 0, 1, 0], np.uint8)},
+        "labels range over 0..2, but 2 classes",
+    ),
+    "negative labels": ({"labels": np.array([0, 1, -1, 0, 1, 0])}, "labels range over -1..1"),
     "labels of a wrong type": ({"labels": np.zeros(6, np.float32)}, "labels are float32"),
     "fewer labels than images": ({"labels": np.zeros(5, np.uint8)}, "6 images and 5 labels"),
     "images of a wrong shape": ({"images": np.zeros((6, 16), np.uint8)}, "u1 with 3 axes"),

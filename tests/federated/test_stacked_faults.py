@@ -83,7 +83,21 @@ def users(
     engine: Mapping[str, Any] | None = None,
     **federation: Any,
 ) -> Both:
-    """Both engines after some rounds of a user's method. Data are of unequal sizes, with incomplete last batches."""
+    """Both engines after some rounds of a user's method, with the settings of `users_experiment`."""
+    both = Both(users_experiment(updates, network, rounds, optimizer, batch, **federation), **(engine or {}))
+    both.play(rounds)
+    return both
+
+
+def users_experiment(
+    updates: type | Updates,
+    network: type[nn.Module] | None = None,
+    rounds: int = 2,
+    optimizer: Optimizer | None = None,
+    batch: int = 8,
+    **federation: Any,
+) -> Experiment:
+    """A user's method. Data are of unequal sizes, with incomplete last batches."""
     make: Updates = (lambda client, round_number: updates()) if isinstance(updates, type) else updates
     UPDATES["own"] = make
     trace = TRACES["supervised-fl-everywhere"]
@@ -97,9 +111,7 @@ def users(
         experiment = replace(experiment, model=Model(network=f"{PLACE}:{network.__name__}", norm="none"))
     if optimizer is not None:
         experiment = replace(experiment, optimizer=optimizer)
-    both = Both(experiment, **(engine or {}))
-    both.play(rounds)
-    return both
+    return experiment
 
 
 class Small(nn.Module):

@@ -8,7 +8,7 @@ import pytest
 from benchmark.cli import launch, report
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
-from benchmark.experiment import Evaluation, from_json, to_json
+from benchmark.experiment import Evaluation, from_json, read_method, to_json
 from benchmark.papers import own
 from benchmark.papers.item import ACCURACY
 from benchmark.papers.items import ITEMS, cell_named, items
@@ -178,20 +178,20 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed, monkeypatch):
         ('"SemiFL/R = 0.8" = -1', '"SemiFL/R = 0" = -1', "names 'SemiFL/R = 0', which is no cell"),
         ('contrast = { "FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -1 }', 'contrast = "x"', "'x' is not a table"),
         (CLAIMS, 'claims = ["x"]', "claims[0]: 'x' is not a table"),
-        (CLAIMS, f"{CLAIMS}least = 0.1\n{CLAIMS}", "claim 'FedSwitch is better': is 'FedSwitch is better' again"),
-        (CLAIMS, f'{CLAIMS}mean_over = ["mnist"]', "mean_over: these cells name no data set"),
-        (CLAIMS, f'{CLAIMS}endpoint = "arithmetic"', "test/accuracy differs from run to run; choose 'end'"),
-        (CLAIMS, f'{CLAIMS}endpoint = "reached"\nmetric = "rounds_to/70"', "such as rounds_to/0.7"),
-        ("seeds   = 1", "seeds = 0", "choose 1 to 100"),
-        ("seeds   = 1", "seeds = -2", "choose 1 to 100"),
+        (CLAIMS, f"{CLAIMS}least = 0.1\n{CLAIMS}", "claim 'FedSwitch is better' repeats 'FedSwitch is better'"),
+        (CLAIMS, f'{CLAIMS}mean_over = ["mnist"]', "mean_over, but these cells name no data set"),
+        (CLAIMS, f'{CLAIMS}endpoint = "arithmetic"', "but test/accuracy is not; choose 'end'"),
+        (CLAIMS, f'{CLAIMS}endpoint = "reached"\nmetric = "rounds_to/70"', "rounds_to/0.7"),
+        ("seeds   = 1", "seeds = 0", "must be 1 to 100"),
+        ("seeds   = 1", "seeds = -2", "must be 1 to 100"),
         ("seeds   = 1", "seeds = true", "seeds: True"),
-        ("seeds   = 1", "seeds = 200", "choose 1 to 100"),
-        ("seeds   = 1", 'metrics = ["rounds_to/abc"]', "such as rounds_to/0.7"),
-        ("seeds   = 1", 'figure = { metrics = ["rounds_to/70"] }', "such as rounds_to/0.7"),
+        ("seeds   = 1", "seeds = 200", "must be 1 to 100"),
+        ("seeds   = 1", 'metrics = ["rounds_to/abc"]', "rounds_to/0.7"),
+        ("seeds   = 1", 'figure = { metrics = ["rounds_to/70"] }', "rounds_to/0.7"),
         ("seeds   = 1", "metrics = []", 'write metrics = ["test/accuracy"]'),
         ("seeds   = 1", "metrics = [1]", "metrics[0]: 1 is not a text"),
         ("seeds   = 1", "notes = [1]", "notes[0]: 1 is not a text"),
-        ("seeds   = 1", 'figure = { kind = "curve" }', "figure.kind: 'curve'; choose curves, against or class_counts"),
+        ("seeds   = 1", 'figure = { kind = "curve" }', "figure.kind is 'curve', "),
         ("seeds   = 1", 'figure = { metrics = "test/loss" }', "'test/loss' is not a list"),
         ("seeds   = 1", 'from = "./mine.toml:SemiFL"', "./mine.toml starts from itself"),
         ('"federation.T" = 2', "seed = 5", "seed: cannot be set for a cell;"),
@@ -202,7 +202,7 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed, monkeypatch):
         (CONTRAST, '"FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = -0.5', "add up to 0.5"),
         (CONTRAST, '"FedSwitch/R = 0.8" = 1', "add up to 1"),
         (CONTRAST, '"FedSwitch/R = 0.8" = 1, "SemiFL/R = 0.8" = 0', "'SemiFL/R = 0.8' is 0"),
-        ('SemiFL = { from = "arena/digits:SemiFL/untuned" }', "SemiFL = {}", "are one cell"),
+        ('SemiFL = { from = "arena/digits:SemiFL/untuned" }', "SemiFL = {}", "are the same cell"),
         ("= -1 }", '= -2, "SemiFL2/R = 0.8" = 1 }\n#', "names 'SemiFL2/R = 0.8', which is no cell"),
         (CLAIMS, f"{CLAIMS}least = 1", "least is 1, "),
         (CLAIMS, f"{CLAIMS}least = 0.5", "least is 0.5"),
@@ -218,9 +218,9 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed, monkeypatch):
         ("FedSwitch = {}", '"FedSwitch " = {}, FedSwitch = {}', "two cells have the label"),
         ("seeds   = 1", 'form = "ssfl/tab2:FedAvg/full"', "did you mean 'from'"),
         ("seeds   = 1", "from = 3", "from: 3 is not a text"),
-        ("seeds   = 1", 'paper = "ssfl"', "paper: a table of your own has none"),
-        ("seeds   = 1", "runs = 2", "runs: a table of your own has none"),
-        ("seeds   = 1", 'computed = ["MB"]', "computed: a table of your own has none"),
+        ("seeds   = 1", 'paper = "ssfl"', "paper is not allowed"),
+        ("seeds   = 1", "runs = 2", "runs is not allowed"),
+        ("seeds   = 1", 'computed = ["MB"]', "computed is not allowed"),
         (
             "seeds   = 1",
             'cells = [{ method = "FedSwich", column = "R = 0.8", value = 1 }]',
@@ -229,12 +229,12 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed, monkeypatch):
         ("seeds   = 1", 'cells = [{ method = "FedSwitch", column = "R=0.8", value = 1 }]', "did you mean 'R = 0.8'"),
         ("seeds   = 1", 'cells = [{ method = "FedSwitch", column = "R = 0.8", valeu = 1 }]', "did you mean 'value'"),
         ("seeds   = 1", 'cells = [{ method = "FedSwitch", column = "R = 0.8", value = "x" }]', "'x' is not a number"),
-        ("seeds   = 1", f"cells = [{THE_VALUE}, {THE_VALUE}]", "'FedSwitch/R = 0.8' is given twice"),
-        ("seeds   = 1", 'cells = [{ method = "FedSwitch", column = "R = 0.8", quoted = true }]', "source is missing"),
+        ("seeds   = 1", f"cells = [{THE_VALUE}, {THE_VALUE}]", "gives 'FedSwitch/R = 0.8' a second time"),
+        ("seeds   = 1", 'cells = [{ method = "FedSwitch", column = "R = 0.8", quoted = true }]', "has no source"),
         (
             CLAIMS,
             '[[controls]]\nof = { method = "X" }\nfields = {}\nnote = "n"',
-            "controls: a table of your own has none",
+            "controls is not allowed",
         ),
     ],
 )
@@ -268,7 +268,7 @@ def test_two_files_of_one_name_are_not_one_item(mine, fssl, printed):
     note_own(items(["./mine.toml"], "demo"), mine.parent / "r")
     twin.write_text(FILE)
     code, _, said = fssl("reproduce", "other/mine.toml", "--profile", "demo", "--results", "r")
-    assert code == 65 and "other/mine.toml: is not" in said and "rename one of them" in said
+    assert code == 65 and "other/mine.toml has the same name" in said and "rename one of them" in said
     listed = json.loads(printed("list", "items", "--json", "--results", "r"))["items"]
     assert listed[-1]["title"] == "Mine on digits (mine.toml, demo)"
     mine.unlink()
@@ -286,7 +286,7 @@ def test_a_site_of_records_alone_imports_no_code_and_names_a_damaged_note(mine, 
     printed("report", "--results", "r")
     assert "my_code" not in sys.modules
     front = (mine.parent / "r/site/index.html").read_text()
-    assert "fssl report FOLDER/mine.toml" in front and "own/damaged.json: name is 3, not text" in front
+    assert "fssl report FOLDER/mine.toml" in front and "own/damaged.json is wrong: name is 3, not text" in front
     code, _, said = fssl("run", "--results", "r", "--seed=100", *SHORT)
     assert code == 66 and "not text; remove it" in said
 
@@ -311,7 +311,7 @@ def test_claims_that_rightly_do_not_add_up_to_zero_stay(mine, claim):
 def test_a_claim_on_a_cell_that_is_there_twice_trains_nothing(mine, fssl):
     mine.write_text(FILE.replace('SemiFL = { from = "arena/digits:SemiFL/untuned" }', "SemiFL = {}"))
     code, _, said = fssl("work", "./mine.toml", "--profile", "demo", "--results", "r", "--seeds", "1")
-    assert code == 65 and "one cell" in said and not list(mine.parent.glob("r/runs/*"))
+    assert code == 65 and "the same cell" in said and not list(mine.parent.glob("r/runs/*"))
 
 
 def test_metrics_that_runs_and_verdicts_know_are_known(tmp_path):
@@ -329,3 +329,56 @@ def test_metrics_that_runs_and_verdicts_know_are_known(tmp_path):
 def test_cells_of_a_user_s_table_are_not_called_published(mine):
     (item,) = items(["./mine.toml"], "demo")
     assert {cell.role for cell in item.cells} == {"own"}
+
+
+@pytest.mark.parametrize(
+    ("line", "places"),
+    [
+        ('data = "mnist"', ["data", "fields = {"]),
+        ('network = "small_cnn"', ["network", "fields = {"]),
+        ('"federation.rounds" = 5', ["federation.rounds", "fields = {"]),
+        ("optimizer.lr = 0.1", ["optimizer", "fields = {"]),
+        ('profile = "demo"', ["profile", "--profile"]),
+        ('contrast = { "A" = 1, "B" = -1 }', ["contrast", "[[claims]]"]),
+    ],
+)
+def test_a_key_at_the_top_that_belongs_elsewhere_is_answered_with_its_place(mine, line, places):
+    mine.write_text(f"{line}\n{FILE}")
+    with pytest.raises(ConfigError) as refused:
+        items(["./mine.toml"], "demo")
+    assert all(place in str(refused.value) for place in places)
+
+
+def test_rows_whose_label_settings_do_not_fit_are_answered_with_those_that_suit_all(mine):
+    """SSFL's and SAGE's methods share settings; those for a server's labels alone share none with SAGE's."""
+    mine.write_text('[rows]\nSAGE = { method = "sage" }\nSSFL = { method = "ssfl" }\n')
+    common = read_method({"kind": "sage"}, "method").needs & read_method({"kind": "ssfl"}, "method").needs
+    with pytest.raises(ConfigError) as refused:
+        items(["./mine.toml"], "demo")
+    said = str(refused.value).partition("for all rows")[2]
+    assert common and all(f'"{setting}"' in said for setting in common)
+    assert not any(f'"{setting}"' in said for setting in read_method({"kind": "sage"}, "method").needs - common)
+    mine.write_text('[rows]\nSAGE = { method = "sage" }\nSemiFL = { method = "semifl" }\n')
+    assert not read_method({"kind": "sage"}, "method").needs & read_method({"kind": "semifl"}, "method").needs
+    with pytest.raises(ConfigError) as refused:
+        items(["./mine.toml"], "demo")
+    assert "for all rows" not in str(refused.value)
+    assert all(setting in str(refused.value) for setting in read_method({"kind": "semifl"}, "method").needs)
+
+
+def test_rows_that_differ_in_who_has_labels_are_named(mine):
+    start = '"method.warm_start_rounds" = 0, from = "arena/digits:SemiFL/untuned"'
+    mine.write_text(f'[rows]\nSAGE = {{ from = "arena/clients:SAGE/untuned" }}\nSemiFL = {{ {start} }}\n')
+    (item,) = items(["./mine.toml"], "demo")
+    settings = [cell.experiment.data.label_setting for cell in item.cells]
+    assert len(set(settings)) == 2
+    notes = [note for note in item.notes if settings[0] in note and settings[1] in note]
+    assert notes
+
+
+def test_a_run_names_the_page_that_the_site_has_of_it(mine, printed):
+    """Also a run that no table has: it is among "Your runs"."""
+    said = printed("run", *SHORT, "--method.warm_start_rounds=0", "--results", "r")
+    (page,) = (word for word in said.split() if word.endswith(".html"))
+    printed("report", "--results", "r")
+    assert (mine.parent / page).is_file() and (mine.parent / "r/site/mine/your-runs/custom/index.html").is_file()

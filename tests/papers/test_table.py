@@ -15,7 +15,7 @@ from benchmark.papers.item import Printed
 from benchmark.papers.items import ITEMS, WITH_SWITCHES, items
 from benchmark.papers.published import read_published
 from benchmark.papers.scale import AUGMENTATIONS, PROFILES, Scale, alike, profile_of, tenth
-from benchmark.papers.table import Paper, item
+from benchmark.papers.table import SELECTIONS, Paper, item
 
 FILE = """
 paper = "toy"
@@ -87,7 +87,7 @@ def test_a_file_becomes_an_item(toy):
     assert (table.rows, table.columns, table.seeds) == (("data", "alpha"), ("method",), 4)
     assert table.drawing is not None and (table.drawing.x, table.drawing.log_x) == ("alpha", True)
     assert [claim.name for claim in table.claims] == ["A is better (SVHN)", "A is better (CIFAR-10)"]
-    assert table.notes == ("a note", "Selection: the last round's model. Test data chose nothing.")
+    assert table.notes == ("a note", SELECTIONS["last"])
 
 
 def test_a_stand_in_takes_the_first_data_set_s_place(toy):
@@ -102,7 +102,7 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
     ("old", "new", "message"),
     [
         ('title = "A table"', 'titel = "A table"', r"unknown key 'titel'; did you mean 'title'"),
-        ("seeds = 4\n", "", "seeds is missing"),
+        ("seeds = 4\n", "", "has no seeds"),
         ("spread = 0.5", "spraed = 0.5", r"a cell has the unknown key 'spraed'; did you mean 'spread'"),
         (
             'form = "improves"',
@@ -117,7 +117,7 @@ def test_a_stand_in_takes_the_first_data_set_s_place(toy):
         (
             'data = ["svhn", "cifar10"]',
             'data = ["svhm", "cifar10"]',
-            "claim 'A is better': unknown data set 'svhm'; choose",
+            "claim 'A is better' names an unknown data set 'svhm'; choose",
         ),
         ('form = "improves"', 'form = "improve"', "form: unknown value 'improve'; did you mean 'improves'"),
         (
@@ -159,7 +159,7 @@ def test_a_control_is_its_cells_again_with_fields_changed(toy):
 
 
 def test_a_control_of_no_cell_is_refused(toy):
-    with pytest.raises(ConfigError, match=r"controls\[0\].of: .* is the setting of no cell"):
+    with pytest.raises(ConfigError, match=r"controls\[0\].of is .*, but no cell has this setting"):
         item(toy(FILE + CONTROL.replace('"A", "C"', '"C"')), "tab1", "paper")
 
 
@@ -167,12 +167,12 @@ def test_a_control_of_no_cell_is_refused(toy):
 def test_a_method_that_a_paper_does_not_have_is_refused(paper):
     name = next(name for name in ITEMS if name.startswith(f"{paper.name}/"))
     line = read_published(name).cells[0]
-    with pytest.raises(ConfigError, match="method: 'FedMix'"):
+    with pytest.raises(ConfigError, match="method is 'FedMix'"):
         paper.experiment(paper.setting_of({**line, "method": "FedMix"}))
 
 
 def test_a_missing_file_is_named(toy):
-    with pytest.raises(ConfigError, match=r"toy/tab2: .*tab2.toml is missing"):
+    with pytest.raises(ConfigError, match=r"toy/tab2 has no file .*tab2.toml"):
         item(toy(FILE), "tab2", "paper")
 
 

@@ -2,10 +2,10 @@
 
     python -m tests.performance.estimates [--results results] [--every 1]
 
-A cell's estimate is counted and timed here; no record is read for it. Records are those of finished runs on a CPU that
-name their CPU seconds and were made by the engine that launchers train with. Another machine, or a loaded one, has
-another speed: the share of cells within a factor of 1.5 is printed as it is, and with one factor for each machine, the
-median of recorded over estimated.
+A cell's estimate is counted in seconds of the reference processor: nothing is timed, and no record is read for it.
+Records are those of finished runs on a CPU that name their CPU seconds and were made by the engine that launchers train
+with. A different machine, or a loaded one, has a different speed: the share of cells within a factor of 1.5 is printed
+as it is, and with one factor for each machine, the median of recorded over estimated.
 """
 
 import argparse

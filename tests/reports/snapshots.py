@@ -151,6 +151,9 @@ def pages(folder: Path) -> dict[str, str]:
         site.build(examples, folder / "site", troubles=["abc/seed=1: damaged"])
     paths = {
         "front": "index.html",
+        "claims": "claims.html",
+        "tables": "tables.html",
+        "tuning": "tuning.html",
         "findings": "findings.html",
         "paper": "toy/index.html",
         "departures": "toy/departures.html",

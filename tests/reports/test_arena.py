@@ -10,7 +10,7 @@ import pytest
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
-from reports.arena import Arena, arena_rows, arena_tables, arenas, order_text
+from reports.arena import NO_BETTER, Arena, arena_rows, arena_tables, arenas, order_text
 from reports.reported import Reported
 from reports.tables import markdown_of
 from tests.reports.fakes import ONE_MORE_CLIENT, arena_cell, run_of, small
@@ -69,7 +69,7 @@ def test_what_is_typically_no_better_than_labels_alone_is_not_ranked(ends_of_c: 
     column = arena_of([C, A, bound], *ends)
     assert [one.result.cell.label for one in column.compared if not one.not_ranked] == ["A/own", "C/own"][: 1 + ranked]
     assert (column.to_best(column.compared[1]) is not None) == ranked
-    assert ("Not ranked: 1 of 2 methods typically" in order_text(column, 3)) == (not ranked)
+    assert (f"Not ranked: 1 of 2 methods {NO_BETTER}" in order_text(column, 3)) == (not ranked)
 
 
 def test_equal_bytes_pay_for_whole_evaluations_alone() -> None:
@@ -84,3 +84,22 @@ def test_equal_bytes_pay_for_whole_evaluations_alone() -> None:
         (column,) = arenas(Reported(item, runs))
         (a,) = [method for method in column.compared if method.result.cell is A]
         assert (column.budget, list(a.at_bytes)) == (budget, expected)
+
+
+def test_one_seed_ranks_nothing_and_a_method_with_too_few_does_not_shorten_the_comparison() -> None:
+    """C has one seed, A and B have three: these two are compared over all three, C is apart. Alone with one seed each,
+    A and B keep the item's order."""
+    column = arena_of([A, B, C], (A, dict.fromkeys(range(3), 0.5)), (B, dict.fromkeys(range(3), 0.6)), (C, {0: 0.9}))
+    assert [method.result.cell for method in column.compared] == [B, A] and column.seeds == (0, 1, 2)
+    assert [result.cell for result in column.apart] == [C] and "Too few seeds: C." in order_text(column, 3)
+    column = arena_of([A, B], (A, {0: 0.5}), (B, {0: 0.6}))
+    assert [method.result.cell for method in column.compared] == [A, B] and column.ranked == ()
+
+
+def test_the_best_is_marked_only_if_its_interval_to_the_second_lies_above_zero() -> None:
+    """Five seeds: .1 +- .01 above the second is clear, and +-.2 is not."""
+    second = dict.fromkeys(range(5), 0.5)
+    for spread, clear in ((0.005, True), (0.1, False)):
+        best = {seed: 0.6 + spread * (seed - 2) for seed in range(5)}
+        column = arena_of([A, B], (A, best), (B, second))
+        assert (column.clear_best is not None) == clear

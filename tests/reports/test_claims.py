@@ -1,6 +1,5 @@
 """Findings, boards and claims on an item's page: they say what the verdicts say, and nothing where there is none."""
 
-import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,12 +17,11 @@ from benchmark.verdicts.rule import RULE_VERSION
 from reports.claim_figures import claims_pictures
 from reports.claims import ClaimRow, rows_of, scope_text
 from reports.claims_table import claim_values
-from reports.findings import board, declared_claims, findings, furthest, kinds, papers_table, state_text
+from reports.findings import board, declared_claims, furthest, kinds, state_text
 from reports.formatting import item_page
 from reports.pages import _card
 from reports.provenance import pre_registration
 from reports.reported import Reported, connect
-from reports.sentences import STATUSES
 from reports.site import build
 from tests.reports.fakes import accuracies, alone, begun_under, gained, make_cell, make_record, pair
 from tests.reports.test_site import Page
@@ -39,13 +37,14 @@ def confirmed(seeds: int = 9) -> tuple[Item, Records]:
 
 
 def found(results: tuple[Item, Records]) -> ClaimRow:
-    """Its only finding."""
-    (row,) = findings([Reported(*results)])
+    """Return its only claim."""
+    (row,) = rows_of(Reported(*results))
     return row
 
 
-def test_pilots_are_shown_on_the_front_page_with_a_link_and_decide_nothing(tmp_path: Path) -> None:
-    page = Page(build([pilots()], tmp_path))
+def test_pilots_are_shown_on_the_page_of_claims_with_a_link_and_decide_nothing(tmp_path: Path) -> None:
+    build([pilots()], tmp_path)
+    page = Page(tmp_path / "claims.html")
     (row,) = rows_of(Reported(*pilots()))
     assert row.judged.estimate == pytest.approx(0.1) and (row.judged.n, row.judged.is_decided) == (3, False)
     assert row.page in page.links()
@@ -77,23 +76,12 @@ def test_words_of_a_claim() -> None:
         finding = but(claim=replace(row.claim, endpoint=endpoint)).finding
         assert finding.startswith(f"Test accuracy, {words_of_it}")
     assert but(level=0.99991).interval.startswith("99.9 % interval ")
-    assert four.reason.endswith("; 9 confirming seeds can decide it") and "can decide" not in row.reason
+    assert four.reason.endswith("; 9 confirmatory seeds can decide it") and "can decide" not in row.reason
     waits = but(verdict="undecided", waits_for="'First'").finding
-    assert waits.endswith("over 9 confirming seeds. It waits for 'First', a main claim before it.")
+    assert waits.endswith("over 9 confirmatory seeds. It waits for 'First', a primary claim before it.")
 
 
-def test_what_is_told_first_is_no_choice_by_outcome() -> None:
-    """A paper's main claim comes first, whatever its verdict and however many seeds another has; papers take turns, and
-    a withdrawn claim is not told. Of two profiles that know as little the larger is shown."""
-    item, records = confirmed(16)
-    main = replace(item.claims[0], name="main", contrasts=({"b": 1.0, "a": -1.0},), main=True)
-    wrong = replace(item.claims[0], name="wrong", contrasts=({"a": 3.0, "b": -3.0},), withdrawn="not its sentence")
-    item = replace(item, claims=(item.claims[0], wrong, main))
-    one = Reported(item, begun_under(item, records, main=[item.hash_of(main)]))
-    other = Reported(replace(pilots()[0], name="other/tab1"), pilots()[1])
-    assert [judged.verdict for judged in one.judged] == ["holds", "holds", "contradicted"]
-    order = [(row.reported.paper, row.claim.name) for row in findings([one, other])]
-    assert order == [("toy", "main"), ("other", "a beats b"), ("toy", "a beats b")]
+def test_of_two_profiles_that_know_as_little_the_larger_is_shown() -> None:
     demo, laptop = Reported(pair(), {}), Reported(replace(pair(), profile="laptop"), {})
     for every in ([demo, laptop], [laptop, demo]):  # neither has a seed with all cells of the claim
         (row,) = furthest(every).values()
@@ -113,18 +101,14 @@ def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> N
     assert [place.claim.name for place in sentences] == ["a beats b"]
     assert [place.claim.name for place in questions] == ["ours"]
     every = len(board([one]))
-    rows = [row.split(" | ") for row in papers_table([one]).splitlines() if row.startswith("| ")]
-    counted = sum(int(row[1]) for row in rows if row[1].isdigit())
     withdrawn = every - sum(map(len, kinds(board([one])).values()))
-    quotes = {(row.reported.paper, row.claim.quote or row.key) for own in kinds(board([one])).values() for row in own}
-    assert counted == len(quotes) and f"{every - withdrawn} claims in all" in state_text([one])
+    assert f"{every - withdrawn} claims in all" in state_text([one])
     assert f"{withdrawn} more are withdrawn" in state_text([one])
-    both = [Reported(replace(item, profile="laptop"), {}), one]  # a claim counts once, where most is known of it
-    lines = papers_table(both).partition("questions of ours")[0].splitlines()
-    table = {row.split(" | ")[0].removeprefix("| "): row for row in lines}
-    nothing = " | 0" * (len(STATUSES) - 2)
-    assert table["toy"] == f"| toy | 1 | 1{nothing} | 0 | laptop, demo |"
-    assert re.fullmatch(rf"\| ssfl \| (\d+) \| 0{re.escape(nothing)} \| \1 \| none \|", table["ssfl"])
+    both = [
+        Reported(replace(item, profile="laptop"), {}),
+        one,
+    ]  # each counts once, where most is known
+    assert [place.item.profile for place in board(both, "toy")] == [item.profile] * 3
 
 
 def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
@@ -191,10 +175,10 @@ def test_it_is_told_when_claim_and_first_run_were_made_and_by_which_rule() -> No
         records[key] = {seed: begun(run) for seed, run in runs.items()}
     assert pre_registration(Reported(item, records), item.claims[0]) == {
         "Claim made": f"2026-11-22 21:53 UTC, in commit 9500fb4, hash {item.hash_of(item.claims[0])}",
-        "First confirming run": "2026-11-23 01:07:29 UTC, a seed 101, by code 4f1c2a9be0",
+        "First confirmatory run": "2026-11-23 01:07:29 UTC, a seed 101, by code 4f1c2a9be0",
         "Rule": f"version {RULE_VERSION}; 16 runs begun under version 4; 2 runs begun under version None",
     }
-    assert pre_registration(Reported(item, {}), item.claims[0])["First confirming run"] == "none yet"
+    assert pre_registration(Reported(item, {}), item.claims[0])["First confirmatory run"] == "none yet"
 
 
 # What stands with a verdict: its setting, all its seeds, collapse, and runs that say otherwise
@@ -246,7 +230,7 @@ def test_pilots_of_another_item_stand_beside_the_verdict(
     item = replace(federated(pair(), [(470, 10), (470, 30)]), name="toy/tab2")
     row = told(verdict, form)
     connect([row.reported, Reported(item, accuracies([(item.cells[0], [a, a]), (item.cells[1], [b])]))])
-    assert row.against == [f"Pilots at K = 470, C = 10 and 30 on 8x8 digits (toy/tab2: a - b) {says}."]
+    assert row.against == [f"Pilot runs at K = 470, C = 10 and 30 on 8x8 digits (toy/tab2: a - b) {says}."]
 
 
 def test_each_data_set_of_the_other_item_has_a_line() -> None:
@@ -262,17 +246,17 @@ def test_disagreeing_pilots_all_seeds_and_collapse_have_lines_of_their_own_and_s
     fallen: dict[str, Any] = {"collapsed": {"a": 0, "b": 7}, "runs_fall": True, "looks": 1}
     row = told("contradicted", over_all=over_all, pilots=Estimate(value=0.05, n=3), **fallen)
     assert row.context == [
-        "Over all 12 confirming seeds: -1.00 points [-4.00, +2.00] (least and largest difference).",
+        "Over all 12 confirmatory seeds: -1.00 points [-4.00, +2.00] (least and largest difference).",
         "Collapsed: a 0 of 9, 0 to 34 %, b 7 of 9, 40 to 97 %.",
-        "7 of 9 fell: the sign test has to agree, too.",
-        "Pilots of the same cells say the other way: +5.00 points (n = 3).",
+        "7 of 9 collapsed in one cell: the sign test has to agree, too.",
+        "Pilot runs of the same cells say the other way: +5.00 points (n = 3).",
     ]
     values = claim_values(row)
     assert values["scope"] == "at K = 10, C = 10 on 8x8 digits" and values["look"] == 1
     assert values["over_all_seeds"] == {"estimate": -0.01, "interval": [-0.04, 0.02], "n": 12}
     assert values["collapsed"] == {"a": [0, 9], "b": [7, 9]}
     row = told("contradicted", pilots=Estimate(value=-0.05, n=3), collapsed={"a": 0, "b": 0})
-    assert row.context == ["Collapsed: no run of a, b (0 of 9, 0 to 34 % each)."]
+    assert row.context == []  # no run collapsed
 
 
 def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
@@ -284,7 +268,7 @@ def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
     (row,) = rows_of(Reported(item, accuracies([(a, [0.9]), (b, [0.8])], first=100)))
     assert (row.judged.verdict, row.verdict) == ("not run", "not judged yet")
     assert row.so_far == [
-        "Cells without confirming runs: c.",
+        "Cells without confirmatory runs: c.",
         "So far, not judged (above zero speaks for the claim): a - b: +10.00 points (n = 1).",
     ]
     assert replace(row, reported=Reported(item, {})).so_far == []

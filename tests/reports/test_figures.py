@@ -22,7 +22,7 @@ from reports.figures import DARK, LOOKS, PALETTE, Picture, looks
 from reports.item_figures import DIVERSITY, caption_of, item_picture, panels_of
 from reports.reported import Reported
 from tests.conftest import ROOT
-from tests.reports.fakes import COHORTS, ENDS, accuracies, make_cell, make_record, table2
+from tests.reports.fakes import COHORTS, ENDS, accuracies, alone, make_cell, make_record, table2
 
 
 @pytest.fixture(scope="module")
@@ -224,3 +224,42 @@ def test_a_user_s_matplotlibrc_changes_no_figure(tmp_path: Path, settings: str) 
         return subprocess.run(command, env={**os.environ, **variables}, cwd=ROOT, stdout=PIPE, check=True).stdout
 
     assert drawn_with(MATPLOTLIBRC=str(tmp_path / "matplotlibrc")) == drawn_with()
+
+
+def test_curves_begin_at_the_supervised_baseline_and_say_what_is_clipped() -> None:
+    """The baseline ends at 80 %, A at 90 % after 20 %, and B at 10 %, lower than the baseline by more than A gains."""
+    curves_of = {"A": (0.2, 0.9), "B": (0.2, 0.1), "alone": (0.2, 0.8)}
+    cells = [make_cell(name, {"method": name}, 30 + place) for place, name in enumerate(("A", "B"))]
+    cells.append(alone(cells[0]))
+    records = {}
+    for cell in cells:
+        records[cell.cell_key] = {
+            0: make_record(cell, 0, {"test/accuracy": curves_of[cell.label][-1]}, rounds=rounds(*curves_of[cell.label]))
+        }
+    item = Item(name="toy/tab1", title="T", profile="demo", cells=tuple(cells))
+    picture = item_picture(Reported(item, records))
+    assert picture is not None
+    low, high = picture.figure.axes[0].get_ylim()
+    assert 70 < low < 80 and high > 90
+    assert f"{low:.1f} %" in picture.caption and picture.caption.rstrip(".").endswith("B")
+    without = replace(item, cells=item.cells[:2])
+    drawn = item_picture(Reported(without, records))
+    assert drawn is not None and drawn.figure.axes[0].get_ylim()[0] < 10
+
+
+def test_from_five_seeds_on_no_single_run_is_drawn() -> None:
+    """With four seeds: their mean and four lines; with five: their mean with a band."""
+    for n, lines in ((4, 5), (5, 1)):
+        runs = {
+            seed: make_record(CELL, seed, {"test/accuracy": 0.5}, rounds=rounds(0.4, 0.5 + seed / 100))
+            for seed in range(n)
+        }
+        item = Item(name="toy/tab1", title="T", profile="demo", cells=(CELL,), seeds=5)
+        picture = item_picture(Reported(item, {CELL.cell_key: runs}))
+        assert picture is not None and len(picture.data[0]["lines"]) == lines
+
+
+def test_no_two_methods_of_a_figure_share_a_colour_while_others_are_free() -> None:
+    names = ["FedAvg", "Grouping", "Control", "Own group", "One", "Two", "Three", "Four"]
+    colours = [look.colour for look in looks(names).values()]
+    assert len(set(colours)) == len(names)

@@ -14,7 +14,8 @@ from benchmark.papers.items import ITEMS, VARIANTS
 from benchmark.records.collect import read_once, read_records
 from benchmark.verdicts.judge import Estimate, Judged
 from reports import findings
-from reports.findings import findings_page, write_findings
+from reports.findings import RULES, findings_page
+from reports.front import write_findings
 from reports.reported import PAPERS, Reported, connect
 from reports.tables import markdown
 from tests.reports.fakes import accuracies, make_cell, pair, printed
@@ -29,18 +30,18 @@ def test_the_committed_page_and_the_readme_are_what_the_committed_records_say(tm
     recorded = on_disk((*ITEMS, *VARIANTS), ["laptop", "gpu", "paper"], tmp_path, read)
     write_findings(connect([Reported(item, records) for item, records in recorded]), page, readme)
     assert page.read_text() == (ROOT / "reports" / "findings.md").read_text()
-    assert readme.read_text() == committed and "| ssfl | " in committed
+    assert readme.read_text() == committed and "| SSFL | " in committed
 
 
 def test_without_records_every_main_sentence_stands_there_and_no_number():
     page = findings_page([], links=True)
     names = {about["short"]: paper for paper, about in PAPERS.items()}
-    sections = {part.split("\n")[0]: part for part in page.split("\n## ")[1:]}
+    sections = {part.split("\n")[0]: part for part in page.partition(RULES)[0].split("\n## ")[1:]}
     assert sections.keys() == names.keys()
     for name, part in sections.items():
         many = len(tomllib.loads(findings.MAIN.read_text())[names[name]])
         assert many >= 3
-        for text in ("No run has been made.", "What can be said against it", "**: not run. "):
+        for text in ("No run has been made.", "What can be said against it", ": not run.** "):
             assert part.count(text) == many
         assert "interval" not in part
 
@@ -84,9 +85,9 @@ def test_runs_at_a_papers_own_scale_stand_beside_the_print():
     records = accuracies([(cells[0], [0.93])])
     again = replace(item, name="toy/tab2")
     page = findings_page([Reported(item, records), Reported(again, records)], links=False)
-    (row,) = [line for line in page.splitlines() if ", printed " in line]
-    assert row == "- toy/tab1, A: 93.00 % (1 run), printed 90.00 %: +3.00 points, beyond the margin."
-    assert ", printed " not in findings_page([Reported(replace(item, profile="laptop"), records)], links=False)
+    (row,) = [line for line in page.splitlines() if ", published " in line]
+    assert row == "- toy/tab1, A: 93.00 % (1 run), published 90.00 %: +3.00 points, beyond the margin."
+    assert ", published " not in findings_page([Reported(replace(item, profile="laptop"), records)], links=False)
 
 
 def test_a_misspelt_key_is_refused(tmp_path, monkeypatch):

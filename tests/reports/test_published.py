@@ -1,9 +1,9 @@
-"""Published numbers stand under their own setting: what the tables say of each is held against the transcriptions."""
+"""Published numbers appear under their own setting: what the tables say of each is compared with the transcriptions."""
 
-import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,13 +16,13 @@ from benchmark.papers.items import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.scale import PROFILES
 from reports.exports import item_result
 from reports.paper_table import item_tables
+from reports.published_table import published_table, unread_text
 from reports.reported import Reported
 from reports.tables import files_of
 
 WORDS = tomllib.loads((ROOT / "benchmark" / "papers" / "words.toml").read_text())
 DATA = ("CIFAR-100", "CIFAR-10", "SVHN", "CINIC-10", "EMNIST", "STL-10", "ISIC 2018", "Fashion-MNIST")
-SURROGATES = ("8x8 digits", "digits", "HAM10000", "MNIST")
-NAMED = re.compile("|".join(map(re.escape, (*DATA, *SURROGATES))))
+NAMED_SURROGATES = re.compile(r"8x8 digits|HAM10000|\bMNIST")
 BUILDERS = {**ITEMS, **VARIANTS}
 
 
@@ -50,11 +50,6 @@ def data_of(line: Mapping[str, Any], name: str) -> set[str]:
 
 def numbers(line: Mapping[str, Any]) -> set[float]:
     return {value for value in line.values() if isinstance(value, int | float)}
-
-
-def written(line: Mapping[str, Any]) -> set[str]:
-    """Write the line's numbers with two digits after the point."""
-    return {f"{value:.2f}" for value in numbers(line)}
 
 
 PUBLISHED = [
@@ -89,41 +84,73 @@ def test_published_numbers_have_the_setting_of_their_own_line(name: str, profile
         central = isinstance(experiment.method, Central) or cell["setting"].get("N_s") == "all"
         for key in sizes if not central else ():
             assert any(line.get(key, sizes[key]) in (sizes[key], said.get(key)) for line in matching), (key, cell)
-    tables = item_tables(Reported(item, {}))
-    for row in tables[0].data if tables else ():
-        if row["published"] is not None:
-            assert any(str(row["published_setting"]).startswith(word) for word in DATA), row
+
+
+def values_of(line: Mapping[str, Any], metrics: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Yield each published value of a line with its metric: `value` is of the first."""
+    for place, metric in enumerate(metrics):
+        key = metric.rpartition("/")[2]
+        if key in line:
+            yield metric, line[key]
+        elif place == 0 and "value" in line:
+            yield metric, line["value"]
+
+
+FILES = [name for name in ITEMS if not name.startswith("arena/") and "/departures" not in name]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_published_value_is_in_the_published_table_under_its_own_names(name: str) -> None:
+    """Each value of the file once, in a row or column with its method, data set and other settings.
+
+    The same table is on the page, in Markdown and in LaTeX, whatever runs: it is that of the cheapest profile here.
+    """
+    paper, _, own = name.partition("/")
+    file = tomllib.loads((ROOT / "results" / "published" / paper / f"{own}.toml").read_text())
+    profile = profiles(name)[0]
+    item = item_of(ITEMS[name], profile)
+    table = published_table(item)
+    if "printed" in file:  # a figure, of which no value can be read
+        assert table is None and file["printed"] in unread_text(item)
+        return
+    expected: Counter[tuple[str, ...]] = Counter()
+    layout = file.get("layout", {"rows": file["rows"], "columns": file["columns"]})
+    keys = [key for key in (*layout["rows"], *layout["columns"]) if key != "metric"]
+    for line in file["cells"]:
+        own_words = {key: WORDS.get(str(line[key]), line[key]) for key in keys if key in line}
+        words = [str(v) if isinstance(v, str) else f"{k} = {v}" for k, v in own_words.items()]
+        for _, published in values_of(line, file["metrics"]):
+            expected[(*sorted(words), f"{published:g}")] += 1
+    assert table is not None
+    found: Counter[tuple[str, ...]] = Counter()
+    for row in table.rows:
+        for column, entry in zip(table.columns[1:], row.entries[1:], strict=True):
+            if entry.sort is not None:
+                place = ", ".join((row.entries[0].text, column.group, column.name))
+                found[place, f"{entry.sort:g}"] += 1
+    assert found.total() == expected.total()
+    remaining = found.copy()
+    for (*words, value), number in expected.items():
+        shown = 0
+        for (place, text), times in remaining.items():
+            if text == value and all(word in place for word in words):
+                shown += times
+        assert shown >= number, (words, value)
+    data = {word for line in file["cells"] for word in data_of(line, name)}
+    texts = {kind: content.decode() for kind, content in files_of("t", [table]).items()}
+    assert all(word in texts["t.md"].replace("\\", "") and word in texts["t.tex"] for word in data)
+    assert not NAMED_SURROGATES.search(texts["t.md"] + texts["t.tex"]) or data & {"Fashion-MNIST"}
 
 
 @pytest.mark.parametrize(("name", "profile"), PUBLISHED)
-def test_the_data_set_beside_a_published_number_is_its_own(name: str, profile: str) -> None:
-    """As Markdown and LaTeX: in the number's own entry, its column's head, or the words in front of it; else the row's
-    name, else the title."""
+def test_no_published_number_is_among_those_of_a_surrogate(name: str, profile: str) -> None:
+    """In the table of our runs nothing is published; in the CSV the published rows name the paper's own data sets."""
     item = item_of(BUILDERS[name], profile)
-    lines = transcribed(file_of(item))
-    files = files_of("table", item_tables(Reported(item, {}), widest=100))
-    text = files["table.md"].decode().replace("\\", "")
-    for block in text.split("\n\n"):
-        rows = [line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")]
-        if len(rows) < 2:
-            continue
-        heads, _, *body = rows
-        settings = [place for place, head in enumerate(heads) if head.startswith("setting, ")]
-        for place, head in enumerate(heads):
-            if not head.endswith("ublished") or place in settings:
-                continue
-            for row in body:
-                match = re.match(r"[\d,.]+", row[place])
-                if not match or not re.fullmatch(r"[\d.]+", match[0]):
-                    continue
-                beside = " ".join([row[place], head, *(row[own] for own in settings)])
-                named = NAMED.findall(beside) or NAMED.findall(row[0]) or NAMED.findall(item.title)[:1]
-                own_lines = [line for line in lines if match[0] in written(line)]
-                own_lines = own_lines or [line for line in lines if float(match[0]) in numbers(line)]
-                expected = {data for line in own_lines for data in data_of(line, file_of(item))}
-                if not named:  # no page names it, where it is what runs
-                    named = [WORDS[cell.experiment.data.name] for cell in item.cells]
-                assert len(set(named)) == 1 and set(named) <= expected, (row[0], head, row[place], named, expected)
-    latex = files["table.tex"].decode()
-    for word in {word for word in DATA if re.search(rf"\b{word}\b", json.dumps(text))}:
-        assert word in latex
+    tables = item_tables(Reported(item, {}))
+    shown = [entry for table in tables for row in table.rows for entry in row.entries[1:]]
+    computed = sum(len(cell.computed) for cell in item.cells)
+    assert sum(entry.sort is not None and entry.sort >= 0 for entry in shown) <= computed
+    rows = list(tables[0].data) if tables else []
+    of_paper = [row for row in rows if row["role"] == "as published"]
+    assert all(row["data"] in DATA and row["published"] is not None for row in of_paper)
+    assert all(row["published"] is None for row in rows if row["role"] not in ("as published",))

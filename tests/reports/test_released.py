@@ -77,7 +77,7 @@ def test_pilots_and_seeds_that_began_under_no_claim_show_a_difference_and_no_ver
     """.83 against .80, once; a part that has no run stays."""
     item = toy(list(DIFFERENCES))
     shown = rows(item, runs(item, {"present": [0.03]}, first=0))
-    assert shown["present"][1:] == ["not judged", "+3.00", "one pilot laptop", "83.00", "80.00"]
+    assert shown["present"][1:] == ["not judged", "+3.00", "one pilot run laptop", "83.00", "80.00"]
     assert shown["inert"] == ["as printed", "not run", *["–"] * 4]
     shown = rows(item, runs(item, DIFFERENCES, first=100))
     assert all((row[1], row[3]) == ("not judged", "24 seeds laptop") for row in shown.values())

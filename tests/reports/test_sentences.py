@@ -97,10 +97,10 @@ def test_a_verdict_at_few_clients_never_stands_alone_where_more_have_none(tmp_pa
         "K": 470,
         "item": "toy/tab2",
         "verdict": None,
-        "runs": "+30.00 points (n = 2, pilots)",
+        "runs": "+30.00 points (n = 2, exploratory)",
     }
     build([small, large], tmp_path)
-    for page in ("index.html", every[0].page):
+    for page in ("claims.html", every[0].page):
         assert text in words(tmp_path / page), page
 
 

@@ -161,8 +161,8 @@ def test_what_is_built_again_and_what_stays(tmp_path: Path) -> None:
     assert first.is_file() and not (tmp_path / "toy/tab1/gpu").exists()
     before = first.read_bytes()
     build([small(), lean(), lean(name="toy/tab9")], tmp_path, only={("arena/toy", "demo")})
-    assert {"toy/tab1", "arena/toy", "toy/tab9"} <= set(words(tmp_path / "index.html").split())
-    files = Page(tmp_path / "index.html").files()
+    assert {"toy/tab1", "arena/toy", "toy/tab9"} <= set(words(tmp_path / "tables.html").split())
+    files = Page(tmp_path / "tables.html").files()
     assert item_page(lean()[0]) in files and all((tmp_path / file).exists() for file in files)
     assert first.read_bytes() == before
     (tmp_path / "mine.txt").write_text("kept")

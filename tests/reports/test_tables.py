@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +12,16 @@ from benchmark.data.datasets import DATASETS
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import ACCURACY
+from benchmark.verdicts.statistics import summary
 from reports.claims import rows_of
 from reports.claims_table import claims_table
 from reports.exports import item_result
 from reports.formatting import plain_quote
-from reports.paper_table import item_tables, ours_entry
+from reports.paper_table import best_cells, item_tables, ours_entry
 from reports.provenance import remarks
 from reports.reported import Reported
 from reports.site import build
-from reports.tables import csv_of, csv_safe, latex_of, markdown, markdown_of
+from reports.tables import Column, Row, TableEntry, csv_of, csv_safe, latex_of, markdown, markdown_of, table_of
 from tests.reports.fakes import accuracies, begun_under, lean, make_cell, make_record, pair, printed, table2
 from tests.reports.snapshots import terminal
 from tests.reports.test_site import words
@@ -32,10 +34,13 @@ def test_all_formats_say_the_same_by_hand() -> None:
     """
     item, records = lean()
     (table,) = item_tables(Reported(item, records))
-    assert latex_of(table).count("&") == 3 * 3
-    rows = {row["label"]: row for row in csv.DictReader(io.StringIO(csv_of(table.data).decode()))}
+    assert latex_of(table).count("&") == 3 * 2
+    every = list(csv.DictReader(io.StringIO(csv_of(table.data).decode())))
+    of_paper = {row["label"]: row["published"] for row in every if row["role"] == "as published"}
+    assert of_paper["A/2"] == "0.8307"
+    rows = {row["label"]: row for row in every if row["role"] != "as published"}
     first = rows["A/2"]
-    assert (first["unit"], first["published"], first["n"], first["status"]) == ("fraction", "0.8307", "3", "done")
+    assert (first["unit"], first["published"], first["n"], first["status"]) == ("fraction", "", "3", "done")
     assert float(first["mean"]) == pytest.approx(0.7) and float(first["std"]) == pytest.approx(0.1)
     assert (rows["B/4"]["mean"], rows["B/4"]["n"], rows["B/4"]["status"]) == ("", "0", "missing")
     assert list(rows) == ["A/2", "B/2", "A/4", "B/4"]
@@ -64,12 +69,15 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
     sentence = "selection: best round on the test set, as the paper did (A/2)"
     assert sentence in table.notes and "95.00" in markdown_of(table) and sentence in latex_of(table)
     assert sentence in " ".join(terminal(item, records).split()) and sentence in item_result(item, records)["notes"]
-    assert [row["label"] for row in table.data if row["selection"]] == ["A/2"]
+    assert [row["label"] for row in table.data if row.get("selection")] == ["A/2"]
 
 
 def test_the_ladder_is_a_table_of_its_own() -> None:
     _, ladder = item_tables(Reported(*table2()))
-    assert [entry.line for entry in ladder.rows[0].entries][0::3] == ["Server only", "90.00 ±0.00 n=3"]
+    assert [entry.line for entry in ladder.rows[0].entries][0::3] == [
+        "Server only",
+        "90.00 ±0.00",
+    ] and "n = 3" in ladder.caption
     assert "…" not in terminal(*table2())
 
 
@@ -112,7 +120,7 @@ def test_rounds_to_a_target_have_a_mean_where_all_runs_come_there() -> None:
         records[cell.cell_key] = {seed: run(cell, seed, reached) for seed, reached in enumerate(came)}
     (table,) = item_tables(Reported(item, records))
     lines = [entry.line for row in table.rows for entry in row.entries[1:]]
-    assert lines == ["2.5 ±0.7071 n=2", "– 1 of 2 runs come there"]
+    assert lines[0].startswith("2.5 ±0.7071") and lines[1].startswith("– 1 of 2 runs")
     assert "Rounds to 90 %" in table.caption
 
 
@@ -176,3 +184,52 @@ def test_a_csv_row_stays_one_row(value: str) -> None:
     content = csv_of([{"name": value, value: 1}])
     assert b"\r" not in content
     assert len(list(csv.reader(io.StringIO(content.decode(), newline="")))) == 2
+
+
+def best_in_bold(gains: Sequence[float], *, seeds_of_third: int = 6) -> list[str]:
+    """Return the texts in bold of a row: A is .8 at each seed, B is better by these gains, C is .5."""
+    cells = [make_cell(m, {"method": m, "C": 2}, 9 + place) for place, m in enumerate("ABC")]
+    values = [[0.8] * len(gains), [0.8 + gain for gain in gains], [0.5] * seeds_of_third]
+    item = Item(name="toy/tab1", title="Toy", profile="demo", cells=tuple(cells), seeds=6)
+    (table,) = item_tables(Reported(item, accuracies(zip(cells, values, strict=True))))
+    bold = [entry.text for row in table.rows for entry in row.entries if entry.best]
+    assert markdown_of(table).count("**") == 2 * len(bold) and latex_of(table).count("textbf") == len(bold)
+    assert ("bold" in table.caption) == bool(bold)
+    return bold
+
+
+def test_the_best_value_is_bold_only_if_its_interval_against_the_second_says_so() -> None:
+    """B - A has mean .02 and standard deviation .01 over five seeds: t(.975, 4) = 2.776, half width .0124: above zero.
+
+    With a standard deviation of .02 the half width is .0248: not above zero. Four seeds never do. A third cell with
+    three seeds leaves three in common.
+    """
+    spread = [-(2**0.5), -(2**-0.5), 0.0, 2**-0.5, 2**0.5]  # mean 0, sum of squares 5
+    unit = [value * (4 / 5) ** 0.5 for value in spread]  # standard deviation 1 with n - 1
+    assert summary(unit).std == pytest.approx(1)
+    assert best_in_bold([0.02 + 0.01 * value for value in unit]) == ["82.00"]
+    assert best_in_bold([0.02 + 0.02 * value for value in unit]) == []
+    assert best_in_bold([0.02 + 0.001 * value for value in unit[:4]]) == []
+    assert best_in_bold([0.02 + 0.001 * value for value in unit], seeds_of_third=3) == []
+
+
+def test_upper_bounds_and_other_labels_do_not_compete() -> None:
+    """A bound with .9 and a cell with more labels do not take the place of the best method, B."""
+    cells = [make_cell(m, {"method": m, "C": 2}, 20 + i) for i, m in enumerate(("A", "B", "Bound", "More labels"))]
+    cells[2] = replace(cells[2], role="bound")
+    more = replace(cells[3].experiment, data=replace(cells[3].experiment.data, N_s=500))
+    cells[3] = replace(cells[3], experiment=more)
+    item = Item(name="toy/tab1", title="Toy", profile="demo", cells=tuple(cells), seeds=6)
+    ends = []
+    for place, level in enumerate((0.7, 0.8, 0.9, 0.95)):
+        ends.append([level + seed / 1e4 * (place + 1) for seed in range(6)])
+    assert best_cells(Reported(item, accuracies(zip(cells, ends, strict=True))), ACCURACY) == {"B"}
+
+
+def test_latex_groups_heads_and_has_its_caption() -> None:
+    columns = (Column(name="m"), Column(name="x", group="G_1"), Column(name="y", group="G_1"))
+    rows = [Row(entries=(TableEntry(text="a & b"), TableEntry(text="1.00", spread="±0.10", best=True), TableEntry()))]
+    text = latex_of(table_of("t", "100 % of it", columns, rows))
+    assert r"\caption{100 \% of it.}" in text and r"\multicolumn{2}{c}{G\_1}" in text and r"\cmidrule(lr){2-3}" in text
+    assert r"a \& b & \textbf{1.00} $\pm$ 0.10 & -- \\" in text
+    assert text.count(r"\begin{") == text.count(r"\end{") == 2

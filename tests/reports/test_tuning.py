@@ -28,13 +28,14 @@ def test_a_study_has_a_sentence_and_its_file_and_a_damaged_one_is_named(tmp_path
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies/toy.json").write_text(content)
     (tmp_path / "studies/half.json").write_text("{")
-    page = build([], tmp_path / "site", results=tmp_path)
+    front = build([], tmp_path / "site", results=tmp_path)
+    page = tmp_path / "site" / "tuning.html"
     shown = words(page)
     assert HOSTILE in shown and "<script>alert" not in page.read_text()
     for value in ("toy/open", "2 complete, 1 pruned", "100 labels of digits", "+2.00 points", "3 common seeds"):
         assert value in shown
     assert "tune/toy.json" in Page(page).links() and (tmp_path / "site/tune/toy.json").read_text() == content
-    assert "studies/half.json" in words(page) and not (tmp_path / "site/tune/half.json").exists()
+    assert "studies/half.json" in words(front) and not (tmp_path / "site/tune/half.json").exists()
 
 
 @pytest.mark.parametrize("content", ["[]", '{"study": "x"}', study(best=2, trials=[{"number": 2}])])

@@ -14,7 +14,7 @@ from benchmark.experiment import Experiment, Federation
 from benchmark.federated import devices
 from benchmark.federated.devices import Choice, devices_named
 from benchmark.models.build import Model
-from reports.cards_table import MARK, with_cards
+from reports.performance_page import MARK, with_cards
 from sweeps.cards import (
     MEASURED,
     Card,

@@ -287,7 +287,7 @@ def test_time_that_is_up_saves_the_runs_and_a_later_call_resumes_them(units, cal
         watch(self, state)
 
     monkeypatch.setattr(Timetable, "watch", ends_early)
-    monkeypatch.setattr(cli_queue, "_cost", lambda cell, device: (100, 1.0))  # to count rounds is to play them
+    monkeypatch.setattr(cli_queue, "_cost", lambda cell, device, results: (100, 1.0))  # to count rounds is to play them
     monkeypatch.setattr(cli_queue, "watching", lambda *_: lambda state: None)
     told = called([unit], "--results", tmp_path, "--minutes", "9")
     assert states(told) == ["stopped"] and told["time_is_up"] and told["stopped"] == 1

@@ -109,9 +109,9 @@ def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr("sweeps.ray_launcher.SECONDS_TO_SEE", 0.0)
     (tmp_path / "there").touch()
     with pytest.raises(CannotWrite, match="does not see"):
-        train({}, tmp_path / "not there", commit(), "", "cpu")
+        train({}, tmp_path / "not there", commit(), "", "cpu", None)
     with pytest.raises(ConfigError, match="other code .* check out commit ffffffffff there"):
-        train({}, tmp_path / "there", {"commit": "f" * 40, "changes": None}, "", "cpu")
+        train({}, tmp_path / "there", {"commit": "f" * 40, "changes": None}, "", "cpu", None)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "auto"])

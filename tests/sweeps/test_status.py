@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from benchmark.cli.curves import curves
 from benchmark.cli.progress import Display, watching
 from benchmark.errors import Diverged
 from benchmark.experiment import to_json
@@ -121,3 +122,44 @@ def test_plain_lines_in_a_pipe_follow_the_runs_of_a_launch(tiny, tmp_path, monke
         watch(launched)
     lines = ["2 runs: 1 running, 1 missing; 0/6 rounds", "2 runs: 1 done, 1 missing; 3/6 rounds"]
     assert text.getvalue().splitlines() == lines
+
+
+def running(name, *, accuracies, rounds=10):
+    curve = tuple(enumerate(accuracies, start=1))
+    return RunStatus(cell_key=name, seed=0, name=name, state="running", rounds=rounds, curve=curve)
+
+
+def test_curves_rise_where_accuracies_do_and_only_running_runs_have_one():
+    """Columns of the drawing by round; the line of each from the top is lower for a better accuracy."""
+    rising = running("a", accuracies=[0.1, 0.5, 0.9], rounds=3)
+    console = Console(file=io.StringIO(), width=100)
+    with console.capture() as captured:
+        console.print(curves([rising], unicode=False))
+    lines = captured.get().splitlines()[1:-1]
+    places = [(column, line) for line, text in enumerate(lines) for column, mark in enumerate(text) if mark == "a"]
+    ends = min(places), max(places)
+    assert ends[0][1] == len(lines) - 1 and ends[1][1] == 0  # from the bottom left to the top right
+    assert "90.0" in lines[0] and "10.0" in lines[-1]
+    for other in (replace(rising, state="done"), running("b", accuracies=[0.4])):
+        assert curves([other]) is None
+
+
+def test_the_curve_of_a_run_is_read_from_its_progress(tiny, tmp_path):
+    run(tiny, tmp_path)
+    folder = run_folder(tmp_path, tiny)
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (folder / "result.json").unlink()
+    (folder / "progress.jsonl").write_text("".join(lines[:2]))
+    with locked(folder):
+        seen = status_of(folder, name="a", rounds=3)
+    assert seen.curve == tuple((n, json.loads(line)["test/accuracy"]) for n, line in enumerate(lines[:2], start=1))
+
+
+def test_a_short_demonstration_prints_few_lines_however_long_it_takes(monkeypatch):
+    clock, text = [0.0], io.StringIO()
+    monkeypatch.setattr("benchmark.cli.progress.time.monotonic", lambda: clock[0])
+    with Display(Console(file=text, width=200), few_lines=True) as display:
+        for second in range(0, 1200, 2):
+            clock[0] = float(second)
+            display.show(list)
+    assert 2 <= len(text.getvalue().splitlines()) <= 6

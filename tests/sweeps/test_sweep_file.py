@@ -12,6 +12,7 @@ from benchmark.data.partition import ClassSkew, Dirichlet
 from benchmark.errors import ConfigError
 from benchmark.papers.arena import ENTRIES
 from benchmark.papers.items import ITEMS, cell_named, items
+from benchmark.plain import read_table
 from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from sweeps.factors import METHODS, experiment_of
@@ -20,13 +21,14 @@ from sweeps.sweep_file import REPORTED, read, written
 from tests.conftest import record_of
 
 GRIDS = sorted((COMMITTED / "grids").glob("*.yaml"))
+CHOSEN_BY_WANDB = sorted((COMMITTED / "bayes").glob("*.yaml"))
 SMALL: Grid = {"R": [0, 0.2], "method": ["crl", "grouping"], "profile": ["demo"]}
 
 
 def test_the_committed_file_of_every_item_is_what_the_generator_writes():
     """After a change: fssl sweep all --write sweeps/wandb"""
     trained = {COMMITTED / f"{item.name}.yaml": item for item in items(ITEMS, "laptop") if item.trained}
-    assert {*trained, *GRIDS} == set(COMMITTED.rglob("*.yaml"))
+    assert {*trained, *GRIDS, *CHOSEN_BY_WANDB} == set(COMMITTED.rglob("*.yaml"))
     for path, item in trained.items():
         assert path.read_text() == file_of_item(item)
     path = COMMITTED / "ssfl" / "tab2.yaml"
@@ -39,6 +41,24 @@ def test_a_committed_grid_is_made_by_the_command_in_its_first_line(path, printed
     text = path.read_text()
     _, *words = shlex.split(text.splitlines()[0].removeprefix("# made by: "))
     assert printed(*words) == text
+
+
+@pytest.mark.parametrize("path", CHOSEN_BY_WANDB, ids=lambda path: path.stem)
+def test_an_example_of_a_search_passes_the_check_and_never_goes_by_test_data(path, printed):
+    printed("sweep", "--check", path)
+    content = read_table(path)
+    assert content["method"] == "bayes" and content["metric"]["name"].startswith("validation/")
+
+
+def test_a_sweep_file_without_a_command_is_answered_with_what_to_write(tmp_path, fssl, printed):
+    """What the message says to write passes when it is pasted."""
+    text = "method: grid\nparameters:\n  R: {values: [0, 0.4]}\n"
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    code, _, err = fssl("sweep", "--check", path)
+    assert code == 65
+    path.write_text(text + err.partition("; write ")[2])
+    assert "2 runs" in printed("sweep", "--check", path)
 
 
 def test_factors_land_where_the_papers_letters_mean():
@@ -70,7 +90,7 @@ def test_every_trap_of_the_format_is_named(old, new, said, tmp_path):
     text = written(SMALL, name="small", made_by="a test")
     assert old in text
     (tmp_path / "sweep.yaml").write_text(text.replace(old, new))
-    with pytest.raises(ConfigError, match="sweep.yaml: ") as error:
+    with pytest.raises(ConfigError, match="sweep.yaml") as error:
         read(tmp_path / "sweep.yaml")
     assert said in str(error.value)
 
@@ -117,7 +137,7 @@ def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, fssl, printed):
     assert "bayes: W&B chooses the runs, no error" in printed("sweep", "--check", path)
     assert fssl("work", path, "--results", tmp_path)[0] == 65
     for right, wrong, said in (
-        ("min: 0.001", "min: -0.001", "lr: -0.001"),
+        ("min: 0.001", "min: -0.001", "lr is -0.001"),
         ("name: test/accuracy", "name: accuracy", "runs do not report 'accuracy'"),
         ("name: test/accuracy", "nam: test/accuracy", "report None"),
     ):

@@ -127,7 +127,7 @@ def test_an_improvement_that_is_not_there():
     """+-.1 points, margin one point: at 9 and 16 seeds too few to say so, at 24 no effect of interest."""
     nothing = [0.001 * (-1) ** seed for seed in range(32)]
     early = judged(nothing[:16])
-    assert early.verdict == "undecided" and "16 seeds of at least 20" in early.reason
+    assert early.verdict == "undecided" and "16 seeds are fewer than 20" in early.reason
     assert (judged(nothing).verdict, judged(nothing).looks) == ("no effect of interest", 3)
     assert (judged(nothing, form="comparable").verdict, judged(nothing, form="comparable").n) == ("holds", 24)
     small = [0.002 + 0.00001 * seed for seed in range(32)]  # above zero, and of no interest all the same

@@ -84,13 +84,17 @@ class StackedEngine:
 
 
 def waves(jobs: Sequence[Job]) -> list[list[int]]:
-    """Divide the jobs so that no two of a wave keep their private state in the same place; the order is kept."""
+    """Divide the jobs so that no two of a wave keep their private state in the same place; the order is kept.
+
+    Jobs without such a state are all in the first wave.
+    """
     divided: list[list[int]] = []
     turn: dict[str, int] = {}
     for index, job in enumerate(jobs):
-        keeper = keeper_of(job)
-        turn[keeper] = turn.get(keeper, -1) + 1
-        if turn[keeper] == len(divided):
+        keeper, number = keeper_of(job), 0
+        if not job.update.is_stateless:
+            number = turn[keeper] = turn.get(keeper, -1) + 1
+        if number == len(divided):
             divided.append([])
-        divided[turn[keeper]].append(index)
+        divided[number].append(index)
     return divided

@@ -1,4 +1,4 @@
-"""The first step of each kind of job, compared with the same step of each job alone.
+"""The first step of each kind of job and of each size of its batches, compared with the same step of each job alone.
 
 Both are computed once in float64, where they differ by rounding only: in float32 two orders of summation may fall on
 different sides of a ReLU. A kind that differs, or whose loss `vmap` refuses, trains one job at a time.
@@ -8,7 +8,8 @@ import contextlib
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class Findings:
 
     uses: Uses
     flops: int  # of one local step of one job
+    sizes: set[tuple[int, ...]] = field(default_factory=set)  # of the batches that were compared, by stream
 
 
 def doubled(tree: Any) -> Any:
@@ -62,6 +64,20 @@ def in_double(member: Member) -> Member:
 def batch_in_double(batch: LocalBatch) -> LocalBatch:
     streams = {name: replace(images, views=doubled(images.views)) for name, images in batch.streams.items()}
     return replace(batch, streams=streams)
+
+
+def first_images(batch: LocalBatch, sizes: Sequence[int]) -> LocalBatch:
+    """Return a batch of the first images of each stream, so many as `sizes` says in the order of the streams."""
+    streams = {}
+    for (name, images), size in zip(batch.streams.items(), sizes, strict=True):
+        streams[name] = replace(images, **mapped({**vars(images), "views": dict(images.views)}, partial(_first, size)))
+    size = dict(zip(batch.streams, sizes, strict=True)).get("unlabelled", 0)
+    truth_N = None if batch.truth_N is None else batch.truth_N[:size]
+    return replace(batch, streams=streams, truth_N=truth_N)
+
+
+def _first(size: int, tensor_N: Tensor) -> Tensor:
+    return tensor_N[:size]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,13 @@
 Legend: M jobs of a group, S of them in one step.
 """
 
+import contextlib
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,17 +29,19 @@ from benchmark.federated.stacked.guard import (
     alone,
     batch_in_double,
     compare,
+    first_images,
     in_double,
     reason_of,
 )
 from benchmark.federated.stacked.kinds import Kind, Member, Uses, kind_of, signature_of
 from benchmark.federated.stacked.layers import DROPOUT, with_rules
 from benchmark.federated.stacked.log import Log, Reported
+from benchmark.federated.stacked.reading import Answer, AskingReader, NotReadYet, Passes, Read
 from benchmark.federated.stacked.tick import Networks
 from benchmark.federated.stacked.trees import LeftOut, Shape, row, with_own_memory
 from benchmark.federated.trees import copied, floating, mapped, moved, read_at_once, sums_of, with_own_leaves
 from benchmark.methods.calls import Marks, finished, marks_of, refuse_change
-from benchmark.methods.protocol import Job, Outcome, Tree, Weights
+from benchmark.methods.protocol import Job, Local, Outcome, Tree, Weights
 from benchmark.optimizer import Optimizer
 from benchmark.streams import global_states, seed_global, set_global_states, stream_seed, torch_stream
 
@@ -55,6 +58,7 @@ class Seen:
     """Count what was trained how, for tests and messages."""
 
     ticks: int = 0
+    compared: int = 0  # steps that the guard took
     steps: int = 0  # local steps of jobs in these ticks
     together: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # jobs by kind
     alone: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -80,6 +84,7 @@ class Shared:
     networks: dict[tuple[object, ...], Networks] = field(default_factory=dict)
     findings: dict[Kind, Findings | None] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
+    passes: Passes = field(default_factory=Passes)  # over images, for `start`
     images: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by id: a tensor, and it on the device
 
     def on_device(self, environment: Environment, device: torch.device) -> Environment:
@@ -108,6 +113,7 @@ class Request:
     round: int
     privates: Mapping[int, Tree | None]
     trained: dict[int, Trained] = field(default_factory=dict)
+    waiting: dict[int, Member] = field(default_factory=dict)  # jobs that have been started and train alone
     error: BaseException | None = None  # which ends the run
 
     def outcomes(self) -> dict[int, Outcome]:
@@ -126,15 +132,19 @@ def train_together(requests: Sequence[Request]) -> None:
     lead = requests[0].runner
     received: dict[int, dict[int, Marks]] = {}
     owners: list[tuple[Request, int]] = []
-    kinds: dict[Kind, list[Member]] = defaultdict(list)
+    starts: list[Start] = []
     for number, request in enumerate(requests):
         received[number] = {index: marks_of(job.receives) for index, job in request.jobs.items()}
-        begun = _begun(request, len(owners))
-        owners += [(request, index) for index in request.jobs]
-        for kind, member in begun:
-            kinds[kind].append(member)
-    for kind, members in kinds.items():
-        for group in lead.groups(kind, members):
+        for index in request.jobs:
+            starts.append(request.runner.start_of(len(owners), index, request, "train"))
+            owners.append((request, index))
+    lead.start_together(starts)
+    for kind, members in _kinds(starts, owners).items():
+        compared = lead.seen.compared
+        groups = lead.groups(kind, members)
+        if compared == lead.seen.compared:  # otherwise the guard has called the methods' code with these jobs
+            _let_wait(members, groups, owners)
+        for group in groups:
             for place, trained in lead.together(kind, group, lead.train).items():
                 request, index = owners[place]
                 request.trained[index] = trained
@@ -146,22 +156,60 @@ def train_together(requests: Sequence[Request]) -> None:
                 request.error = error
 
 
-def _begun(request: Request, first: int) -> list[tuple[Kind, Member]]:
-    """Start the jobs of a run, numbered from `first` on. Return those that train; none if one fails."""
-    members: list[tuple[Kind, Member]] = []
-    try:
-        for place, (index, job) in enumerate(request.jobs.items(), first):
-            private = with_own_leaves(request.privates[index])
-            with failures_named(holder_name(job.key.client), request.round):
-                begun = request.runner.begin(place, job, request.round, private, "train")
-            if isinstance(begun, Member):
-                members.append((kind_of(begun, request.runner.settings), begun))
-            else:
-                request.trained[index] = Trained(outcome=begun)
-    except Exception as error:
-        request.error = error
-        return []
-    return members
+def _kinds(starts: Sequence["Start"], owners: Sequence[tuple[Request, int]]) -> dict[Kind, list[Member]]:
+    """Return the jobs to train by kind; none of a run in which a `start` failed. Note what the other jobs send."""
+    for start, (request, _) in zip(starts, owners, strict=True):
+        request.error = request.error or start.error
+    kinds: dict[Kind, list[Member]] = defaultdict(list)
+    for start, (request, index) in zip(starts, owners, strict=True):
+        if request.error is None and isinstance(start.result, Member):
+            try:
+                kinds[kind_of(start.result, request.runner.settings)].append(start.result)
+            except Exception as error:
+                request.error = error
+        elif request.error is None and isinstance(start.result, Outcome):
+            request.trained[index] = Trained(outcome=start.result)
+    for kind, members in list(kinds.items()):
+        kinds[kind] = [member for member in members if owners[member.index][0].error is None]
+    return {kind: members for kind, members in kinds.items() if members}
+
+
+def _let_wait(
+    members: Sequence[Member], groups: Sequence[Sequence[Member]], owners: Sequence[tuple[Request, int]]
+) -> None:
+    """Keep the jobs that are in no group as they were started: each trains alone, and `start` is not called again."""
+    grouped = {member.index for group in groups for member in group}
+    for member in members:
+        if member.index not in grouped:
+            request, index = owners[member.index]
+            request.waiting[index] = member
+
+
+Begun: TypeAlias = Member | Outcome  # a job that is to be trained, or the outcome of one that is not
+
+
+@dataclass(kw_only=True, eq=False)
+class Start:
+    """A job's `start`, which is called again while it asks for passes over images that have not been made."""
+
+    begin: Callable[[Sequence[Answer]], Begun | Read]  # with the answers to what was asked before
+    answers: list[Answer] = field(default_factory=list)
+    read: Read | None = None  # what it asks for now
+    result: Begun | None = None
+    error: Exception | None = None
+
+    def call(self) -> None:
+        """Call `start` once."""
+        self.read = None
+        try:
+            begun = self.begin(self.answers)
+        except Exception as error:
+            self.error = error
+            return
+        if isinstance(begun, Read):
+            self.read = begun
+        else:
+            self.result = begun
 
 
 class GroupRunner(JobRunner):
@@ -174,6 +222,10 @@ class GroupRunner(JobRunner):
     @property
     def seen(self) -> Seen:
         return self._shared.seen
+
+    @property
+    def passes(self) -> Passes:
+        return self._shared.passes
 
     @property
     def settings(self) -> Optimizer:
@@ -192,11 +244,24 @@ class GroupRunner(JobRunner):
         for index, job in request.jobs.items():
             if index not in request.trained:
                 self.seen.alone[type(job.update).__name__] += 1
-                outcome = self.run(job, request.round, copied(request.privates[index]))
+                member = request.waiting.pop(index, None)
+                if member is None:
+                    outcome = self.run(job, request.round, copied(request.privates[index]))
+                else:
+                    outcome = self._resumed(member, request.round)
                 request.trained[index] = Trained(outcome=outcome)
         for index, job in request.jobs.items():
             refuse_change(job.update, "local work", "what it received", received[index], job.receives)
         self._check_finite(request.jobs, request.trained, request.round)
+
+    def _resumed(self, member: Member, round_number: int) -> Outcome:
+        """Train a job that has been started, alone. Raises what `run` raises."""
+        set_global_states(member.states)
+        with failures_named(holder_name(member.job.key.client), round_number):
+            outcome, losses = self._trained_from(member.job, member.local, member.pseudo, round_number)
+            outcome = self._moved(outcome)
+        check_finite(outcome, losses, member.job, round_number)
+        return outcome
 
     def _check_finite(self, jobs: Mapping[int, Job], trained: Mapping[int, Trained], round_number: int) -> None:
         """Raise Diverged for the first job that left something not finite. The device is waited for once."""
@@ -216,10 +281,14 @@ class GroupRunner(JobRunner):
         """Return the gradient of each job's loss at the weights that it begins with; empty if it would sit out."""
         gradients: dict[int, dict[str, Weights]] = {}
         kinds: dict[Kind, list[Member]] = defaultdict(list)
-        for index, job in jobs.items():
-            begun = self.begin(index, job, round_number, with_own_leaves(privates[index]), "gradient")
-            if isinstance(begun, Member):
-                kinds[kind_of(begun, self.settings)].append(begun)
+        request = Request(runner=self, jobs=jobs, round=round_number, privates=privates)
+        starts = {index: self.start_of(index, index, request, "gradient") for index in jobs}
+        self.start_together(list(starts.values()))
+        for index, start in starts.items():
+            if start.error is not None:
+                raise start.error
+            if isinstance(start.result, Member):
+                kinds[kind_of(start.result, self.settings)].append(start.result)
             else:
                 gradients[index] = {}
         for kind, members in kinds.items():
@@ -230,9 +299,45 @@ class GroupRunner(JobRunner):
                 gradients[index] = self.gradient(job, round_number, copied(privates[index]))
         return gradients
 
-    def begin(self, index: int, job: Job, round_number: int, private: Tree | None, purpose: str) -> Member | Outcome:
-        """Call the job's `start`. Return its outcome if nothing is to be trained."""
-        job, local = self._started(job, round_number, private, purpose)
+    def start_of(self, place: int, index: int, request: Request, purpose: str) -> Start:
+        """Return a job's `start`, to be called. `place`: the job's number among those that start together."""
+        job, private = request.jobs[index], request.privates[index]
+
+        def begin(answers: Sequence[Answer]) -> Begun | Read:
+            with failures_named(holder_name(job.key.client), request.round):
+                return self._begin(place, job, request.round, with_own_leaves(private), purpose, answers)
+
+        return Start(begin=begin)
+
+    def start_together(self, starts: Sequence[Start]) -> None:
+        """Call each `start` until nothing is left to read. Passes that several ask for are made together."""
+        waiting = list(starts)
+        while waiting:
+            for start in waiting:
+                start.call()
+            asking = [(start, start.read) for start in waiting if start.read is not None]
+            answers = self.passes.answers([read for _, read in asking], self._network)
+            waiting = []
+            for (start, _), answer in zip(asking, answers, strict=True):
+                start.answers.append(answer)
+                waiting.append(start)
+
+    def _begin(
+        self,
+        index: int,
+        job: Job,
+        round_number: int,
+        private: Tree | None,
+        purpose: str,
+        answers: Sequence[Answer],
+    ) -> Begun | Read:
+        """Call the job's `start`. Return its outcome if nothing is to be trained, or the pass that it asks for."""
+        asking = self._asking_reader(job, round_number, purpose, answers)
+        local: Local | None = None
+        with contextlib.suppress(NotReadYet):
+            job, local = self._started(job, round_number, private, purpose, asking)
+        if asking is not None and asking.read is not None:
+            return asking.read
         if local is None:
             return Outcome(key=job.key, sends={})
         given = self._given(job, local, round_number)
@@ -262,6 +367,16 @@ class GroupRunner(JobRunner):
             pseudo=given,
         )
 
+    def _asking_reader(
+        self, job: Job, round_number: int, purpose: str, answers: Sequence[Answer]
+    ) -> AskingReader | None:
+        """Return the reader of a job's `start`, or None if the job makes its passes itself."""
+        if self._is_own(job):
+            return None
+        draw, network = self._stream_of_start(job, round_number, purpose), self._network(job.network)
+        holder, environment = job.key.client, self._environment
+        return AskingReader(environment, network, holder, round_number, draw, job.network, answers)
+
     def groups(self, kind: Kind, members: Sequence[Member]) -> list[list[Member]]:
         """Divide jobs of one kind into groups that train together. A job in none of them trains alone."""
         findings = self._examined(kind, members) if len(members) >= self._shared.least else None
@@ -281,14 +396,17 @@ class GroupRunner(JobRunner):
 
     def _examined(self, kind: Kind, members: Sequence[Member]) -> Findings | None:
         """Return what the first step of the kind showed; None if its jobs cannot train together."""
-        if kind not in self._shared.findings:
-            try:
-                self._shared.findings[kind] = self._compared(members)
-            except (FsslError, torch.OutOfMemoryError):  # a job that is alone meets it again, in its own run
-                return None
-            except Exception as error:  # whatever a method's code raises under `vmap`
-                self._refuse(kind, error)
-        return self._shared.findings[kind]
+        findings, is_known = self._shared.findings, kind in self._shared.findings
+        try:
+            known = findings[kind] if is_known else self._compared(members)
+            if known is not None:
+                self._compare_sizes(known, members)
+            findings[kind] = known
+        except (FsslError, torch.OutOfMemoryError):  # a job that is alone meets it again, in its own run
+            return None
+        except Exception as error:  # whatever a method's code raises under `vmap`
+            self._refuse(kind, error)
+        return findings[kind]
 
     def _refuse(self, kind: Kind, error: Exception) -> None:
         """Train the kind one job at a time from now on, and say so once."""
@@ -298,18 +416,50 @@ class GroupRunner(JobRunner):
             warnings.warn(f"{kind.name}: its jobs train one at a time ({reason})", stacklevel=2)
 
     def _compared(self, members: Sequence[Member]) -> Findings:
-        """Take the first step of two jobs, alone and together, in float64. Raises CannotStack if they differ."""
+        """Take the first step of two jobs, alone and together, in float64. Raises CannotStack if they differ.
+
+        The two have batches of the same sizes; the second is the first one again if there is no other such job.
+        """
         firsts = [first_batch(member.batches) for member in members[:8]]
         signatures = [signature_of(batches[0]) for batches in firsts]
         last = max(at for at, signature in enumerate(signatures) if signature == signatures[0])
-        two = [members[0], members[last]]
-        batches = [list(map(batch_in_double, firsts[at])) for at in (0, last)]
+        findings = self._compared_on([members[0], members[last]], [firsts[0], firsts[last]])
+        findings.sizes.add(members[0].batches.sizes()[0])
+        return findings
+
+    def _compare_sizes(self, findings: Findings, members: Sequence[Member]) -> None:
+        """Take a step with each size of batches that is new, such as that of incomplete last batches.
+
+        It is taken with the first images of the jobs' first batches. Raises CannotStack as `_compared`.
+        """
+        largest = [member.batches.sizes()[0] for member in members]
+        wanted: set[tuple[int, ...]] = set()
+        for member in members:
+            wanted.update(member.batches.sizes())
+        for sizes in sorted(wanted - findings.sizes):
+            able = []
+            for member, most in zip(members, largest, strict=True):
+                if all(size <= most_of_stream for size, most_of_stream in zip(sizes, most, strict=True)):
+                    able.append(member)
+            two = [able[0], able[-1]][: len(able)]
+            batches = []
+            for member in two:
+                batches.append([first_images(batch, sizes) for batch in first_batch(member.batches)])
+            if signature_of(batches[0][0]) != signature_of(batches[-1][0]):
+                two, batches = two[:1], batches[:1]
+            self._compared_on(two, batches)
+            findings.sizes.add(sizes)
+
+    def _compared_on(self, two: Sequence[Member], batches: Sequence[Sequence[LocalBatch]]) -> Findings:
+        """Take a step of one or two jobs on these batches, alone and together. Raises CannotStack if they differ."""
+        self.seen.compared += 1
+        batches = [list(map(batch_in_double, of_job)) for of_job in batches]
         singles = [self._alone(member, batch) for member, batch in zip(two, batches, strict=True)]
-        uses = singles[0].uses.joined(singles[1].uses)
+        uses = singles[0].uses.joined(singles[-1].uses)
         twice = uses.in_two_places(two[0])
         if twice is not None:
             raise CannotStack(f"{twice!r} is in two places of what it keeps and notes; make a copy")
-        if uses.shape(two[0]) != uses.shape(two[1]):
+        if uses.shape(two[0]) != uses.shape(two[-1]):
             two, batches, singles = two[:1], batches[:1], singles[:1]
         doubles = [in_double(with_fresh_streams(member)) for member in two]
         group = Group(self._networks_for(two[0], double=True), doubles, self.settings, uses, self._device)

@@ -1,0 +1,384 @@
+"""The headline sentence of each paper: what our runs say of it at every setting, in words and as one picture.
+
+`papers.toml` names the claim whose sentence is a paper's headline. The choice does not depend on what came out. All
+numbers are from the records.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from matplotlib.axes import Axes
+
+from benchmark.papers.item import CONFIRMING, PILOTS, Claim
+from benchmark.verdicts.cell_results import ACCURACY
+from benchmark.verdicts.judge import DECIDED
+from benchmark.verdicts.others import Other, numbers
+from benchmark.verdicts.signed_ranks import Interval, typical
+from reports.claims import ClaimRow, data_of, differences, rows_of, scope_text
+from reports.figures import GRID, INK, PALETTE, Picture, canvas, styled, titled
+from reports.findings import board
+from reports.formatting import amount, is_fraction, metric_name, plain_quote, unit_text
+from reports.reported import PAPERS, Reported
+from reports.sentences import Sentence, sentences_of
+
+NOT_JUDGED = "not judged"
+MOST_PANELS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What the runs of one setting say of a sentence. Differences are in the metric's unit; above zero supports it."""
+
+    claim: Claim  # the one that is judged there, or, without one there, the claim on the sentence elsewhere
+    name: str  # of the comparison
+    verdict: str  # of the claim there; NOT_JUDGED without one
+    scope: str  # "at K = 10, C = 2 and 10 on MNIST"
+    K: int = 0  # the largest; 0 if no client takes part
+    data: tuple[str, ...] = ()
+    estimate: float | None = None  # Hodges-Lehmann; None: no seed has all cells
+    interval: Interval | None = None
+    n: int = 0
+    is_exploratory: bool = False
+    differences: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by contrast, one for each seed
+    page: str = ""  # from the site's root; empty without one
+
+    @property
+    def is_judged(self) -> bool:
+        return self.verdict != NOT_JUDGED
+
+    @property
+    def text(self) -> str:
+        """Return the verdict with its setting and its estimate.
+
+        "contradicted at K = 10, C = 2 and 10 on MNIST: -0.82 points (n = 9)".
+        """
+        start = f"{self.verdict_word} {self.scope}".rstrip()
+        if self.estimate is None:
+            return start
+        shown = amount(self.claim, self.estimate)
+        if self.claim.metric != ACCURACY:
+            shown += f" ({metric_name(self.claim.metric)})"
+        if self.claim.endpoint == "arithmetic":
+            return f"{start}: {shown}, counted"
+        if self.is_judged:
+            return f"{start}: {shown} (n = {self.n}){self._of_several}"
+        kind = "exploratory runs" if self.is_exploratory else "runs"
+        return f"{start}, where {kind} show {shown} (n = {self.n}){self._of_several}"
+
+    @property
+    def estimate_text(self) -> str:
+        """Return the estimate with its number of seeds: ": -0.82 points (n = 9)"; empty without one."""
+        if self.estimate is None:
+            return ""
+        return f": {amount(self.claim, self.estimate)} (n = {self.n}{', exploratory' if self.is_exploratory else ''})"
+
+    @property
+    def _of_several(self) -> str:
+        """Return which of the claim's comparisons is told; empty if there is only one."""
+        if len(self.differences) < 2:
+            return ""
+        return f"; this is the smallest of {len(self.differences)} differences, of which {self.above_zero} above zero"
+
+    @property
+    def above_zero(self) -> str:
+        """Return how many of several differences are above zero: "6 are"."""
+        above = sum(typical(values) > 0 for values in self.differences.values())
+        return f"{above} {'is' if above == 1 else 'are'}"
+
+    @property
+    def verdict_word(self) -> str:
+        """Return the verdict; that of a claim about several differences is one on all of them as a whole."""
+        is_whole = len(self.differences) > 1 and self.verdict in DECIDED
+        return f"{self.verdict} as a whole" if is_whole else self.verdict
+
+    @property
+    def verdict_text(self) -> str:
+        """Return the verdict; of several differences also how many are above zero."""
+        if len(self.differences) < 2:
+            return self.verdict
+        return f"{self.verdict_word} ({self.above_zero.split()[0]} of {len(self.differences)} differences above zero)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """A paper's headline sentence with its outcomes: judged ones first."""
+
+    paper: str
+    short: str  # name of the paper
+    words: str  # the sentence in our words
+    sentence: Sentence
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def quote(self) -> str:
+        """Return the paper's own words with their place; empty for a question of ours."""
+        claim = self.sentence.rows[0].claim
+        return f"“{plain_quote(claim.quote)}” ({claim.source})" if claim.quote else ""
+
+    @property
+    def has_several_comparisons(self) -> bool:
+        """Return whether outcomes of one setting are about different comparisons, so that names are needed."""
+        return len({outcome.scope for outcome in self.outcomes}) < len(self.outcomes)
+
+    @property
+    def shown(self) -> list[Outcome]:
+        """Return every decided outcome, and of the open ones the first of each setting."""
+        chosen: dict[tuple[str, str], Outcome] = {}
+        for outcome in self.outcomes:
+            name = outcome.name if outcome.verdict in DECIDED else ""
+            chosen.setdefault((name, outcome.scope), outcome)
+        return list(chosen.values())
+
+    @property
+    def n_left_out(self) -> int:
+        """Return how many open comparisons `shown` leaves out."""
+        return len(self.outcomes) - len(self.shown)
+
+    @property
+    def verdict(self) -> str:
+        """Return the verdicts of all settings, each with its number of clients and its estimate.
+
+        "contradicted at K = 10: -0.82 points (n = 9); holds at K = 470: +32.86 points (n = 16)".
+        """
+        texts = []
+        for outcomes in self._by_scope.values():
+            estimate = outcomes[0].estimate_text if len(outcomes) == 1 else ""
+            at = f" at K = {outcomes[0].K}" if outcomes[0].K else ""
+            texts.append(f"{_counted(outcomes)}{at}{estimate}")
+        return "; ".join(texts)
+
+    @property
+    def scope(self) -> str:
+        """Return all settings: "K = 10, C = 2 and 10 on MNIST; K = 470, C = 10 and 30 on MNIST"."""
+        return "; ".join(scope.removeprefix("at ").removeprefix("on ") for scope in self._by_scope)
+
+    @property
+    def _by_scope(self) -> dict[str, list[Outcome]]:
+        by_scope: dict[str, list[Outcome]] = {}
+        for outcome in self.outcomes:
+            by_scope.setdefault(outcome.scope, []).append(outcome)
+        return by_scope
+
+    @property
+    def picture(self) -> Picture | None:
+        """Draw the differences seed by seed: one panel for each outcome. None without a run."""
+        drawn = [outcome for outcome in self.shown if outcome.differences][:MOST_PANELS]
+        return _draw(drawn, named=self.has_several_comparisons) if drawn else None
+
+
+def _counted(outcomes: Sequence[Outcome]) -> str:
+    """Return "holds", or "contradicted in 1 of 3 comparisons, not judged in 2" if verdicts differ."""
+    times = Counter(outcome.verdict for outcome in outcomes)
+    if len(outcomes) == 1:
+        return outcomes[0].verdict_text
+    if len(times) == 1:
+        return f"{outcomes[0].verdict} in {len(outcomes)} of {len(outcomes)} comparisons"
+    (verdict, number), *rest = sorted(times.items(), key=lambda pair: pair[0] not in DECIDED)
+    more = "".join(f", {other} in {others}" for other, others in rest)
+    return f"{verdict} in {number} of {len(outcomes)} comparisons{more}"
+
+
+def headlines(every: Sequence[Reported]) -> list[Headline]:
+    """Return the headline of each paper, in the order of `papers.toml`. A paper without any claim has none."""
+    rows = board(every)
+    found = []
+    for paper in PAPERS:
+        sentence = _headline_sentence(paper, [row for row in rows if row.reported.paper == paper])
+        if sentence is not None:
+            about = PAPERS[paper]
+            words = about.get("headline_words") or sentence.rows[0].claim.name
+            outcomes = tuple(outcomes_of(sentence, every))
+            short = about["short"]
+            found.append(Headline(paper=paper, short=short, words=words, sentence=sentence, outcomes=outcomes))
+    return found
+
+
+def _headline_sentence(paper: str, rows: Sequence[ClaimRow]) -> Sentence | None:
+    """Return the sentence that `papers.toml` names, or else that of the first primary claim that has a run."""
+    named = PAPERS[paper].get("headline")
+    sentences = sentences_of(rows)
+    for sentence in sentences:
+        by_name = {f"{row.item.name}: {row.claim.name}": row for row in sentence.rows}
+        if named in by_name:
+            others = [row for name, row in by_name.items() if name != named]
+            return Sentence(rows=(by_name[named], *others))
+    return min(sentences, key=_importance, default=None)
+
+
+def _importance(sentence: Sentence) -> tuple[bool, bool]:
+    has_run = any(row.judged.estimate is not None for row in sentence.rows)
+    return not has_run, not any(row.claim.main for row in sentence.rows)
+
+
+def outcomes_of(sentence: Sentence, every: Sequence[Reported]) -> list[Outcome]:
+    """Return what is known of the sentence at every setting, judged outcomes first, then by number of clients.
+
+    These are the sentence's claims where most is known of them, decided verdicts on the same claims at other profiles,
+    judged claims of other tables on the same contrast, and, at more clients or on data for which there is no verdict,
+    what runs show.
+    """
+    judged: list[Outcome] = []
+    unjudged: list[Outcome] = []
+    for row in sentence.rows:  # the headline's own claim first
+        judged.append(_outcome(row))
+        judged += [_outcome(other) for other in _at_other_profiles(row, every)]
+        for other in row.others:
+            claimed = _claim_on(row.reported.same_profile[other.item], other)
+            if claimed is None:
+                unjudged.append(_without_claim(row, other))
+            else:
+                judged.append(_outcome(claimed))
+    unjudged += [_without_records(row) for row in sentence.rows if row.larger and not row.larger.is_known]
+    found = [*judged, *_not_covered(unjudged, judged)]
+    distinct: dict[tuple[str, str, str], Outcome] = {}
+    for outcome in found:
+        distinct.setdefault((outcome.name, outcome.scope, outcome.page), outcome)
+    return sorted(distinct.values(), key=lambda outcome: (outcome.verdict not in DECIDED, outcome.K, outcome.scope))
+
+
+def _not_covered(unjudged: Iterable[Outcome], judged: Sequence[Outcome]) -> list[Outcome]:
+    """Select outcomes without a claim at more clients than any judged one, or on other data; one for each data."""
+    most = max((outcome.K for outcome in judged), default=0)
+    known = {data for outcome in judged for data in outcome.data}
+    chosen: dict[tuple[str, ...], Outcome] = {}
+    for outcome in unjudged:
+        if most < outcome.K or not known.issuperset(outcome.data):
+            before = chosen.get(outcome.data, outcome)
+            chosen[outcome.data] = max(before, outcome, key=lambda one: (one.K, one.n))
+    return list(chosen.values())
+
+
+def _at_other_profiles(row: ClaimRow, every: Iterable[Reported]) -> list[ClaimRow]:
+    """Return the decided rows of the same claim at other profiles: on other data, networks or lengths."""
+    others = [one for one in every if one.item.name == row.item.name and one.item.profile != row.item.profile]
+    rows = [other for reported in others for other in rows_of(reported)]
+    return [other for other in rows if other.key == row.key and other.judged.is_decided]
+
+
+def _claim_on(place: Reported, other: Other) -> ClaimRow | None:
+    """Return the judged claim of that table on the contrast; None without one."""
+    if other.verdict is None:
+        return None
+    return next((row for row in rows_of(place) if row.claim.contrasts == (other.contrast,)), None)
+
+
+def _outcome(row: ClaimRow) -> Outcome:
+    judged, claim = row.judged, row.claim
+    verdict = row.verdict if row.verdict != "not judged yet" else NOT_JUDGED
+    seen, by_contrast = judged.evidence, dict[str, Sequence[float]]()
+    if seen is not None and judged.estimate is not None and claim.endpoint != "arithmetic":
+        seeds = (seen.confirming or seen.pilots)[: judged.n]
+        for number, name in enumerate(_contrast_names(claim.contrasts)):
+            by_contrast[name] = seen.differences_at(seeds, number)
+    return Outcome(
+        claim=claim,
+        name=claim.name,
+        verdict=verdict,
+        scope=row.scope,
+        K=max(numbers(row.item, claim.labels, "K"), default=0),
+        data=data_of(row.item, claim.labels),
+        estimate=judged.estimate,
+        interval=judged.interval,
+        n=judged.n,
+        is_exploratory=seen is not None and not seen.confirming,
+        differences=by_contrast,
+        page=row.page,
+    )
+
+
+def _without_claim(row: ClaimRow, other: Other) -> Outcome:
+    """Return what runs of a different table show where no claim is judged."""
+    place = row.reported.same_profile[other.item]
+    by_seed = differences(place, row.claim, other.contrast)
+    seeds = CONFIRMING if other.confirmatory else PILOTS
+    values = [value for seed, value in by_seed.items() if seed in seeds]
+    return Outcome(
+        claim=row.claim,
+        name=row.claim.name,
+        verdict=NOT_JUDGED,
+        scope=scope_text(place.item, other.contrast),
+        K=max(other.K, default=0),
+        data=data_of(place.item, other.contrast),
+        estimate=other.estimate,
+        n=other.n,
+        is_exploratory=not other.confirmatory,
+        differences=dict(zip(_contrast_names([other.contrast]), [values], strict=True)),
+        page=place.page,
+    )
+
+
+def _without_records(row: ClaimRow) -> Outcome:
+    """Return that the sentence is about more clients, of which no record is here."""
+    assert row.larger is not None
+    scope = f"at K = {row.larger.K} (see {row.larger.item})"
+    return Outcome(claim=row.claim, name=row.claim.name, verdict=NOT_JUDGED, scope=scope, K=row.larger.K)
+
+
+def _contrast_names(contrasts: Sequence[Mapping[str, float]]) -> list[str]:
+    """Name each contrast by the cell that is expected to be better, or by the other one if that tells them apart."""
+    better = [max(contrast, key=lambda label: contrast[label]) for contrast in contrasts]
+    worse = [min(contrast, key=lambda label: contrast[label]) for contrast in contrasts]
+    for names in (better, worse):
+        if len(set(names)) == len(names):
+            return names
+    return [f"{number}" for number in range(1, len(contrasts) + 1)]
+
+
+@styled
+def _draw(outcomes: Sequence[Outcome], *, named: bool) -> Picture:
+    """Draw a panel for each outcome and in it a row for each contrast. `named`: titles are the comparisons' names."""
+    names = [_short_names(list(outcome.differences)) for outcome in outcomes]
+    longest = max(len(name) for own in names for name in own)
+    rows = max(map(len, names))
+    left = 0.15 + 0.08 * longest
+    height = 0.1 + 0.2 * rows
+    figure, axes = canvas(len(outcomes), 1, {}, width=4.7 - left, height=height, left=left, titles=True)
+    for [ax], outcome, own in zip(axes, outcomes, names, strict=True):
+        _draw_panel(ax, outcome, own)
+        words = outcome.name if named else f"{outcome.verdict_word} {outcome.scope}"
+        unit = unit_text(outcome.claim) or metric_name(outcome.claim.metric)
+        titled(ax, unit, title=words, margins=(0.05, 0.05))
+        ax.set_ylim(len(own) - 0.4, -0.6)
+    # Panels with axes and titles of their own need more room between them than panels that share an axis.
+    above, between, below = 0.34, 0.74, 0.5
+    total = above + len(outcomes) * height + (len(outcomes) - 1) * between + below
+    figure.set_figheight(total)
+    for number, [ax] in enumerate(axes):
+        box = ax.get_position()
+        bottom = total - above - height - number * (height + between)
+        ax.set_position((box.x0, bottom / total, box.width, height / total))
+    return Picture(figure=figure)
+
+
+def _draw_panel(ax: Axes, outcome: Outcome, names: Sequence[str]) -> None:
+    """Draw one dot per seed, hollow for exploratory seeds, over the band of the smallest effect size of interest."""
+    scale = 100.0 if is_fraction(outcome.claim.metric) else 1.0
+    least = scale * outcome.claim.least
+    if least:
+        ax.axvspan(-least, least, color=GRID, alpha=0.6, linewidth=0)
+    ax.axvline(0, color=INK, linewidth=0.8)
+    face = "none" if outcome.is_exploratory else PALETTE[0]
+    for place, values in enumerate(outcome.differences.values()):
+        dots = [scale * value for value in values]
+        ax.plot(dots, [place] * len(dots), "o", color=PALETTE[0], markerfacecolor=face, markersize=4.5, alpha=0.75)
+        ax.plot([scale * typical(values)], [place], "|", color=INK, markersize=11, markeredgewidth=1.6)
+    if outcome.interval is not None and len(names) == 1:
+        edges = [scale * edge for edge in outcome.interval]
+        ax.plot(edges, [0, 0], color=PALETTE[0], linewidth=2.2, alpha=0.4, solid_capstyle="butt", zorder=1)
+    ax.set_yticks(range(len(names)) if any(names) else [], names if any(names) else [])
+    ax.grid(visible=False, axis="y")
+    ax.spines["left"].set_visible(False)
+
+
+def _short_names(labels: Sequence[str]) -> list[str]:
+    """Return the parts of the labels in which they differ: "K=2/fewer"; empty for a single label."""
+    parts = [label.split("/") for label in labels]
+    if len({len(own) for own in parts}) > 1:
+        return list(labels)
+    values_at = [set(values) for values in zip(*parts, strict=True)]
+    varying = [place for place, values in enumerate(values_at) if len(values) > 1]
+    names = []
+    for own in parts:
+        names.append("/".join(own[place] for place in varying))
+    return names

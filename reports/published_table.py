@@ -1,0 +1,185 @@
+"""The published table of an item: every value, under the paper's own names and in the paper's own layout.
+
+It needs no run. Its numbers never stand in a table of the suite's own runs, whose data set may be a surrogate.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmark.papers.item import Item, ItemEntry, Printed, Publication
+from reports.entries import setting_text
+from reports.formatting import axis_title, is_fraction, metric_name, shown
+from reports.tables import Column, Row, Table, TableEntry
+
+METRIC = "metric"  # the key of a layout that stands for the metric's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedNumber:
+    """One published number with its place in the table."""
+
+    entry: ItemEntry
+    metric: str
+    number: Printed
+    row: str
+    section: str  # rows of one section stand together
+    column: Column
+
+
+def publication_of(item: Item) -> Publication | None:
+    """Return what a paper publishes of the item; for a custom table, its entries with published numbers."""
+    if item.publication is not None:
+        return item.publication
+    entries = tuple(entry for entry in (*item.cells, *item.shown) if entry.published)
+    if not entries:
+        return None
+    others = dict.fromkeys(key for entry in entries for key in entry.setting if key not in item.columns)
+    several = len({metric for entry in entries for metric in entry.published}) > 1
+    columns = (*item.columns, METRIC) if several else item.columns
+    return Publication(title=item.title, entries=entries, rows=item.rows or tuple(others), columns=columns)
+
+
+def published_table(item: Item) -> Table | None:
+    """Return the published table; None if nothing is published, or no value can be read from a figure."""
+    publication = publication_of(item)
+    numbers = _placed(publication) if publication else []
+    if publication is None or not numbers:
+        return None
+    places = {(one.section, one.row, one.column) for one in numbers}
+    if len(places) < len(numbers):  # two numbers would stand in one place: a row for each entry instead
+        numbers = [_listed(one) for one in numbers]
+    rows = dict.fromkeys((one.section, one.row) for one in numbers)
+    sections = list(dict.fromkeys(section for section, _ in rows))
+    rows_in_order = sorted(rows, key=lambda row: sections.index(row[0]))
+    columns = _columns_in_order(numbers)
+    by_place = {(one.section, one.row, one.column): one for one in numbers}
+    digits = _digits(numbers)
+    made = []
+    for section, name in rows_in_order:
+        found = [by_place.get((section, name, column)) for column in columns]
+        entries = [TableEntry() if one is None else _entry(one, digits[one.metric]) for one in found]
+        number = sections.index(section) if 2 * len(sections) <= len(rows) else 0
+        made.append(Row(entries=(TableEntry(text=name), *entries), section=f"part-{number}"))
+    corner = ", ".join(publication.rows)
+    return Table(
+        name="published",
+        title="As published",
+        caption=f"{publication.title}, as published; {_brief(publication, numbers)}",
+        brief=_brief(publication, numbers),
+        columns=(Column(name=corner or "data"), *columns),
+        rows=tuple(made),
+        notes=tuple(_notes(numbers)),
+    )
+
+
+def unread_text(item: Item) -> str:
+    """Say what the paper's figure shows if no value can be read from it; empty if there are values."""
+    publication = publication_of(item)
+    if publication is None or not publication.unread:
+        return ""
+    return f"{publication.source}: {publication.unread}"
+
+
+def published_rows(item: Item) -> Iterator[dict[str, Any]]:
+    """Yield a row of the CSV for each published number, in the unit that the row names and with the paper's names."""
+    publication = publication_of(item)
+    for one in _placed(publication) if publication else ():
+        scale = 0.01 if is_fraction(one.metric) else 1.0
+        spread = one.number.spread
+        yield {
+            **{"data": one.entry.printed_at.get("data"), **one.entry.setting},
+            "label": one.entry.label,
+            "role": "as published",
+            METRIC: one.metric,
+            "unit": "fraction" if is_fraction(one.metric) else "as published",
+            "published": round(one.number.value * scale, 10),
+            "published_spread": None if spread is None else round(spread * scale, 10),
+            "published_runs": one.number.runs,
+            "status": "published",
+            "note": one.entry.note,
+        }
+
+
+def _placed(publication: Publication) -> list[PublishedNumber]:
+    """Find the row and the column of each number."""
+    placed = []
+    for entry in publication.entries:
+        for metric, number in entry.published.items():
+            words = {"data": entry.printed_at.get("data", ""), **entry.setting, METRIC: axis_title(metric)}
+            row = setting_text(words, publication.rows) or str(words["data"]) or entry.label
+            first, *rest = publication.columns or (METRIC,)
+            group = setting_text(words, [first]) if rest else ""
+            column = Column(name=setting_text(words, rest or [first]), group=group)
+            section = setting_text(words, publication.rows[:1]) if publication.rows[1:] else ""
+            placed.append(
+                PublishedNumber(entry=entry, metric=metric, number=number, row=row, section=section, column=column)
+            )
+    return placed
+
+
+def _listed(one: PublishedNumber) -> PublishedNumber:
+    """Place the number in a list with a row for each entry."""
+    column = Column(name=axis_title(one.metric))
+    return PublishedNumber(
+        entry=one.entry, metric=one.metric, number=one.number, row=one.entry.label, section="", column=column
+    )
+
+
+def _columns_in_order(numbers: Iterable[PublishedNumber]) -> list[Column]:
+    """Return the columns, with those of one group side by side."""
+    columns = list(dict.fromkeys(one.column for one in numbers))
+    groups = list(dict.fromkeys(column.group for column in columns))
+    return sorted(columns, key=lambda column: groups.index(column.group))
+
+
+def _digits(numbers: Iterable[PublishedNumber]) -> dict[str, int]:
+    """Return the number of decimals of each metric: a file of numbers does not keep the zero of 69.60."""
+    digits: dict[str, int] = {}
+    for one in numbers:
+        for value in (one.number.value, one.number.spread or 0.0):
+            decimals = len(f"{value:.10g}".partition(".")[2])
+            digits[one.metric] = max(digits.get(one.metric, 0), decimals)
+    return digits
+
+
+def _entry(one: PublishedNumber, digits: int) -> TableEntry:
+    value, spread = one.number.value, one.number.spread
+    text = shown(one.metric, value) if one.metric.startswith("exchange/") else f"{value:.{digits}f}"
+    return TableEntry(text=text, spread="" if spread is None else f"±{spread:.{digits}f}", sort=value)
+
+
+def _brief(publication: Publication, numbers: Iterable[PublishedNumber]) -> str:
+    """Say what the numbers are, where they are published, and on which data set if no row or column names it."""
+    numbers = list(numbers)
+    metrics = dict.fromkeys(metric_name(one.metric) for one in numbers)
+    in_percent = any(is_fraction(one.metric) for one in numbers)
+    where = f"{publication.source}: " if publication.source else ""
+    what = f"{', '.join(metrics)}{' in percent' if in_percent else ''}"
+    runs = max(one.number.runs for one in numbers)
+    has_spread = any(one.number.spread is not None for one in numbers)
+    number = f" of {runs} runs" if runs > 1 else ""
+    of_runs = f", mean{number} ± standard deviation" if has_spread else ""
+    data = dict.fromkeys(str(one.entry.printed_at["data"]) for one in numbers if one.entry.printed_at.get("data"))
+    is_named = "data" in (*publication.rows, *publication.columns)
+    on = f", on {', '.join(data)}" if data and not is_named else ""
+    return f"{where}{what[:1].lower() if where else what[:1]}{what[1:]}{on}{of_runs}"
+
+
+def _notes(numbers: Iterable[PublishedNumber]) -> Iterator[str]:
+    """Yield each remark on published numbers once, with the methods or entries that it is about."""
+    remarks: dict[str, dict[str, ItemEntry]] = {}
+    entries = {id(one.entry): one.entry for one in numbers}.values()
+    for entry in entries:
+        for remark in filter(None, entry.note.split("; ")):
+            remarks.setdefault(remark, {})[entry.label] = entry
+    for remark, of_remark in remarks.items():
+        yield f"{_named(of_remark, entries)}: {remark}"
+
+
+def _named(some: Mapping[str, ItemEntry], every: Iterable[ItemEntry]) -> str:
+    """Name entries by their methods if all entries of these methods are among them, else by their labels."""
+    methods = dict.fromkeys(str(entry.setting.get("method", entry.label)) for entry in some.values())
+    of_methods = [entry for entry in every if str(entry.setting.get("method", entry.label)) in methods]
+    names = list(methods if len(of_methods) == len(some) else some)
+    return ", ".join(names[:8]) + (" and others" if names[8:] else "")
