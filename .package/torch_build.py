@@ -49,7 +49,7 @@ def pairs(build: str, lock: dict[str, str]) -> Iterator[list[str]]:
 
 def install(build: str, lock: dict[str, str]) -> list[str]:
     """Return the pair that was installed. Exit with one line if no index has one."""
-    others = [f"{name}=={version}" for name, version in lock.items() if name not in PAIR]
+    others = [f"{name}=={version}" for name, version in lock.items() if name not in (*PAIR, "setuptools")]
     others = [line for line in others if not line.startswith(("cuda-", "nvidia-"))]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(others))

@@ -1,4 +1,7 @@
-"""`fssl data partition`: which client of a run would hold which images. Shapes: K clients, d classes."""
+"""`fssl data`: the partition of a run's images among clients, and archives of the committed records.
+
+Shapes: K clients, d classes.
+"""
 
 import argparse
 import json
@@ -19,13 +22,21 @@ from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare
 from benchmark.files import write_atomically
 from benchmark.papers.items import cell_named
+from benchmark.plain import expanded
+from benchmark.records.archive import unpack_archive, write_archive
 from reports.item_figures import class_counts
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "action", choices=("partition",), metavar="ACTION", help="partition: which client would hold which images"
+        "action",
+        choices=("partition", "records"),
+        metavar="ACTION",
+        help="partition: which client would hold which images; records: unpack or write an archive of the committed "
+        "records, which a pip package does not contain",
     )
+    command.add_argument("--get", type=expanded, metavar="FILE", help="unpack the archive into the folder of results")
+    command.add_argument("--write", type=expanded, metavar="FILE", help="write the archive, such as records.tar")
     command.add_argument("--cell", metavar="ITEM:LABEL", help='start from a paper\'s cell: "ssfl/tab2:FedAvg/full"')
     command.add_argument("--profile", default="demo", help="profile of --cell (default: demo)")
     command.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
@@ -39,6 +50,10 @@ def run_command(options: argparse.Namespace) -> None:
     Also the realised R (SSFL Eq. 2), and a hash of who holds what, for the fields that `fssl run` takes: --data cifar10
     --partition.R=0.8 --federation.K=20, or --partition=dirichlet.
     """
+    if options.action == "records":
+        return records(options)
+    if options.get or options.write:
+        raise ConfigError("--get and --write belong to records; type `fssl data records --get FILE`")
     start = cell_named(options.cell, options.profile) if options.cell else None
     environment = prepare(resolve(None, options.rest, start=start))
     data, divided = environment.data, environment.split
@@ -58,6 +73,18 @@ def run_command(options: argparse.Namespace) -> None:
     # Wide enough for any table: a cut number would be another number.
     Console(width=10_000, soft_wrap=True).print(table)
     print(f"hash {description['hash']}")
+
+
+def records(options: argparse.Namespace) -> None:
+    """Unpack or write an archive of the committed records. Raise ConfigError unless exactly one of the two is asked."""
+    if (options.get is None) == (options.write is None) or options.rest:
+        raise ConfigError("`fssl data records` needs either --get FILE or --write FILE, and nothing else")
+    if options.get is not None:
+        number = unpack_archive(options.get, options.results)
+        print(f"{number} records unpacked into {options.results / 'reference'}")
+    else:
+        number = write_archive(options.results, options.write)
+        print(f"{number} records written to {options.write} ({options.write.stat().st_size / 1e6:.1f} MB)")
 
 
 def describe(split: Split, labels_N: IntArray) -> dict[str, Any]:
