@@ -247,14 +247,17 @@ def test_a_wheel_works_from_an_unrelated_folder(tmp_path: Path) -> None:
     python = Path(sys.base_prefix) / "bin" / Path(sys.executable).resolve().name
 
     def fssl(*words: str) -> str:
-        command = [str(python), "-m", "benchmark.cli.main", *words]
+        command = [str(python), "-m", "fssl", *words]
         done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    assert {path.name.partition("-")[0] for path in target.iterdir()} == {"fssl", "bin"}  # one name, its metadata
     installed = {path for path in target.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"}
     item = ["fedswitch/tab1", "--profile", "demo"]
     assert fssl("--version") == f"fssl {metadata.version('fssl')}\n"
+    same = "import fssl.benchmark.errors as one; from benchmark import errors as other; assert one is other"
+    subprocess.run([str(python), "-c", same], cwd=work, env=environment, check=True, timeout=60)
     assert "fedswitch/tab1:" in fssl("sweep", *item)
     assert "3 (0 done already)" in fssl("plan", *item, "--pilots", "1")
     assert "report: reports/site/fedswitch/tab1/demo/index.html" in fssl("reproduce", *item, "--pilots", "1")

@@ -36,7 +36,7 @@ def test_the_trace_has_not_moved(name):
 
 @pytest.mark.parametrize("name", TRACES)
 def test_the_first_round_is_that_of_every_torch_release(name):
-    """One round in float32 is within 1e-5, for all releases that pyproject.toml allows; later rounds may flip labels."""
+    """One round in float32 is within 1e-5 for all releases of the range; later rounds may flip labels."""
     golden = json.loads((FOLDER / f"{name}.json").read_text())[:1]
     (mine,) = trace(TRACES[name], rounds=[1])
     assert all(mine[key] == pytest.approx(value, rel=1e-5, abs=1e-5) for key, value in golden[0].items())
