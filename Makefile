@@ -7,7 +7,7 @@ SHELL := /bin/bash
 PROFILE ?= laptop# demo, laptop, gpu or paper
 ARGS ?=# more arguments for fssl, such as --seeds 16
 PYTHON ?=# the Python that makes .venv; found by itself when empty
-TORCH ?= $(if $(wildcard .venv/.run-cpu),cpu)# cpu: torch without CUDA, from an index of pip's own settings; .venv stays so
+TORCH ?= $(patsubst .venv/.run-%,%,$(firstword $(wildcard .venv/.run-*)))# cpu, cu126, ...: a build of torch; .venv stays so
 
 BIN := .venv/bin
 RUN := .venv/.run$(TORCH:%=-%)
@@ -17,7 +17,7 @@ DEV := .venv/.dev$(TORCH:%=-%)
 # wait for processes of their own. ARGS="-n 0" runs them one after another.
 SIDE_BY_SIDE = -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-all soak audit lint report clean lock setup setup-dev FORCE
+.PHONY: help demo test test-all test-oldest soak audit lint report clean lock setup setup-dev FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,13 @@ test: $(DEV) ## the tests, several files at a time; without the slow ones
 
 test-all: $(DEV) ## all tests, also the slow ones: agents and clusters that are killed (about 20 minutes)
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) $(ARGS)
+
+test-oldest: ## the tests with the oldest versions that pyproject.toml allows (makes .oldest, 7 GB)
+	@test -x .oldest/bin/python || $(or $(PYTHON),python3.11) -m venv .oldest
+	$(if $(UV),uv pip install --quiet --python .oldest/bin/python,.oldest/bin/python -m pip install --quiet) \
+	    -r <(.oldest/bin/python .package/oldest.py) setuptools
+	.oldest/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	.oldest/bin/python -m pytest -q -m 'not slow' $(SIDE_BY_SIDE) $(ARGS)
 
 # Figures also go to the file that --json names.
 soak: $(DEV) ## many launchers on one folder, killed and stopped at random, also at the default interval of saves
@@ -60,12 +67,12 @@ reproduce-%: $(RUN) FORCE ## one item: PAPER-ITEM (ssfl-tab2), PAPER, or all
 report: $(RUN) ## the site under reports/site from the records
 	$(BIN)/fssl report $(ARGS)
 
-setup: $(RUN) ## only make .venv (about 5 GB: torch brings its CUDA libraries; TORCH=cpu leaves them out)
+setup: $(RUN) ## only make .venv (about 5 GB: torch brings its CUDA libraries; TORCH=cpu leaves them out, TORCH=cu126 is for older drivers)
 
 setup-dev: $(DEV) ## also what tests, checks and Ray need (0.5 GB more)
 
 clean: ## remove .venv, caches and the built site; records stay
-	rm -rf .venv .audit .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info reports/site
+	rm -rf .venv .audit .oldest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info reports/site
 	find benchmark sweeps reports tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Without triton, 1 GB: torch goes without it, and nothing here calls torch.compile.
@@ -76,17 +83,22 @@ lock: ## write both locks anew after a change of pyproject.toml (needs uv on the
 	$(COMPILE) --extra dev --output-file .lock/dev.txt $(ARGS)
 	$(COMPILE) --extra postgres --constraints .lock/dev.txt --output-file .lock/run.txt
 
-ifneq ($(TORCH:cpu=),)
-$(error TORCH is cpu or nothing, not $(TORCH))
+ifneq ($(shell grep -xE 'cpu|cu[0-9]+|' <<< '$(TORCH)' || echo wrong),$(TORCH))
+$(error TORCH is cpu or a build for CUDA such as cu126 or cu130, not $(TORCH); `fssl doctor` names the one that fits)
 endif
 
-# TORCH=cpu: torch and torchvision come from elsewhere, without hashes, and what is CUDA's is left out.
+# With TORCH, torch and torchvision come from elsewhere, without hashes, and the lock's libraries of CUDA are left out.
+UV := $(shell command -v uv)
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 NOT_LOCKED := $(if $(TORCH),^(torch|torchvision)==|^(cuda|nvidia)-,^$$)
+LOCKED = awk '/^[^ ]/ { skip = /$(NOT_LOCKED)/ } !skip' $<
+# uv reads no settings of pip, so that pip is asked if uv finds no package.
+FROM_LOCK = install --no-deps --require-hashes -r
+WITH_UV = $(LOCKED) | uv pip $(FROM_LOCK) - --quiet --python $(BIN)/python
+INSTALL = $(if $(UV),$(WITH_UV) || )$(PIP) $(FROM_LOCK) <($(LOCKED))
 WITH_CUDA := 5 GB, about 4 minutes (make setup TORCH=cpu: 1.6 GB, without CUDA)
 WITHOUT_CUDA := 1.6 GB, about 2 minutes
-TO_INSTALL = $(if $(TORCH),$(WITHOUT_CUDA),$(WITH_CUDA))
-INSTALL = $(PIP) install --no-deps --require-hashes -r <(awk '/^[^ ]/ { skip = /$(NOT_LOCKED)/ } !skip' $<)
+TO_INSTALL = $(if $(TORCH:cpu=),$(TORCH)'s libraries are there; about 2 minutes,$(if $(TORCH),$(WITHOUT_CUDA),$(WITH_CUDA)))
 
 # Last of all: a set-up that was interrupted leaves no stamp, and is taken up again by the next make.
 $(RUN): .lock/run.txt pyproject.toml
@@ -102,19 +114,13 @@ $(RUN): .lock/run.txt pyproject.toml
 	    echo "making .venv with $$("$$found" --version)"; \
 	    "$$found" -m venv --clear .venv; \
 	fi
-ifeq ($(TORCH),cpu)
-	@torch=$$(sed -En 's/^(torch(vision)?==[^ ]+).*/\1+cpu/p' $< | xargs); \
-	if ! said=$$($(PIP) install --no-deps $$torch 2>&1); then \
-	    echo "error: $${said##*ERROR: }; TORCH=cpu needs $$torch: set pip's extra-index-url to an index that has them" >&2; \
-	    exit 1; \
-	fi; \
-	echo "$$torch: versions of the lock, hashes not checked"
-	@$(PIP) -q uninstall --yes $$(grep -oE '^(cuda|nvidia)-[^=]+' $<)
+ifneq ($(TORCH),)
+	@$(BIN)/python .package/torch_build.py $(TORCH) $<
 endif
-	@echo 'installing into .venv, once: $(TO_INSTALL)'
+	@echo "installing into .venv, once: $(TO_INSTALL)"
 	@$(INSTALL)
 	@$(PIP) install --no-deps --no-build-isolation --editable .
-	@touch $@
+	@rm -f .venv/.run* .venv/.dev* && touch $@
 
 $(DEV): .lock/dev.txt $(RUN)
 	@echo 'installing what tests and checks need into .venv, once: 0.5 GB, about a minute'

@@ -8,7 +8,7 @@ from named streams for custom code (`seed_globals`). Resuming a run does not res
 import contextlib
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,13 @@ def set_global_states(states: tuple[Any, ...]) -> None:
         torch.cuda.set_rng_state_all(of_cuda)
 
 
+# How torch draws these; before torch 2.12 (at the latest), they accept no generator.
+FILLED_LIKE: Mapping[Any, Any] = {
+    torch.ops.aten.rand_like.default: torch.ops.aten.uniform_.default,
+    torch.ops.aten.randn_like.default: torch.ops.aten.normal_.default,
+}
+
+
 class DrawingFrom(TorchDispatchMode):
     """A context in which this thread's torch draws come from `generator` instead of the global generator.
 
@@ -98,6 +105,9 @@ class DrawingFrom(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        if func in FILLED_LIKE and "generator" not in func.overloadpacket.overloads():
+            filled = torch.ops.aten.empty_like.default(*args, **kwargs)
+            return FILLED_LIKE[func](filled, generator=self.generator)
         func = _with_generator(func)
         takes_one = any(argument.name == "generator" for argument in func._schema.arguments)
         if takes_one and kwargs.get("generator") is None:

@@ -1,6 +1,7 @@
 """Where numbers come from: what the runs' manifests say, and what to know before trusting them."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -104,11 +105,21 @@ def remarks(runs: Iterable[RunRecord], profile: str) -> list[str]:
     return [*warnings(runs, profile), *mixed]
 
 
+def torch_releases(runs: Iterable[RunRecord]) -> list[str]:
+    """Return the torch releases of the runs, without their build: "2.11.0+cu126" is 2.11.0."""
+    versions = {str(run.manifest.get("packages", {}).get("torch", "")).partition("+")[0] for run in runs}
+    return sorted(versions - {""}, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
+
+
 def warnings(runs: Iterable[RunRecord], profile: str) -> list[str]:
-    """Return the marks of these runs with their numbers: "2 of 5 runs: edited after it was written"."""
+    """Return the marks of these runs with their numbers ("2 of 5 runs: edited after it was written"), and mixed torch
+    releases.
+    """
     runs = list(runs)
     counts = Counter(mark for run in runs for mark in marks_of(run, profile))
-    return [f"{number} of {len(runs)} runs: {mark}" for mark, number in counts.items()]
+    releases = torch_releases(runs)
+    mixed = [f"runs with {len(releases)} releases of torch: {', '.join(releases)}"] if len(releases) > 1 else []
+    return [*(f"{number} of {len(runs)} runs: {mark}" for mark, number in counts.items()), *mixed]
 
 
 def code_versions(runs: Iterable[RunRecord]) -> dict[str, int]:

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import torch
 
 from benchmark.errors import FsslError
+from benchmark.federated.processes import usable_cores
 from benchmark.files import write_atomically
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.own import OWN
@@ -211,7 +212,7 @@ def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
     Processes are forked, so that they share the records of this one; where the system cannot fork safely, and for few
     tasks, all is done here.
     """
-    processes = min(MOST, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
+    processes = min(MOST, usable_cores()) if sys.platform == "linux" else 1
     if processes == 1 or len(tasks) < FEWEST:
         return [task() for task in tasks]
     global _tasks

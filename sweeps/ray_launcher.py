@@ -1,7 +1,7 @@
 """The workers of a launch on a Ray cluster: one Ray task a run, on any node with room.
 
 Ray only chooses the node. The records are in a folder that all nodes share, a claim there keeps each run to one
-process, and the launch decides what is tried again (Ray retries nothing). Ray is an extra: `fssl-bench[ray]`.
+process, and the launch decides what is tried again (Ray retries nothing). Ray is an extra: `fssl[ray]`.
 """
 
 import contextlib

@@ -39,7 +39,7 @@ def checked_place(place: str) -> str:
     try:
         sqlalchemy.create_engine(place)  # loads the driver, and does not connect
     except (sqlalchemy.exc.ArgumentError, ImportError, ValueError):
-        driver = "pip install 'fssl-bench[postgres]'"
+        driver = "pip install 'fssl[postgres]'"
         raise ConfigError(f"--storage: no database can be reached by this URL; give {FORMS} ({driver})") from None
     return place
 

@@ -18,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import benchmark
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -78,20 +79,22 @@ def test_what_the_code_imports_is_in_the_run_lock() -> None:
 
 
 def test_torch_and_torchvision_are_a_pair() -> None:
-    """torchvision names the one torch release it was compiled for; the installed pair must be the locked one."""
+    """torchvision names the one torch release it was compiled for: the installed two fit, and so do the locked two."""
     torchvision = metadata.distribution("torchvision")
     needed = [Requirement(line) for line in torchvision.requires or []]
     (needed_torch,) = [requirement for requirement in needed if requirement.name == "torch"]
-    assert torchvision.version.partition("+")[0] == version_of(RUN["torchvision"])
-    assert needed_torch.specifier.contains(version_of(RUN["torch"]))
+    assert needed_torch.specifier.contains(metadata.version("torch").partition("+")[0])
+    if torchvision.version.partition("+")[0] == version_of(RUN["torchvision"]):
+        assert needed_torch.specifier.contains(version_of(RUN["torch"]))
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with the Makefile and what its set-up depends on, but no .venv."""
-    for name in ("Makefile", "pyproject.toml"):
+    for folder in (".lock", ".package"):
+        (tmp_path / folder).mkdir()
+    for name in ("Makefile", "pyproject.toml", ".package/torch_build.py"):
         (tmp_path / name).write_text((ROOT / name).read_text())
-    (tmp_path / ".lock").mkdir()
     for name in ("run.txt", "dev.txt"):
         (tmp_path / ".lock" / name).touch()
     return tmp_path
@@ -124,7 +127,7 @@ def test_make_calls_fssl(checkout: Path, arguments: list[str], command: str) -> 
     stand_in.chmod(0o755)
     (checkout / ".venv" / ".run").touch()
     outcome = make(checkout, *arguments)
-    assert (outcome.returncode, outcome.stdout.strip()) == (0, command), outcome.stderr
+    assert (outcome.returncode, outcome.stdout.splitlines()[-1]) == (0, command), outcome.stderr
 
 
 def test_make_without_a_python_says_which_it_needs(checkout: Path) -> None:
@@ -133,11 +136,12 @@ def test_make_without_a_python_says_which_it_needs(checkout: Path) -> None:
     assert "error: no Python 3.11, 3.12 or 3.13 found (tried no-such-python)" in outcome.stderr
 
 
-def wheel(folder: Path, name: str, version: str) -> str:
+def wheel(folder: Path, name: str, version: str, *needs: str) -> str:
     """A package of nothing but its name. Returns its line of a lock."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
+    requires = [f"Requires-Dist: {need}" for need in needs]
     files = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "METADATA": "\n".join([f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *requires, ""]),
         "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         "RECORD": "",
     }
@@ -155,10 +159,10 @@ def test_a_torch_for_cpus_comes_from_where_pips_settings_say(checkout: Path) -> 
     run = wheel(wheels, "torchmetrics", "3.0") + wheel(wheels, "torch", "1.0") + wheel(wheels, "torchvision", "2.0")
     (lock / "run.txt").write_text(not_there.replace("_", "-") + run)
     (lock / "dev.txt").write_text(not_there.replace("_", "-") + run + wheel(wheels, "ruff", "4.0"))
-    wheel(wheels, "fssl_bench", "0")  # what building the project gives
+    wheel(wheels, "fssl", "0")  # what building the project gives
     (checkout / "backend.py").write_text(
         "import shutil\n\ndef build_editable(folder, *options):\n"
-        "    return shutil.copy('wheels/fssl_bench-0-py3-none-any.whl', folder).rpartition('/')[2]\n"
+        "    return shutil.copy('wheels/fssl-0-py3-none-any.whl', folder).rpartition('/')[2]\n"
     )
     (checkout / "pyproject.toml").write_text(
         "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
@@ -178,8 +182,41 @@ def test_a_torch_for_cpus_comes_from_where_pips_settings_say(checkout: Path) -> 
     assert done.returncode == 0, done.stderr
     (packages,) = (checkout / ".venv").glob("lib/*/site-packages")
     found = {package.name: package.version for package in metadata.distributions(path=[str(packages)])}
-    expected = {"torch": "1.0+cpu", "torchvision": "2.0+cpu", "torchmetrics": "3.0", "ruff": "4.0", "fssl_bench": "0"}
+    expected = {"torch": "1.0+cpu", "torchvision": "2.0+cpu", "torchmetrics": "3.0", "ruff": "4.0", "fssl": "0"}
     assert {name: version for name, version in found.items() if name not in ("pip", "setuptools")} == expected
+
+
+def test_a_torch_for_an_older_driver_is_the_newest_pair_of_the_range(checkout: Path) -> None:
+    """The index has no build of the locked version for this CUDA: an older pair is installed, and the line says so."""
+    wheels, settings = checkout / "wheels", {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    wheels.mkdir()
+    for version in ("2.8.0", "2.9.1", "2.11.0", "3.0.0"):
+        wheel(wheels, "torch", f"{version}+cu126")
+    wheel(wheels, "torchvision", "0.24.1+cu126", "torch==2.9.1")
+    wheel(wheels, "torchvision", "0.26.0", "torch==2.11.0")  # not of this build
+    (checkout / ".lock" / "run.txt").write_text("torch==2.15.0 \\\ntorchvision==0.29.2 \\\nnvidia-x==1 \\\n")
+    (checkout / ".package" / "torch_build.py").write_text((ROOT / ".package" / "torch_build.py").read_text())
+    subprocess.run([sys.executable, "-m", "venv", checkout / ".venv"], check=True, timeout=60)
+
+    def build(name: str) -> subprocess.CompletedProcess[str]:
+        command = [str(checkout / ".venv/bin/python"), ".package/torch_build.py", name, ".lock/run.txt"]
+        environment = {**os.environ, **settings, "PIP_FIND_LINKS": str(wheels)}
+        return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=120)
+
+    done = build("cu126")
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout
+        == "torch==2.9.1+cu126 torchvision==0.24.1+cu126: not the versions of the lock, hashes not checked\n"
+    )
+    refused = build("cu130")
+    (line,) = refused.stderr.splitlines()
+    assert refused.returncode != 0 and "torch==2.15.0+cu130" in line and "extra-index-url" in line
+
+
+def test_make_refuses_a_torch_that_is_no_build(checkout: Path) -> None:
+    refused = make(checkout, "setup", "TORCH=gpu")
+    assert refused.returncode != 0 and "TORCH is cpu or a build for CUDA" in refused.stderr
 
 
 @pytest.mark.slow
@@ -204,7 +241,12 @@ def test_a_wheel_works_from_an_unrelated_folder(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, check=True, timeout=100)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
-    assert {"tests/test_packaging.py", ".lock/run.txt", "results/published/ssfl/tab2.toml"} <= names
+    assert {
+        "tests/test_packaging.py",
+        ".package/build.py",
+        ".lock/run.txt",
+        "results/published/ssfl/tab2.toml",
+    } <= names
 
     # The interpreter below the virtual environment, whose packages are given by name: its link to the checkout is not.
     packages = sysconfig.get_paths()["purelib"]
@@ -212,14 +254,17 @@ def test_a_wheel_works_from_an_unrelated_folder(tmp_path: Path) -> None:
     python = Path(sys.base_prefix) / "bin" / Path(sys.executable).resolve().name
 
     def fssl(*words: str) -> str:
-        command = [str(python), "-m", "benchmark.cli.main", *words]
+        command = [str(python), "-m", "fssl", *words]
         done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    assert {path.name.partition("-")[0] for path in target.iterdir()} == {"fssl", "bin"}  # one name, its metadata
     installed = {path for path in target.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"}
     item = ["fedswitch/tab1", "--profile", "demo"]
-    assert fssl("--version") == f"fssl {metadata.version('fssl-bench')}\n"
+    assert fssl("--version") == f"fssl {benchmark.__version__}\n"
+    same = "import fssl.benchmark.errors as one; from benchmark import errors as other; assert one is other"
+    subprocess.run([str(python), "-c", same], cwd=work, env=environment, check=True, timeout=60)
     assert "fedswitch/tab1:" in fssl("sweep", *item)
     assert "3 (0 done already)" in fssl("plan", *item, "--pilots", "1")
     assert "report: reports/site/fedswitch/tab1/demo/index.html" in fssl("reproduce", *item, "--pilots", "1")

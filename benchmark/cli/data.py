@@ -1,4 +1,7 @@
-"""`fssl data partition` shows which images each client of a run would have. Shapes: K clients, d classes."""
+"""`fssl data`: the partition of a run's images among clients, and archives of the committed records.
+
+Shapes: K clients, d classes.
+"""
 
 import argparse
 import json
@@ -19,13 +22,21 @@ from benchmark.experiment import Experiment
 from benchmark.federated.environment import prepare
 from benchmark.files import write_atomically
 from benchmark.papers.items import cell_named
+from benchmark.plain import expanded
+from benchmark.records.archive import unpack_archive, write_archive
 from reports.item_figures import class_counts
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "action", choices=("partition",), metavar="ACTION", help="partition: show which images each client would have"
+        "action",
+        choices=("partition", "records"),
+        metavar="ACTION",
+        help="partition: show which images each client would have; records: unpack or write an archive of the committed "
+        "records, which a pip package does not contain",
     )
+    command.add_argument("--get", type=expanded, metavar="FILE", help="unpack the archive into the folder of results")
+    command.add_argument("--write", type=expanded, metavar="FILE", help="write the archive, such as records.tar")
     command.add_argument(
         "--cell", metavar="ITEM:LABEL", help='start from a cell of a paper, such as "ssfl/tab2:FedAvg/full"'
     )
@@ -43,6 +54,10 @@ def run_command(options: argparse.Namespace) -> None:
     The command also prints the realised R (SSFL Eq. 2) and a hash of the partition. It accepts the same fields as
     `fssl run`, such as --data cifar10 --partition.R=0.8 --federation.K=20, or --partition=dirichlet.
     """
+    if options.action == "records":
+        return records(options)
+    if options.get or options.write:
+        raise ConfigError("--get and --write belong to records; type `fssl data records --get FILE`")
     start = cell_named(options.cell, options.profile) if options.cell else None
     environment = prepare(resolve(None, options.rest, start=start))
     data, divided = environment.data, environment.split
@@ -62,6 +77,18 @@ def run_command(options: argparse.Namespace) -> None:
     # The console is wide enough for any table, because a number that is cut off would read as a different number.
     Console(width=10_000, soft_wrap=True).print(table)
     print(f"hash {description['hash']}")
+
+
+def records(options: argparse.Namespace) -> None:
+    """Unpack or write an archive of the committed records. Raise ConfigError unless exactly one of the two is asked."""
+    if (options.get is None) == (options.write is None) or options.rest:
+        raise ConfigError("`fssl data records` needs either --get FILE or --write FILE, and nothing else")
+    if options.get is not None:
+        number = unpack_archive(options.get, options.results)
+        print(f"{number} records unpacked into {options.results / 'reference'}")
+    else:
+        number = write_archive(options.results, options.write)
+        print(f"{number} records written to {options.write} ({options.write.stat().st_size / 1e6:.1f} MB)")
 
 
 def describe(split: Split, labels_N: IntArray) -> dict[str, Any]:

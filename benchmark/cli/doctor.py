@@ -4,19 +4,29 @@ Imports nothing that fails on a broken installation before it is checked.
 """
 
 import argparse
+import ctypes
 import os
 import platform
+import re
+import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from importlib import import_module, metadata
 from pathlib import Path
 
 from benchmark.errors import FsslError, one_line
 from benchmark.plain import expanded
-from benchmark.records.provenance import PACKAGES
+from benchmark.records.provenance import PACKAGES, ROOT
 
 PYTHONS = ((3, 11), (3, 13))  # the oldest and the newest supported
 NVIDIA = Path("/proc/driver/nvidia/version")
+LIBRARY = "libcuda.so.1"  # the driver's own library, also without nvidia-smi
+# The first driver of each CUDA release, by its first number (CUDA's release notes, table of minimum drivers).
+FIRST_DRIVERS = ((580, (13, 0)), (525, (12, 0)), (450, (11, 0)), (0, (0, 0)))
+# A build runs with every driver of its CUDA's first number ("minor version compatibility"), so that the oldest build of
+# each number fits the most drivers. torch 2.9 and later have no build for CUDA 11.
+BUILDS = {13: "cu130", 12: "cu126"}
 # A processor's units for bfloat16, the fastest first, and their effect (reports/performance.md).
 UNITS = {
     "amx_bf16": "bf16 by AMX: 2.1 to 2.8 times as fast on the papers' larger networks, slower on the laptop's",
@@ -67,17 +77,64 @@ def versions(options: argparse.Namespace) -> str:
 
 
 def device(options: argparse.Namespace) -> str:
+    """Return the devices of runs. Raise FsslError, with the command that helps, if torch does not fit the driver."""
     import torch
 
     from benchmark.federated.processes import usable_cores
 
     if torch.cuda.is_available():
         return ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-    if (cuda := torch.version.cuda) and NVIDIA.exists():
-        driver = NVIDIA.read_text().splitlines()[0]
-        raise FsslError(f"torch with CUDA {cuda} cannot use the driver ({driver}); install a newer driver")
     meanings = [meaning for unit, meaning in UNITS.items() if torch.cpu.get_capabilities().get(unit)]
-    return f"the CPU, {usable_cores()} cores; {(*meanings, NO_UNITS)[0]}"
+    cpu = f"the CPU, {usable_cores()} cores; {(*meanings, NO_UNITS)[0]}"
+    driver = driver_cuda()
+    if driver is None:
+        return cpu
+    build, can = build_for(driver), f"the driver can run CUDA {driver[0]}.{driver[1]}"
+    if torch.version.cuda is None:
+        return cpu if build == "cpu" else f"{cpu}; {can}, so `{install_command(build)}` installs torch for the GPU"
+    if int(torch.version.cuda.partition(".")[0]) <= driver[0]:
+        raise FsslError(
+            f"torch for CUDA {torch.version.cuda} fits the driver, but finds no GPU; look at nvidia-smi and "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    raise FsslError(
+        f"torch is built for CUDA {torch.version.cuda}, but {can} at most; `{install_command(build)}` installs the "
+        f"build that fits ({build})"
+    )
+
+
+def driver_cuda() -> tuple[int, int] | None:
+    """Return the newest CUDA version that NVIDIA's driver can run, such as (12, 4); None without a driver.
+
+    The driver's library knows it, and nvidia-smi prints it. If a container has neither, it follows from the driver's
+    version, with 0 as the second number.
+    """
+    number = ctypes.c_int(0)
+    with suppress(OSError, AttributeError):
+        if ctypes.CDLL(LIBRARY).cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
+            return number.value // 1000, number.value % 1000 // 10
+    with suppress(OSError, subprocess.SubprocessError):
+        printed = subprocess.run(["nvidia-smi"], capture_output=True, text=True, timeout=30, check=True).stdout
+        if found := re.search(r"CUDA (?:UMD )?Version: *(\d+)\.(\d+)", printed):
+            return int(found[1]), int(found[2])
+    with suppress(OSError):
+        if found := re.search(r"\b(\d{3})\.\d+", NVIDIA.read_text()):
+            return next(cuda for first, cuda in FIRST_DRIVERS if int(found[1]) >= first)
+    return None
+
+
+def build_for(driver: tuple[int, int]) -> str:
+    """Return the torch build that a driver for this CUDA version runs: "cu130", "cu126" or "cpu"."""
+    newest = max(BUILDS)
+    return BUILDS.get(min(driver[0], newest), "cpu")
+
+
+def install_command(build: str) -> str:
+    """Return the command that installs the build: of the checkout, or of pip if there is none."""
+    if (ROOT / "Makefile").is_file():
+        return f"make setup TORCH={build}"
+    index = f"https://download.pytorch.org/whl/{build}"
+    return f"pip install --force-reinstall torch torchvision --index-url {index}"
 
 
 def data(options: argparse.Namespace) -> str:

@@ -100,6 +100,8 @@ def parser(verb: str | None = None) -> Parser:
     """Build the command line. Only the command `verb` gets its options."""
     top = Parser(prog="fssl", description="Federated semi-supervised learning, reproduced.", epilog=EPILOG)
     top.add_argument("--version", action="version", version=f"fssl {__version__}")
+    says = "complete commands and options in bash and zsh by the Tab key"
+    top.add_argument("--install-completion", action="store_true", help=says)
     verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=Parser)
     for name, (module, text) in VERBS.items():
         command = verbs.add_parser(name, help=text)
@@ -186,6 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     whole = bool(os.environ.get(FULL))  # whether whole tracebacks are shown
     try:
         check_packages()
+        if words == ["--install-completion"]:
+            from benchmark.cli.completion import install
+
+            install()
+            return 0
         if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
             option = words[0].partition("=")[0]
             raise ConfigError(f"unknown option {option!r}; options follow a command, see `fssl --help`")

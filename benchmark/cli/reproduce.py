@@ -22,6 +22,7 @@ from benchmark.cli.main import ROOT, add_site, site_of
 from benchmark.errors import DataError, Diverged, FsslError, Stopped
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Item
+from benchmark.records.copies import reference_folders
 from benchmark.records.record import Records
 from benchmark.sharing.bundle import SUBMITTED
 from benchmark.verdicts.families import note_own
@@ -63,6 +64,7 @@ def reproduce(options: argparse.Namespace) -> int:
     planned = look()
     if seeds.confirming and (planned.missing or planned.left_out):
         warn_of_few_seeds(planned, seeds.confirming)
+    say_without_records(planned, options)
     preview = not options.json and not options.main  # show the results so far, before hours of training
     if preview and planned.missing and len(planned.missing) < len(planned.runs):
         for item, records in results_of(planned, seeds):
@@ -82,6 +84,18 @@ def reproduce(options: argparse.Namespace) -> int:
     if failure is not None:
         raise failure
     return Diverged.exit_code if planned.diverged else 0
+
+
+def say_without_records(planned: Plan, options: argparse.Namespace) -> None:
+    """Print how many runs would be trained if this installation has no committed records, such as a pip package."""
+    of_papers = [run for run in planned.missing if run.profile != "demo"]  # no record of a demo is committed
+    if of_papers and not any(folder.is_dir() for folder in reference_folders(options.results)):
+        print(
+            f"fssl: committed records are not installed, so that {len(planned.missing)} of {len(planned.runs)} runs "
+            "have to be trained; `fssl data records --get FILE` unpacks them",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def work(options: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ def auto_devices(runs: Iterable[Experiment]) -> tuple[str, ...]:
 def devices_named(text: str | None) -> tuple[str, ...] | None:
     """Return the devices of "cuda:0,cuda:1", "0,1" or "cpu,cpu"; return None for "auto".
 
-    Raise ConfigError for a device that does not exist, and for a mixture of the CPU and CUDA devices.
+    Raise ConfigError for a device that does not exist, for Apple's GPUs, and for a mixture of the CPU and CUDA devices.
     """
     if text is None or text == AUTO:
         return None
@@ -51,6 +51,8 @@ def devices_named(text: str | None) -> tuple[str, ...] | None:
     devices = tuple(names.get(word, f"cuda:{word}" if word.isdecimal() else word) for word in words)
     available = (CPU, *cuda_devices())
     for device in devices:
+        if device.partition(":")[0] == "mps":
+            raise ConfigError(f"--devices is {text!r}, but runs on Apple GPUs are not supported; type --devices {CPU}")
         if device not in available:
             here = choose(available) if len(available) > 1 else f"this machine has no CUDA device; choose {CPU}"
             raise ConfigError(f"--devices: no device {device!r} in {text!r}; {here}")

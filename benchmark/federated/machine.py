@@ -18,10 +18,14 @@ def keep_freed_memory() -> None:
     """Let glibc reuse freed memory instead of returning it to the system.
 
     This only affects the time: without it, a local step's time depends on the process's earlier allocations, because of
-    page faults (2.7 ms with it, 2.7 to 5 ms without it for the network of the `demo` profile).
+    page faults (2.7 ms with it, 2.7 to 5 ms without it for the network of the `demo` profile). Other C libraries
+    (macOS, musl) do not have these settings, and nothing is changed.
     """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
     for name, value in ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, (1 << 31) - 1), (M_TOP_PAD, 64 << 20)):
-        ctypes.CDLL(None).mallopt(name, value)
+        mallopt(name, value)
 
 
 # Messages of torch's allocator, C++ and oneDNN. oneDNN names no reason, and a lack of memory is the only one observed.

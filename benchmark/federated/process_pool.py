@@ -15,6 +15,7 @@ from contextlib import suppress
 from io import BytesIO, FileIO
 from multiprocessing import Pipe, connection
 from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,10 +56,13 @@ class ProcessPool:
         experiment = environment.experiment
         prepare_torch(self.device, experiment.precision, experiment.model)  # for the evaluation in this process
         self.settings: Mapping[str, Any] = engine_settings(self.name, places, 1, experiment)
+        in_files = passes_files()
         try:
-            with process_context(fresh=self.device.type != CPU) as context, packed(environment) as content:
+            with process_context(fresh=self.device.type != CPU) as context, packed(environment, in_files) as content:
                 for place in places:
                     self._workers.append(Worker(context, content, place))
+                for worker in self._workers if not in_files else ():  # once all of them are loading
+                    write(worker.connection, content)
         except BaseException as error:
             self.close()  # also after a signal during the start
             if isinstance(error, EOFError | OSError | RuntimeError):  # too few file descriptors or processes
@@ -132,10 +136,12 @@ class ProcessPool:
 class Worker:
     """One worker process, the connection to it, and its current job; it runs one job at a time."""
 
-    def __init__(self, context: Any, content: FileIO, device: torch.device) -> None:
+    def __init__(self, context: Any, content: FileIO | BytesIO, device: torch.device) -> None:
         self.connection, theirs = Pipe()
-        send_handle(self.connection, content.fileno(), None)
-        self.process = context.Process(target=work, args=(theirs, device), daemon=True)
+        self._in_files = isinstance(content, FileIO)
+        if self._in_files:
+            write(self.connection, content)
+        self.process = context.Process(target=work, args=(theirs, device, self._in_files), daemon=True)
         self.process.start()
         theirs.close()  # closes the pipe when the process ends
         self._job, self.answer = "", Future[Any]()
@@ -148,7 +154,7 @@ class Worker:
         """
         self._job = name_of(job, how[0])
         try:
-            message = packed((job, private, *how))
+            message = packed((job, private, *how), self._in_files)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             remedy = "make the update a dataclass at the top level of a module"
             raise FsslError(f"{self._job} cannot be sent to a worker process: {error}; {remedy}") from error
@@ -162,7 +168,7 @@ class Worker:
     def receive(self) -> None:
         """Receive the answer to the current job. Raise WorkerEnded if the process has ended."""
         try:
-            result = received(self.connection)
+            result = received(self.connection, self._in_files)
         except (EOFError, OSError) as error:
             raise self._ended() from error
         if isinstance(result, Exception):
@@ -187,7 +193,14 @@ class Worker:
 
 # Messages. A pipe copies a weight set six times, in pieces of 200 kB. These functions copy it once, to a file in memory
 # (a container's /dev/shm only has 64 MB), and the reader maps the file without a copy. Everything but the tensors is
-# pickled, like all objects in multiprocessing's pipes.
+# pickled, like all objects in multiprocessing's pipes. Systems without such files (macOS) send all bytes by the pipe.
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+def passes_files() -> bool:
+    """Return whether this system has files in memory that another process can open by their descriptor."""
+    return hasattr(os, "memfd_create") and DESCRIPTORS.is_dir()
 
 
 class Pickler(pickle.Pickler):
@@ -215,43 +228,58 @@ class Unpickler(pickle.Unpickler):
         return self._tensors[number]
 
 
-def packed(message: Any) -> FileIO:
-    """Write the message to a file in memory, for `send`."""
+def packed(message: Any, in_files: bool) -> FileIO | BytesIO:
+    """Write the message for `send`: to a file in memory if `in_files`, and to a buffer if not."""
     pickler = Pickler(rest := BytesIO())
     pickler.dump(message)
-    file = FileIO(os.memfd_create("message"))
     content = [torch.frombuffer(rest.getbuffer(), dtype=torch.uint8), *pickler.tensors]
-    torch.save(content, f"/proc/self/fd/{file.fileno()}")
+    if not in_files:
+        torch.save(content, buffer := BytesIO())
+        return buffer
+    file = FileIO(os.memfd_create("message"))
+    torch.save(content, f"{DESCRIPTORS}/{file.fileno()}")
     return file
 
 
-def send(pipe: connection.Connection, message: FileIO) -> None:
-    """Send the file. Raise OSError if the other process has ended."""
-    with message:
+def write(pipe: connection.Connection, message: FileIO | BytesIO) -> None:
+    """Send the message, which stays open. Raise OSError if the other process has ended."""
+    if isinstance(message, FileIO):
         send_handle(pipe, message.fileno(), None)
+    else:
+        pipe.send_bytes(message.getbuffer())
 
 
-def received(pipe: connection.Connection) -> Any:
+def send(pipe: connection.Connection, message: FileIO | BytesIO) -> None:
+    """Send the message and close it. Raise OSError if the other process has ended."""
+    with message:
+        write(pipe, message)
+
+
+def received(pipe: connection.Connection, in_files: bool) -> Any:
     """Receive the next message, with tensors on the host. Raise EOFError or OSError if the other process has ended."""
-    with FileIO(recv_handle(pipe)) as file:
-        rest, *tensors = torch.load(f"/proc/self/fd/{file.fileno()}", map_location=CPU, mmap=True, weights_only=True)
+    if in_files:
+        with FileIO(recv_handle(pipe)) as file:
+            place = f"{DESCRIPTORS}/{file.fileno()}"
+            rest, *tensors = torch.load(place, map_location=CPU, mmap=True, weights_only=True)
+    else:
+        rest, *tensors = torch.load(BytesIO(pipe.recv_bytes()), map_location=CPU, weights_only=True)
     return Unpickler(BytesIO(rest.numpy()), tensors).load()
 
 
 # Functions that run in a worker process.
 
 
-def work(parent: connection.Connection, device: torch.device) -> None:
+def work(parent: connection.Connection, device: torch.device, in_files: bool) -> None:
     """Run a worker process: compute one job after the other until the parent ends."""
     end_with_parent(signal.SIGKILL)
     torch.set_num_threads(1)
     keep_freed_memory()
-    environment = received(parent)
+    environment = received(parent, in_files)
     prepare_torch(device, environment.experiment.precision, environment.experiment.model)
     runner = JobRunner(environment, fast=True, device=str(device))
     with suppress(EOFError, OSError):  # the parent has ended
         while True:
-            send(parent, packed(result_of(runner, *received(parent))))
+            send(parent, packed(result_of(runner, *received(parent, in_files)), in_files))
 
 
 def result_of(runner: JobRunner, job: Job, private: Tree | None, round_number: int, wants_gradient: bool) -> Any:

@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
@@ -23,8 +24,15 @@ LOADED = ["benchmark.records.run", "benchmark.verdicts.families", "benchmark.fed
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use, limited by a container's quota (`docker --cpus=2`)."""
-    cores, quota = len(os.sched_getaffinity(0)), _quota()
+    cores, quota = _cores_allowed(), _quota()
     return cores if quota >= cores else max(1, math.ceil(quota))
+
+
+def _cores_allowed() -> int:
+    """Return the number of cores that the system lets this process use; all cores if it has no affinity (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _quota(system: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> float:
@@ -108,9 +116,12 @@ def sigterm_as_interrupt() -> contextlib.AbstractContextManager[object]:
 
 
 def _method() -> str:
-    """Return "forkserver", or "spawn" if no server can listen because there is no folder for temporary files, or its
-    name is too long.
+    """Return "forkserver", or "spawn" on systems other than Linux, whose libraries may not survive a fork.
+
+    Also return "spawn" if no server can listen because there is no folder for temporary files, or its name is too long.
     """
+    if sys.platform != "linux":
+        return "spawn"
     forkserver.set_forkserver_preload(LOADED)
     try:
         forkserver.ensure_running()

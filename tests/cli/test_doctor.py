@@ -1,6 +1,7 @@
 """`fssl doctor` on machines with a fault each: the line that says so, what to do, and the exit code."""
 
 import argparse
+import ctypes
 import os
 import subprocess
 import sys
@@ -57,15 +58,79 @@ def test_another_package_named_sweeps_is_the_one_line(tmp_path):
     assert ended.stderr == f"fssl: {other} hides our sweeps: `pip uninstall sweeps`\n"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that works")
-def test_a_driver_that_torch_cannot_use(tmp_path, monkeypatch):
-    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  390.157\nGCC version: 9\n")
+class Driver:
+    """The driver's library as ctypes shows it."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def cuDriverGetVersion(self, place) -> int:  # noqa: N802  # NVIDIA's name
+        place._obj.value = self.version
+        return 0
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """A machine on which one of the three places says what the driver can run, and no GPU that torch can use."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(doctor, "NVIDIA", tmp_path / "version")
-    monkeypatch.setattr(torch.version, "cuda", None)  # built for CPUs alone: a driver beside it is no fault
-    assert " cores; " in doctor.device(argparse.Namespace())
+    monkeypatch.setattr(doctor, "LIBRARY", "libno-such-driver.so")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def set_to(place: str, version: str) -> None:
+        if place == "libcuda":
+            major, minor = map(int, version.split("."))
+            monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(1000 * major + 10 * minor))
+        elif place == "nvidia-smi":
+            (tmp_path / place).write_text(
+                f"#!/bin/sh\necho '| Driver Version: 550.54.14   CUDA Version: {version} |'\n"
+            )
+            (tmp_path / place).chmod(0o755)
+        else:
+            (tmp_path / "version").write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}\nGCC: 9\n")
+
+    return set_to
+
+
+@pytest.mark.parametrize(
+    ("place", "version", "cuda", "build"),
+    [
+        ("libcuda", "12.4", (12, 4), "cu126"),
+        ("libcuda", "13.2", (13, 2), "cu130"),
+        ("libcuda", "14.1", (14, 1), "cu130"),
+        ("nvidia-smi", "12.2", (12, 2), "cu126"),
+        ("nvidia-smi", "11.8", (11, 8), "cpu"),
+        ("/proc", "390.157", (0, 0), "cpu"),
+        ("/proc", "535.183.01", (12, 0), "cu126"),
+        ("/proc", "580.65.06", (13, 0), "cu130"),
+    ],
+)
+def test_the_build_that_fits_the_driver(driver, place, version, cuda, build):
+    assert doctor.driver_cuda() is None
+    driver(place, version)
+    assert doctor.driver_cuda() == cuda
+    assert doctor.build_for(cuda) == build
+
+
+def test_a_torch_that_is_too_new_for_the_driver_is_replaced_by_one_command(driver, monkeypatch):
+    driver("libcuda", "12.4")
     monkeypatch.setattr(torch.version, "cuda", "13.2")
-    with pytest.raises(FsslError, match=r"Module  390.157\); install a newer driver"):
+    with pytest.raises(FsslError, match="CUDA 13.2.*CUDA 12.4 .*`make setup TORCH=cu126`"):
         doctor.device(argparse.Namespace())
+    monkeypatch.setattr(doctor, "ROOT", Path("/no/checkout"))
+    with pytest.raises(FsslError, match="`pip install .*torch torchvision --index-url .*/cu126`"):
+        doctor.device(argparse.Namespace())
+    monkeypatch.setattr(torch.version, "cuda", "12.8")  # it fits, and the GPU is hidden
+    with pytest.raises(FsslError, match="CUDA_VISIBLE_DEVICES"):
+        doctor.device(argparse.Namespace())
+
+
+def test_a_torch_for_cpus_beside_a_driver_is_no_fault(driver, monkeypatch):
+    driver("libcuda", "12.4")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "TORCH=cu126" in doctor.device(argparse.Namespace())
+    driver("libcuda", "11.4")
+    assert "TORCH" not in doctor.device(argparse.Namespace())
 
 
 def test_wrong_versions_are_the_one_line(fssl, tmp_path, monkeypatch):

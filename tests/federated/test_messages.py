@@ -2,9 +2,10 @@
 
 from multiprocessing import Pipe
 
+import pytest
 import torch
 
-from benchmark.federated.process_pool import packed, received, send
+from benchmark.federated.process_pool import packed, passes_files, received, send
 from benchmark.federated.processes import process_context
 from tests.federated.helpers import agree
 
@@ -18,29 +19,34 @@ TENSORS = {
 }
 
 
-def answers(pipe) -> None:
+def answers(pipe, in_files: bool) -> None:
     """In another process: what it was sent."""
-    send(pipe, packed(received(pipe)))
+    send(pipe, packed(received(pipe, in_files), in_files))
 
 
-def test_tensors_keep_values_types_and_layout_between_processes():
+WAYS = pytest.mark.parametrize("in_files", [*([True] if passes_files() else []), False])
+
+
+@WAYS
+def test_tensors_keep_values_types_and_layout_between_processes(in_files):
     with process_context() as context:
         ours, theirs = context.Pipe()
-        process = context.Process(target=answers, args=(theirs,))
+        process = context.Process(target=answers, args=(theirs, in_files))
         process.start()
-    send(ours, packed(sent := {"of": TENSORS, "n": 3}))
+    send(ours, packed(sent := {"of": TENSORS, "n": 3}, in_files))
     assert ours.poll(60), "no answer"
-    found = received(ours)
+    found = received(ours, in_files)
     process.join()
     assert agree(found, sent) and found["of"]["channels last"].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_message_outlasts_the_next_one_and_what_its_reader_changes_in_place_is_its_own():
+@WAYS
+def test_a_message_outlasts_the_next_one_and_what_its_reader_changes_in_place_is_its_own(in_files):
     ours, theirs = Pipe()
-    sent = {"weights": torch.zeros(100_000)}
+    sent = {"weights": torch.zeros(10_000)}
     for number in (1, 2):
         sent["weights"] += number
-        send(ours, packed(sent))
-    first, second = received(theirs), received(theirs)
+        send(ours, packed(sent, in_files))
+    first, second = received(theirs, in_files), received(theirs, in_files)
     first["weights"] += 10
     assert [tree["weights"].unique().tolist() for tree in (sent, first, second)] == [[3.0], [11.0], [3.0]]

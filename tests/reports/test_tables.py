@@ -178,6 +178,20 @@ def test_what_has_to_be_known_of_runs_stands_on_their_page_with_how_many() -> No
     ]
 
 
+def test_a_page_says_which_torch_releases_its_runs_have() -> None:
+    """Builds of one release, such as for a CPU, are no mixture."""
+    cell = make_cell("A", {"method": "A"}, 3)
+    runs = [make_record(cell, seed, {ACCURACY: 0.5}) for seed in range(3)]
+    versions = ("2.9.0+cu126", "2.9.0", "2.15.0")
+    runs = [
+        replace(run, manifest={**run.manifest, "packages": {"torch": version}})
+        for run, version in zip(runs, versions, strict=True)
+    ]
+    assert remarks(runs[:2], "custom") == []
+    (line,) = remarks(runs, "custom")
+    assert line.endswith("2.9.0, 2.15.0")
+
+
 @pytest.mark.parametrize("value", ["a\rb", "a\r\nb", "\r", "a\r"])
 def test_a_csv_row_stays_one_row(value: str) -> None:
     """Older versions of Python write a bare carriage return without quotes."""
