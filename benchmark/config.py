@@ -332,7 +332,7 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
         return cls(**values)
     except ConfigError as error:  # the dataclass checks its ranges, but does not know its path
         message = str(error)
-        raise ConfigError(message if not path or message.startswith(path) else f"{path}.{message}") from None
+        raise type(error)(message if not path or message.startswith(path) else f"{path}.{message}") from None
 
 
 def read_as(hint: Any, raw: Any, path: str) -> Any:

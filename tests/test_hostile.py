@@ -77,7 +77,7 @@ def test_images_of_hundreds_of_megapixels_are_not_read(tmp_path):
         (tmp_path / name).mkdir()
         chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
         (tmp_path / name / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk)
-    with pytest.raises(DataError, match="a.png: not a readable image"):
+    with pytest.raises(DataError, match="a.png is not a readable image"):
         load(f"folder:{tmp_path}")
 
 

@@ -32,8 +32,8 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
         "action",
         choices=("partition", "records"),
         metavar="ACTION",
-        help="partition: show which images each client would have; records: unpack or write an archive of the committed "
-        "records, which a pip package does not contain",
+        help="partition: show which images each client would have; records: unpack or write an archive of the "
+        "committed records, which a pip package does not contain",
     )
     command.add_argument("--get", type=expanded, metavar="FILE", help="unpack the archive into the folder of results")
     command.add_argument("--write", type=expanded, metavar="FILE", help="write the archive, such as records.tar")

@@ -41,7 +41,7 @@ TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federatio
 @pytest.mark.parametrize(
     ("words", "code", "names"),
     [
-        ("run --partition.R=2", 65, "partition.R: 2.0"),
+        ("run --partition.R=2", 65, "partition.R is 2.0"),
         ("run --federation.cohort=3", 65, "federation.cohort"),
         ("run --optimizer=adam", 65, "optimizer.lr"),
         ("run --federaton.K=3", 65, "'federation'"),
@@ -51,7 +51,7 @@ TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federatio
         ("run --method=no_such_module:X", 65, "no_such_module"),
         ("run --optimizer.lr=fast", 65, "optimizer.lr"),
         ("run --optimizer.lr=NaN", 65, "optimizer.lr"),
-        ("run --optimizer.lr=1e308", 65, "lr: 1e+308"),  # which no float32 holds
+        ("run --optimizer.lr=1e308", 65, "lr is 1e+308"),  # which no float32 holds
         ("run --optimizer.nesterov=maybe", 65, "optimizer.nesterov"),
         ("run --evaluation.selection=best", 65, "best_on_test"),
         ("run --evaluation.validation=true", 65, "N_validation"),
@@ -62,7 +62,7 @@ TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federatio
         ("run --data.name=minst", 65, "mnist"),
         ("run --data.name=svhn", 66, "svhn"),
         ("run --method heterofl --method.widths=[] --data.label_setting=share", 65, "method.widths"),
-        ("run --method flexmatch_lpl --data.label_setting=share --data.streaming_steps=2", 65, "streaming_steps: 2"),
+        ("run --method flexmatch_lpl --data.label_setting=share --data.streaming_steps=2", 65, "streaming_steps is 2"),
         ("run --config nothing.yaml", 65, "nothing.yaml"),
         ("run --cell ssfl/tab2:FedAvg/ful", 65, "FedAvg/full"),
         ("run --federation.alpha=1", 65, "'partition.alpha'"),
@@ -72,7 +72,7 @@ TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federatio
         ("run --engine cpu", 65, "auto, reference, pool"),
         ("run --engine ray", 65, "choose pool"),
         ("run --engine reference --devices cpu,cpu", 65, "--engine pool"),
-        ("run --devices cpu --precision tf32", 65, "precision: 'tf32'"),
+        ("run --devices cpu --precision tf32", 65, "precision is 'tf32'"),
         ("run --engine pool --workers 0", 65, "--workers: 0"),
         ("run --sweep sweep.json --cell x", 65, "--cell, --profile and --config"),
         ("run --profile laptop", 65, "--cell"),
@@ -108,7 +108,7 @@ TINY = ["--federation.K=3", "--federation.C=2", "--federation.T=1", "--federatio
         ('sweep --grid "cell=ssfl/tab2:FedAvg/smal"', 65, "'FedAvg/small'"),
         ('sweep --grid "cell=ssfl/tab2:FedAvg/small T=2"', 65, "T: "),
         ("tune", 65, "fedswitch/open"),
-        ("tune nowhere.toml", 65, "nowhere.toml: "),
+        ("tune nowhere.toml", 65, "nowhere.toml "),
         ("tune fedswitch/open --profile laptop", 66, "mnist"),
         (f"tune {TOY_FILE} --profile laptop", 65, "'laptop'"),
         (f"tune {TOY_FILE} --trials 0", 65, "--trials: 0"),

@@ -241,7 +241,7 @@ def test_logits_are_the_last_layer_s_of_the_features_at_the_smallest_side(networ
         features_NF = cast(Classifier, module).features(images_NCHW)
         assert features_NF.shape == (3, head.in_features)
         assert torch.equal(torch.nn.functional.linear(features_NF, head.weight, head.bias), module(images_NCHW))
-    with pytest.raises(ConfigError, match=f"{side} x {side} or more"):
+    with pytest.raises(ConfigError, match=f" {side} x {side}, "):
         build(model, (1, side - 1, side), 3, seed=0)
 
 

@@ -158,9 +158,9 @@ def test_it_is_planned_trained_shown_and_swept(mine, printed, monkeypatch):
     assert len(manifests) == 2 and all(list(m["claims"]) == ["mine/mine demo"] for m in manifests)
     printed("run", "--results", "r", "--engine", "reference", *SHORT)  # no item's
     printed("report", "--results", "r")
-    front = (mine.parent / "r/site/index.html").read_text()
+    listed = (mine.parent / "r/site/tables.html").read_text()
     for page in ("mine/mine/demo/index.html", "mine/your-runs/custom/index.html"):
-        assert page in front and (mine.parent / "r/site" / page).is_file()
+        assert page in listed and (mine.parent / "r/site" / page).is_file()
     assert "undecided" in (mine.parent / "r/site/mine/mine/demo/claims.md").read_text()
     assert "fedswitch on digits, seeds 0" in (mine.parent / "r/site/mine/your-runs/custom/table.md").read_text()
     (mine.parent / "mine.yaml").write_text(printed("sweep", "./mine.toml", "--profile", "demo"))

@@ -257,7 +257,7 @@ def test_a_run_that_another_process_begins_on_other_data_meanwhile_is_left_to_it
         return prepare(*args)
 
     monkeypatch.setattr("benchmark.records.run.prepare", prepared_late)
-    with pytest.raises(RunningElsewhere, match="on other data or code; call again"):
+    with pytest.raises(RunningElsewhere, match="on different data or code"):
         run(experiment, results)
     monkeypatch.undo()
     assert run(experiment, results) == read_json(run_folder(results, experiment) / "result.json")

@@ -119,10 +119,10 @@ def test_an_odd_round_that_a_digest_vouches_for_is_named_where_it_is_read(result
     path.write_text(path.read_text().replace('"round": 2', '"round": [2]'))
     (folder / "result.json").write_text(json.dumps({**result, "digest": run_digest(folder, result)}))
     record = record_of(folder)
-    with pytest.raises(DataError, match=r"rounds.jsonl: line 2: round is \[2\], not a whole number"):
+    with pytest.raises(DataError, match=r"rounds.jsonl: line 2 .*round is \[2\]"):
         record.rounds[0]
     troubles: list[str] = []
-    assert len(list(all_records(results, troubles))) == 1 and "line 2: round is [2]" in troubles[0]
+    assert len(list(all_records(results, troubles))) == 1 and "round is [2]" in troubles[0]
 
 
 @pytest.fixture

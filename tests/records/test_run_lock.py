@@ -114,7 +114,7 @@ def test_a_claim_that_is_empty_or_damaged_counts_by_its_heartbeat(tmp_path):
 @pytest.mark.parametrize("gone", ["removed", "renamed", "taken over"])
 def test_a_holder_whose_claim_is_gone_is_told(tmp_path, gone):
     folder = tmp_path / "run"
-    with pytest.raises(RunLockLost, match="took this run over, or its folder was removed") as error, locked(folder):
+    with pytest.raises(RunLockLost, match="took over the run in ") as error, locked(folder):
         if gone == "removed":
             shutil.rmtree(folder)
         elif gone == "renamed":

@@ -92,7 +92,7 @@ def test_fields_say_what_is_switched_off(toy_parts: Path) -> None:
     shown = rows(item, runs(item, {"present": [0.03]}, first=0))
     assert shown["present"][0] == "as printed without: batch_size = 32"
     toy_parts.write_text(PART.format(says="present").replace("source", "sourse"))
-    with pytest.raises(ConfigError, match="released.toml: unknown key 'sourse'"):
+    with pytest.raises(ConfigError, match="released.toml .*'sourse'"):
         parts()
 
 

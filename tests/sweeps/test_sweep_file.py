@@ -82,7 +82,7 @@ def test_factors_land_where_the_papers_letters_mean():
         ("    values:\n    - 0\n    - 0.2", "    min: 0.0\n    max: 0.2", "a grid has no ranges"),
         ("    values:\n    - 0\n    - 0.2", "    values: 0.2", "is not a list of values"),
         ("method: grid", "method: bayes", "W&B chooses its runs"),
-        ("- benchmark.cli.main", "- os", "command: is not that of this suite"),
+        ("- benchmark.cli.main", "- os", "command is not that of this suite"),
         ("project: fssl", "project: !!python/object/apply:os.system [id]", "is not valid"),
     ],
 )

@@ -115,7 +115,7 @@ def test_the_command_gathers_the_seeds_of_each_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(cli_launch, "LocalWorkers", recording)
     words = ["work", str(path), "--results", str(tmp_path), "--devices", "cpu"]
     assert main([*words, "--together", "2", "--jobs", "8"]) == Stopped.exit_code
-    assert made == [(3, tmp_path, ("cpu",), 2)]  # six runs are three processes' work
+    assert made == [(3, tmp_path, ("cpu",), 2, None)]  # six runs are three processes' work
 
 
 def test_runs_of_a_cell_are_one_after_another(tiny):
