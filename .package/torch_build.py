@@ -34,8 +34,9 @@ def offered(name: str, build: str) -> list[str]:
     done = subprocess.run([*loud, "index", "versions", name], capture_output=True, text=True)
     found = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
     versions = [Version(text) for text in found[1].split(", ")] if found else []
-    fitting = [version for version in versions if version.local == build]
-    allowed = [version for version in fitting if all(line.specifier.contains(version) for line in bounds)]
+    allowed = [version for version in versions if version.local == build]
+    for line in bounds:
+        allowed = [version for version in allowed if line.specifier.contains(version)]
     return [str(version) for version in sorted(allowed, reverse=True)]
 
 
@@ -83,7 +84,7 @@ def main(build: str, lock_file: str) -> None:
     pair = install(build, lock)
     kind = "versions of the lock" if pair == wanted(build, lock) else "not the versions of the lock"
     print(f"{' '.join(pair)}: {kind}, hashes not checked")
-    if build == "cpu":  # another build's libraries
+    if build == "cpu":  # remove the libraries of a different build
         gone = [name for name in lock if name.startswith(("cuda-", "nvidia-"))]
         with contextlib.suppress(subprocess.CalledProcessError):
             subprocess.run([*PIP, "--quiet", "uninstall", "--yes", *gone], check=True)

@@ -81,14 +81,14 @@ def failure_of(error: BaseException) -> Failure | None:
         return None if error.failure is None else replace(error.failure, trace=whole)
     for cause in _causes(error):
         summary = traceback.extract_tb(cause.__traceback__)
-        hers = [frame for frame in summary if _is_hers(frame.filename)]
-        if hers:
+        of_user = [frame for frame in summary if _is_users(frame.filename)]
+        if of_user:
             frames = tuple(
                 Frame(os.path.abspath(frame.filename), frame.lineno or 0, frame.name, frame.line or "")
-                for frame in reversed(hers)
+                for frame in reversed(of_user)
             )
             trace = "".join(traceback.format_exception(error))
-            return Failure(_in_one_line(error), frames, len(summary) - len(hers), trace)
+            return Failure(_in_one_line(error), frames, len(summary) - len(of_user), trace)
     return None
 
 
@@ -98,7 +98,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _is_hers(file: str) -> bool:
+def _is_users(file: str) -> bool:
     """Return whether the file belongs neither to this suite nor to a library nor to Python."""
     return not file.startswith("<") and not os.path.realpath(file).startswith(_LIBRARIES)
 

@@ -339,14 +339,13 @@ def methods_overview(every: Sequence[Reported]) -> Table | None:
 def ranking_text(arena: Arena) -> str:
     """Say whether the table is a ranking, in one sentence."""
     n = count(len(arena.seeds), "common seed")
+    if len(arena.seeds) < FEWEST_SEEDS:
+        return f"Not a ranking: {n}."
     if not arena.ranked:
-        return (
-            f"Not a ranking: {n}." if len(arena.seeds) < FEWEST_SEEDS else "No method learned from unlabelled images."
-        )
-    best = "The best one (bold) is better than the second by more than chance." if arena.clear_best else ""
-    return (
-        f"Sorted by the mean over {n}. {best or 'The order may be chance: no method is better than the next for sure.'}"
-    )
+        return "No method learned from unlabelled images."
+    if arena.clear_best:
+        return f"Sorted by the mean over {n}. The best one (bold) is better than the second by more than chance."
+    return f"Sorted by the mean over {n}. The order may be chance: the best is not clearly better than the second."
 
 
 def compared_table(every: Sequence[Reported]) -> Table:

@@ -54,7 +54,7 @@ def scale_text(every: Sequence[Reported]) -> str:
     elif at_scale:
         verdicts = f"{at_scale} of {count(len(profile_of_verdict), 'verdict')} rest on a published setting."
     else:
-        verdicts = "No verdict on this site is at the scale of a paper."
+        verdicts = "No verdict is at the scale of a paper."
     return f"{runs} ({_data_of(every)}). {verdicts}"
 
 
@@ -93,10 +93,7 @@ def three_numbers(every: Sequence[Reported]) -> list[tuple[str, str]]:
 
 
 def papers_table(every: Sequence[Reported]) -> str:
-    """Return README's table as Markdown: each paper's headline with its verdict at each setting, and one line of state.
-
-    A setting has a row of its own, so that no verdict is read without it.
-    """
+    """Return README's table as Markdown: one row per paper with its verdict at each setting, and one line of state."""
     return render("board.md", headlines=headlines(every), state=state_line(every))
 
 

@@ -40,6 +40,7 @@ class Outcome:
     interval: Interval | None = None
     n: int = 0
     is_exploratory: bool = False
+    is_below_baseline: bool = False  # the median run of one of its cells ends below the supervised baseline
     differences: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by contrast, one for each seed
     page: str = ""  # from the site's root; empty without one
 
@@ -61,17 +62,24 @@ class Outcome:
             shown += f" ({metric_name(self.claim.metric)})"
         if self.claim.endpoint == "arithmetic":
             return f"{start}: {shown}, counted"
+        limits = f"{self._of_several}{self._below_baseline}"
         if self.is_judged:
-            return f"{start}: {shown} (n = {self.n}){self._of_several}"
+            return f"{start}: {shown} (n = {self.n}){limits}"
         kind = "exploratory runs" if self.is_exploratory else "runs"
-        return f"{start}, where {kind} show {shown} (n = {self.n}){self._of_several}"
+        return f"{start}, where {kind} show {shown} (n = {self.n}){limits}"
 
     @property
     def estimate_text(self) -> str:
         """Return the estimate with its number of seeds: ": -0.82 points (n = 9)"; empty without one."""
         if self.estimate is None:
             return ""
-        return f": {amount(self.claim, self.estimate)} (n = {self.n}{', exploratory' if self.is_exploratory else ''})"
+        kind = ", exploratory" if self.is_exploratory else ""
+        return f": {amount(self.claim, self.estimate)} (n = {self.n}{kind}){self._below_baseline}"
+
+    @property
+    def _below_baseline(self) -> str:
+        """Return a remark if a cell typically ends below the supervised baseline; empty if none does."""
+        return "; some runs end below the supervised baseline" if self.is_below_baseline else ""
 
     @property
     def _of_several(self) -> str:
@@ -282,6 +290,7 @@ def _outcome(row: ClaimRow) -> Outcome:
         interval=judged.interval,
         n=judged.n,
         is_exploratory=seen is not None and not seen.confirming,
+        is_below_baseline=seen is not None and bool(seen.below),
         differences=by_contrast,
         page=row.page,
     )

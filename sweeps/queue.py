@@ -262,9 +262,8 @@ class Timetable:
     side_by_side: int
     until: float  # the time, on the clock `now`, at which unfinished runs are stopped
     pace: Pace
-    share_left: Callable[[Experiment], float] = lambda run: (
-        1.0
-    )  # share of its rounds that a run has left if it began before this call
+    # The share of its rounds that a run has left; it is smaller than 1 if the run began before this call.
+    share_left: Callable[[Experiment], float] = lambda run: 1.0
     when_complete: Callable[[Unit], None] = lambda unit: None
     now: Callable[[], float] = time.monotonic
     admitted: list[Unit] = field(default_factory=list)

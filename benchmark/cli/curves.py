@@ -15,7 +15,7 @@ MARKS = "abcdef"  # drawn in place of dots if the terminal has no Unicode
 
 
 def drawn(runs: Sequence[RunStatus]) -> list[RunStatus]:
-    """Choose the runs with a curve: running, with at least two measured rounds, as many as there are colours."""
+    """Choose the runs that get a curve: running ones with at least two measured rounds, one run per colour."""
     return [run for run in runs if run.state == "running" and len(run.curve) > 1][: len(COLOURS)]
 
 
@@ -32,7 +32,9 @@ def curves(runs: Sequence[RunStatus], *, unicode: bool = True) -> RenderableType
     shown = drawn(runs)
     if not shown:
         return None
-    values = [100 * value for run in shown for _, value in run.curve]
+    values = list[float]()
+    for run in shown:
+        values += [100 * value for _, value in run.curve]
     low, high = min(values), max(values)
     last = max(run.curve[-1][0] for run in shown)
     cells: dict[tuple[int, int], tuple[int, int]] = {}  # (line, column) -> dots and index of the last run drawn there
@@ -47,8 +49,10 @@ def curves(runs: Sequence[RunStatus], *, unicode: bool = True) -> RenderableType
         text = Text(f"{label:>6} |")
         for column in range(WIDTH):
             dots, place = cells.get((line, column), (0, 0))
-            mark = chr(BRAILLE + dots) if unicode else MARKS[place]
-            text.append(mark if dots else " ", style=COLOURS[place] if dots else "")
+            if dots:
+                text.append(chr(BRAILLE + dots) if unicode else MARKS[place], style=COLOURS[place])
+            else:
+                text.append(" ")
         lines.append(text)
     end = f"{last} of {max(run.rounds for run in shown)}"
     axis = f"round 1{end:>{WIDTH - len('round 1')}}"

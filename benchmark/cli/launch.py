@@ -32,7 +32,7 @@ def add_launch(command: argparse.ArgumentParser) -> None:
         "--jobs",
         type=number(1),
         help="the number of runs that train at the same time on each device (default: one per core on the CPU, 1 on "
-        "other devices); with Ray, the total number (default: as many as fit on its nodes)",
+        "other devices); with Ray, the total number (default: the number that fits on its nodes)",
     )
     add_devices(command, "runs that train at the same time (default: auto, all CUDA devices)")
     add_wandb(command)
@@ -95,7 +95,9 @@ def train(runs: Sequence[Experiment], planned: Plan, options: argparse.Namespace
     started = time.monotonic()
     if options.together:
         runs = by_cell(runs)
-    cells = {cell.cell_key: f"{item.name}:{cell.label}" for item in planned.items for cell in item.cells}
+    cells = dict[str, str]()
+    for item in planned.items:
+        cells |= {cell.cell_key: f"{item.name}:{cell.label}" for cell in item.cells}
     with workers_for(options, runs, mirror_of(options, cells)) as workers:
         size = min(workers.size, len(runs))
         number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"

@@ -36,7 +36,7 @@ EPILOG = """exit codes: 0 done, 65 bad configuration, 66 data missing or damaged
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line with exit code 65, and whose options cannot be abbreviated.
 
-    Subcommands are of this class, too.
+    Subcommands also have this class.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -128,7 +128,7 @@ def add_site(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--site",
         type=expanded,
-        help="the folder of the site (default: reports/site, or site/ inside --results if that option is given)",
+        help="the folder of the site (default: reports/site, or site/ in --results if that is a different folder)",
     )
 
 
@@ -160,7 +160,7 @@ def number(least: float, most: float = math.inf, kind: type[int] | type[float] =
 
 
 def check_packages() -> None:
-    """Raise ConfigError if a different package would be imported in place of ours: W&B has a `sweeps`, too."""
+    """Raise ConfigError if a different package would be imported in place of ours: W&B also has a package `sweeps`."""
     for name in ("sweeps", "reports"):
         spec = importlib.util.find_spec(name)
         path = spec.origin if spec is not None else None

@@ -48,9 +48,8 @@ class Model(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         network = network_class(self.network)
-        norm_channels = getattr(
-            network, "norm_channels", None
-        )  # None: a custom network, which is checked when it is built
+        # A custom network has None. It is checked when it is built.
+        norm_channels = getattr(network, "norm_channels", None)
         if norm_channels == () and self.norm != "none":
             raise ConfigError(f"norm is {self.norm!r}, but {self.network} has no norm; choose none")
         if self.norm == "gn":

@@ -101,7 +101,7 @@ def mean_statistics(shares: Iterable[tuple[Mapping[str, Tensor], float]], *, poo
     names = [_mean_of(name) for name in parts[0][0] if name.endswith("running_var")] if parts else []
     if not names:
         return {}
-    # The tensors of all layers lie one behind the other, so that a network of many layers takes few operations.
+    # The tensors of all layers are joined to one row, so that a network with many layers needs few operations.
     both = [*names, *map(_var_of, names)]
     sizes = [len(parts[0][0][name]) for name in names]
     rows = []

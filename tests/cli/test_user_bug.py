@@ -1,4 +1,4 @@
-"""A bug in a user's own method: her line comes first, without the frames of libraries, and `status` names it."""
+"""A bug in a user's own method: the user's line comes first, without the frames of libraries, and `status` names it."""
 
 import json
 import sys
@@ -97,10 +97,10 @@ def _value(name, text):
 
 
 def test_an_error_of_a_library_counts_at_the_users_line(tmp_path):
-    """Her frame is the innermost of her own files, wherever the error was raised."""
-    code = compile("\n\nimport json\njson.loads('x')", str(tmp_path / "hers.py"), "exec")
+    """The user's frame is the innermost of the user's files, wherever the error was raised."""
+    code = compile("\n\nimport json\njson.loads('x')", str(tmp_path / "mine.py"), "exec")
     with pytest.raises(json.JSONDecodeError) as caught:
         exec(code, {})
     failure = failure_of(caught.value)
-    assert failure is not None and failure.at == "hers.py:4"
-    assert "JSONDecodeError" in failure.line() and "hers.py:4" in failure.line()
+    assert failure is not None and failure.at == "mine.py:4"
+    assert "JSONDecodeError" in failure.line() and "mine.py:4" in failure.line()

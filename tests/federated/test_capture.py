@@ -123,7 +123,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recorded_step_is_the_step(name, request):
     if name in ("fedmatch", "feddure", "flfl") and torch.__version__ < "2.12":
-        why = "the operations that stand for a graph on a CPU cannot be repeated one by one with torch 2.9 to 2.11"
+        why = "recorded on a CPU, these operations do not repeat the step with torch 2.9 to 2.11; cause unknown"
         request.applymarker(pytest.mark.xfail(reason=why, strict=False))
     repeated(name)
 

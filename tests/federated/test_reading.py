@@ -45,9 +45,9 @@ ROUNDS = {"semifl": 1, "semifl-static-batch-norm": 2, "flfl": 1, "feddb": 1, "fe
 def test_the_passes_of_twelve_clients_are_one(name):
     both = Both(with_clients(name, 12))
     both.play(2)
-    before = both.engine.runner.passes.made
+    before = both.engine.runner.passes.count
     both.play_round(3)
-    assert both.engine.runner.passes.made - before == ROUNDS[name]
+    assert both.engine.runner.passes.count - before == ROUNDS[name]
     assert both.off < 1e-11
 
 
@@ -61,21 +61,21 @@ def test_chunks_move_no_number(name, most):
     both = Both(experiment)
     both.engine.runner.passes.most = most
     both.play(2)
-    assert both.engine.runner.passes.made and not both.engine.runner.passes.refused
+    assert both.engine.runner.passes.count and not both.engine.runner.passes.refused
     assert both.off < 1e-11
 
 
 def test_memory_that_does_not_suffice_makes_smaller_passes(monkeypatch):
     """Of more than 100 images the device has no memory."""
-    made = reading.made
+    views_in = reading.views_in
 
-    def limited(pieces: Any) -> Tensor:
-        images_NCHW = made(pieces)
+    def limited(*arguments: Any) -> Tensor:
+        images_NCHW = views_in(*arguments)
         if len(images_NCHW) > 100:
             raise torch.OutOfMemoryError("out of memory")
         return images_NCHW
 
-    monkeypatch.setattr(reading, "made", limited)
+    monkeypatch.setattr(reading, "views_in", limited)
     both = Both(with_clients("semifl-static-batch-norm", 6))
     both.play(2)
     assert 1 <= (both.engine.runner.passes.most or 0) <= 100
@@ -133,9 +133,7 @@ def test_statistics_are_those_of_each_batch(pooled, most):
 def test_a_batch_of_one_value_is_left_to_the_job(monkeypatch):
     """It raises the error that a batch norm raises, in the name of the job that has the batch."""
     norm = reading.NormByBatch(3)
-    norm.batches = reading.Batches(
-        sizes=[2, 1], of_image_N=torch.tensor([0, 0, 1]), sizes_B1=torch.tensor([[2.0], [1.0]])
-    )
+    norm.groups = reading.same_sizes([2, 1], torch.device("cpu"))
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         norm(torch.randn(3, 3, 1, 1))
     assert norm(torch.randn(3, 3, 2, 1)).shape == (3, 3, 2, 1)
@@ -177,7 +175,7 @@ def test_logits_of_different_weights(model):
         expected.append(logits_of(network, environment, part))
     passes = Passes()
     answers = passes.answers(reads, lambda _: build(model, shape, D, seed=5).double())
-    assert passes.made < 3 and not passes.refused  # a large network's weights limit a pass
+    assert passes.count < 3 and not passes.refused  # a large network's weights limit a pass
     for answer, logits_ND in zip(answers, expected, strict=True):
         torch.testing.assert_close(answer.values, logits_ND, rtol=1e-9, atol=1e-11)
 

@@ -129,9 +129,9 @@ def test_the_exit_code_is_that_of_the_records(tiny, tmp_path):
     run(tiny, tmp_path)
     with pytest.raises(FsslError, match="1 runs are missing"):
         code()
-    with pytest.raises(Stopped, match="1 runs"):
+    with pytest.raises(Stopped, match="1 runs are missing"):
         code(stopped=True)
-    with locked(folder), pytest.raises(RunningElsewhere, match="1 runs"):
+    with locked(folder), pytest.raises(RunningElsewhere, match="1 runs are missing"):
         code()
     run(runs[1], tmp_path)
     assert code() == 0

@@ -85,7 +85,7 @@ class Group:
         )
 
     def _shared_by_all(self, received: Sequence[Tree]) -> Tree:
-        """Return the entries that are the very same in all trees."""
+        """Return the entries that are the same object in all trees."""
         shared: Tree = {}
         for name, value in received[0].items():
             if same_tensors([tree[name] for tree in received]):

@@ -1,7 +1,8 @@
-"""The first step of each kind of job and of each size of its batches, compared with the same step of each job alone.
+"""Compare the first step of each kind of job, and of each batch size, with the same step of one job at a time.
 
-Both are computed once in float64, where they differ by rounding only: in float32 two orders of summation may fall on
-different sides of a ReLU. A kind that differs, or whose loss `vmap` refuses, trains one job at a time.
+Both steps are computed once in float64, where they only differ by rounding. In float32, two orders of summation can
+have results on different sides of a ReLU. If a kind differs, or if `vmap` refuses its loss, its
+jobs train one at a time.
 """
 
 import contextlib

@@ -157,7 +157,7 @@ def signature_of(batch: LocalBatch) -> Signature:
 
 
 def same_tensors(trees: list[Tree]) -> bool:
-    """Return whether all trees contain the very same objects, such as weights that all jobs received."""
+    """Return whether all trees contain the same objects, such as weights that all jobs received."""
     first = trees[0]
     return all(_same(first, tree) for tree in trees[1:])
 

@@ -4,9 +4,9 @@ A `start` that asks for a pass is interrupted. When all jobs of the round have a
 together, and each interrupted `start` is called again from the beginning with the same streams, this time with the
 answers. So a method is written for one job, as it is for the other engines, and has nothing to declare.
 
-Images of jobs with the very same weights go through the network behind each other, in chunks that memory limits. Jobs
-with different weights and few images each take one pass under `torch.func.vmap`. In evaluation mode an image's logits
-do not depend on the others, so shorter rows are filled up with repeated images. The statistics of static batch norms
+Images of jobs with the same weight tensors go through the network together, as many at once as memory allows. Jobs with
+different weights and few images each share one pass under `torch.func.vmap`. In evaluation mode an image's logits do
+not depend on the other images, so shorter rows are filled up with repeated images. The statistics of static batch norms
 are those of each batch: `NormByBatch` normalises every batch of a pass on its own.
 
 Legend: N images, C channels, D classes, B batches, W weight sets, P channels of all layers, R reads, H W pixels.
@@ -18,9 +18,10 @@ import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -40,7 +41,8 @@ from benchmark.models.build import Model
 from benchmark.models.norms import StaticBatchNorm2d
 from benchmark.streams import seed_global
 
-# Of one weight set in a pass of several. Beyond that the kernels of a pass take longer than their launches.
+# The most pixels per weight set in a pass with several weight sets. With more pixels, the kernels of a pass take longer
+# than their launches, so that one pass per weight set is as fast.
 SMALL_PIXELS = CHUNK * 32 * 32
 MOST_WEIGHTS = 256 << 20  # bytes of the weight sets in one pass
 
@@ -102,18 +104,34 @@ class Answer:
     draw: Tensor | None = None  # the state of the job's stream after the pass
 
 
-Pieces = list[tuple[Images, int, int]]  # images, and which of them: from the first number to before the second
+class Span(NamedTuple):
+    """Some consecutive images of one read."""
+
+    read: int  # its number among the reads of a pass
+    start: int
+    end: int  # the first image that is not in it
+
+    @property
+    def size(self) -> int:
+        """Return the number of images."""
+        return self.end - self.start
 
 
-def made(pieces: Pieces) -> Tensor:
-    """Make images_NCHW of pieces with one recipe, one behind the other."""
-    first = pieces[0][0]
+def views_in(reads: Sequence[Read], spans: Sequence[Span]) -> Tensor:
+    """Compute images_NCHW of spans whose reads have one recipe, in the order of the spans."""
+    first = reads[spans[0].read].images
+    given, positions, draws = list[Tensor](), list[Tensor](), list[Tensor]()
+    for number, start, end in spans:
+        images = reads[number].images
+        if images.given_NCHW is not None:
+            given.append(images.given_NCHW)
+        if images.part is not None:
+            positions.append(images.part.positions_N[start:end])
+        if images.draws_ND is not None:
+            draws.append(images.draws_ND[start:end])
     if first.part is None:
-        given = [images.given_NCHW for images, _, _ in pieces if images.given_NCHW is not None]
         return torch.cat(given)
     data, table_NCHW = first.environment.data, first.part.images_NCHW
-    positions = [images.part.positions_N[start:end] for images, start, end in pieces if images.part is not None]
-    draws = [images.draws_ND[start:end] for images, start, end in pieces if images.draws_ND is not None]
     images_NCHW = table_NCHW[to_device(torch.cat(positions), table_NCHW.device)]
     draws_ND = torch.cat(draws) if draws else torch.empty(len(images_NCHW), 0)
     augmentation = first.environment.augmentation
@@ -160,7 +178,7 @@ class AskingReader(JobReader):
             self._ask(Read(question=question, model=self._model, weights=weights, images=passed, **options))
         if answer.values is None:
             return super().statistics(weights, part, batch_size, pooled)
-        seed_global(self.draw.initial_seed())  # as a pass of this job alone leaves it
+        seed_global(self.draw.initial_seed())  # as a pass of only this job leaves it
         count = len(images) if pooled else len(images.positions_N.split(batch_size))
         return named_statistics(self._network, answer.values.clone()), count
 
@@ -173,7 +191,7 @@ class AskingReader(JobReader):
         return super().on_noise(weights) if answer.values is None else answer.values[0].clone()
 
     def _answer(self, question: tuple[object, ...]) -> Answer | None:
-        """Return the answer, which says that this job makes the pass itself if `start` asks otherwise than before."""
+        """Return the answer to a question; it has no values if `start` now asks different questions than before."""
         if self._answers:
             answer = self._answers.popleft()
             self._is_alone = self._is_alone or answer.question != question
@@ -199,44 +217,59 @@ def has_only_static_norms(network: nn.Module) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batches:
-    """Which images of one pass are of which batch."""
+class SameSize:
+    """The batches of one size in a pass."""
 
-    sizes: Sequence[int]
-    of_image_N: Tensor  # int64
-    sizes_B1: Tensor  # float64
+    size: int
+    batches_G: Tensor  # int64, their numbers among all batches of the pass
+    images_GN: Tensor  # int64, their images among all images of the pass
 
-    def means(self, values_NC: Tensor) -> Tensor:
-        """Return means_BC in float64, the mean over each batch's images."""
-        sums_BC = values_NC.new_zeros(len(self.sizes), values_NC.shape[1], dtype=torch.float64)
-        return sums_BC.index_add_(0, self.of_image_N, values_NC.double()) / self.sizes_B1
+
+def same_sizes(sizes: Sequence[int], device: torch.device) -> list[SameSize]:
+    """Group the batches of a pass, whose images are in a row, by their sizes."""
+    starts = [start for start, _ in spans_of(sizes)]
+    numbers_of: dict[int, list[int]] = defaultdict(list)
+    for number, size in enumerate(sizes):
+        numbers_of[size].append(number)
+    groups = []
+    for size, numbers in numbers_of.items():
+        first_G1 = torch.tensor([starts[number] for number in numbers])[:, None]
+        images_GN = to_device(first_G1 + torch.arange(size), device)
+        groups.append(SameSize(size=size, batches_G=to_device(torch.tensor(numbers), device), images_GN=images_GN))
+    return groups
 
 
 class NormByBatch(StaticBatchNorm2d):
     """A static batch norm in training mode that normalises each batch of a pass on its own."""
 
-    batches: Batches | None = None
-    measured: tuple[Tensor, Tensor, int] | None = None  # mean_BC, biased variance_BC, pixels of an image
+    groups: Sequence[SameSize] = ()  # all batches of the pass
+    measured: tuple[Tensor, Tensor, int] | None = None  # mean_BC, unbiased variance_BC, pixels of an image
 
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
         """Return hidden_NCHW, normalised by batch and channel. Raise ValueError for one value per channel.
 
-        All images have equally many pixels. So the variance of a batch is the mean over its images of their own
-        variance and of the squared distance of their mean from that of the batch.
+        Batches of one size are normalised by one call of torch's batch norm, as further channels. So a batch has the
+        numbers that it has on its own, since torch sums a channel in the order of its images if their order in memory
+        is kept.
         """
-        assert self.batches is not None
-        batches, pixels = self.batches, hidden_NCHW[0, 0].numel()
-        if pixels * min(batches.sizes) == 1:
-            raise ValueError("Expected more than 1 value per channel when training")
-        var_NC, mean_NC = torch.var_mean(hidden_NCHW, dim=(2, 3), correction=0)
-        mean_BC = batches.means(mean_NC)
-        distance_NC = mean_NC.double() - mean_BC[batches.of_image_N]
-        var_BC = batches.means(var_NC.double() + distance_NC.square())
-        self.measured = mean_BC, var_BC, pixels
-        scale_BC = (var_BC + self.eps).rsqrt() * self.weight
-        shift_BC = self.bias - mean_BC * scale_BC
-        scale_NC, shift_NC = (of_BC[batches.of_image_N].to(hidden_NCHW.dtype) for of_BC in (scale_BC, shift_BC))
-        return torch.addcmul(shift_NC[:, :, None, None], hidden_NCHW, scale_NC[:, :, None, None])
+        is_channels_last = hidden_NCHW.is_contiguous(memory_format=torch.channels_last)
+        in_memory = torch.channels_last if is_channels_last else torch.contiguous_format
+        (_, C), (H, W) = hidden_NCHW.shape[:2], hidden_NCHW.shape[2:]
+        B = sum(len(group.batches_G) for group in self.groups)
+        means_BC, vars_BC = self.running_mean.new_zeros(2, B, C)
+        normalised_NCHW = torch.empty_like(hidden_NCHW)
+        for group in self.groups:
+            G, N = group.images_GN.shape
+            of_group = hidden_NCHW[group.images_GN.flatten()].view(G, N, C, H, W)
+            as_channels = of_group.transpose(0, 1).reshape(N, G * C, H, W).contiguous(memory_format=in_memory)
+            mean, var = torch.zeros_like(means_BC[:G]).flatten(), torch.zeros_like(vars_BC[:G]).flatten()
+            scale, shift = self.weight.repeat(G), self.bias.repeat(G)
+            result = F.batch_norm(as_channels, mean, var, scale, shift, training=True, momentum=1.0, eps=self.eps)
+            by_batch = result.view(N, G, C, H, W).transpose(0, 1)
+            normalised_NCHW[group.images_GN.flatten()] = by_batch.reshape(G * N, C, H, W)
+            means_BC[group.batches_G], vars_BC[group.batches_G] = mean.view(G, C), var.view(G, C)
+        self.measured = means_BC, vars_BC, H * W
+        return normalised_NCHW
 
 
 def static_norms(network: nn.Module) -> Iterator[tuple[str, StaticBatchNorm2d]]:
@@ -251,17 +284,18 @@ def named_statistics(network: nn.Module, values_2P: Tensor) -> Weights:
     names = [name for name, _ in static_norms(network)]
     sizes = [len(layer.running_mean) for _, layer in static_norms(network)]
     statistics: dict[str, Tensor] = {}
-    for name, mean_C, var_C in zip(names, *(row_P.split(sizes) for row_P in values_2P), strict=True):
+    means, variances = values_2P[0].split(sizes), values_2P[1].split(sizes)
+    for name, mean_C, var_C in zip(names, means, variances, strict=True):
         statistics[f"{name}running_mean"], statistics[f"{name}running_var"] = mean_C, var_C
     return statistics
 
 
 @dataclass(kw_only=True)
 class Passes:
-    """Makes passes for several jobs at once. `network_of`: a network whose weights are of no account."""
+    """Makes passes for several jobs at once. `network_of` returns a network whose weights may be overwritten."""
 
-    most: int | None = None  # images in one pass; None: as many as evaluation takes on a GPU
-    made: int = 0  # passes, for tests
+    most: int | None = None  # images in one pass; None: as many as an evaluation on a GPU uses
+    count: int = 0  # passes so far, for tests
     refused: dict[tuple[object, ...], str] = field(default_factory=dict)  # kinds of reads that failed, and why
     _networks: dict[tuple[object, ...], nn.Module] = field(default_factory=dict)
 
@@ -325,7 +359,8 @@ class Passes:
             else:
                 self._of_several_sets(reads, block, network, found)
         numbers = list(found)
-        all_ND = torch.cat([piece for number in numbers for piece in found[number]]).cpu()
+        pieces = itertools.chain.from_iterable(found.values())
+        all_ND = torch.cat(list(pieces)).cpu()
         rows = all_ND.split([len(reads[number].images) for number in numbers])
         by_read = dict(zip(numbers, rows, strict=True))
         return [by_read[number] for number in range(len(reads))]
@@ -353,11 +388,11 @@ class Passes:
         was_training = network.training
         network.eval()
         try:
-            for chunk in chunks_of([(number, len(reads[number].images)) for number in numbers], self._at_once(reads)):
-                logits_ND = self._passed(network, [(reads[number].images, start, end) for number, start, end in chunk])
-                pieces = logits_ND.split([end - start for _, start, end in chunk])
-                for (number, _, _), piece_ND in zip(chunk, pieces, strict=True):
-                    found[number].append(piece_ND)
+            for chunk in chunks_of(reads, numbers, self._at_once(reads)):
+                logits_ND = self._passed(network, reads, chunk)
+                pieces = logits_ND.split([span.size for span in chunk])
+                for span, piece_ND in zip(chunk, pieces, strict=True):
+                    found[span.read].append(piece_ND)
         finally:
             network.train(was_training)
 
@@ -371,18 +406,18 @@ class Passes:
         weight_sets = []
         for numbers in block:
             weights = reads[numbers[0]].weights
-            load(network, weights)  # which refuses weights that do not fit
+            load(network, weights)  # `load` raises an error if the weights do not fit
             weight_sets.append({name: weights[name].to(tensor) for name, tensor in own.items()})
         sizes = [images_in(reads, numbers) for numbers in block]
-        wanted = [reads[number].images for number in itertools.chain.from_iterable(block)]
-        images_NCHW = made([(images, 0, len(images)) for images in wanted]).to(next(network.parameters()))
+        whole = [Span(number, 0, len(reads[number].images)) for number in itertools.chain.from_iterable(block)]
+        images_NCHW = views_in(reads, whole).to(next(network.parameters()))
         starts_W1 = torch.tensor([0, *sizes[:-1]]).cumsum(0)[:, None]
         inside_WN = torch.arange(sizes[0]).minimum(torch.tensor(sizes)[:, None] - 1)
         images_WNCHW = images_NCHW[to_device(starts_W1 + inside_WN, images_NCHW.device)]
         logits_WND = vmap(lambda weights, images: functional_call(network, weights, (images,)))(
             stacked(weight_sets), images_WNCHW
         )
-        self.made += 1
+        self.count += 1
         for logits_ND, numbers in zip(logits_WND, block, strict=True):
             first = 0
             for number in numbers:
@@ -390,56 +425,59 @@ class Passes:
                 found[number].append(logits_ND[first : first + size])
                 first += size
 
-    def _passed(self, network: nn.Module, pieces: Pieces) -> Tensor:
-        """Send pieces through the network in one pass."""
+    def _passed(self, network: nn.Module, reads: Sequence[Read], spans: Sequence[Span]) -> Tensor:
+        """Send spans through the network in one pass."""
         check()
-        self.made += 1
-        images_NCHW = made(pieces)
+        self.count += 1
+        images_NCHW = views_in(reads, spans)
         logits_ND: Tensor = network(images_NCHW.to(next(network.parameters())))
         return logits_ND
 
     @torch.no_grad()
     def _statistics(self, reads: Sequence[Read], network: nn.Module) -> Sequence[Tensor]:
-        """Return statistics_2P of each read: the means of its static norms, one behind the other, and the variances."""
+        """Return statistics_2P of each read: a row of the means of all its static norms, and one of the variances."""
         network = self._changed(network, {StaticBatchNorm2d: NormByBatch}, reads[0].model).train()
         values: dict[int, Tensor] = {}
         for numbers in by_weights(reads).values():
             load(network, reads[numbers[0]].weights)
-            sizes = {number: batch_sizes(reads[number]) for number in numbers}
-            batches = [(number, *span) for number in numbers for span in spans_of(sizes[number])]
+            batches, of_read_B = list[Span](), list[int]()
+            for place, number in enumerate(numbers):
+                of_one_read = [Span(number, *span) for span in spans_of(batch_sizes(reads[number]))]
+                batches += of_one_read
+                of_read_B += [place] * len(of_one_read)
             measured = [self._by_batch(reads, some, network) for some in passes_of(batches, self._at_once(reads))]
-            means_BP, vars_BP = (torch.cat(parts) for parts in zip(*measured, strict=True))
-            of_read_B = [place for place, number in enumerate(numbers) for _ in sizes[number]]
-            weights_B = [size if reads[0].pooled else 1 for number in numbers for size in sizes[number]]
+            means_BP = torch.cat([means for means, _ in measured])
+            vars_BP = torch.cat([variances for _, variances in measured])
+            weights_B = [batch.size if reads[0].pooled else 1 for batch in batches]
             joined_R2P = joined(means_BP, vars_BP, of_read_B, weights_B, pooled=reads[0].pooled)
             values |= dict(zip(numbers, joined_R2P, strict=True))
         return [values[number] for number in range(len(reads))]
 
-    def _by_batch(
-        self, reads: Sequence[Read], batches: Sequence[tuple[int, int, int]], network: nn.Module
-    ) -> tuple[Tensor, Tensor]:
-        """Return means_BP and variances_BP of the batches, from one pass. Only pooled variances are biased."""
-        sizes, device = [end - start for _, start, end in batches], next(network.parameters()).device
-        of_image_N = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-        sizes_B1 = torch.tensor(sizes, dtype=torch.float64)[:, None]
-        of_pass = Batches(sizes=sizes, of_image_N=to_device(of_image_N, device), sizes_B1=to_device(sizes_B1, device))
+    def _by_batch(self, reads: Sequence[Read], pieces: Sequence[Span], network: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return means_BP and variances_BP of the batches in float64, from one pass. Only pooled variances are biased.
+
+        `pieces`: the batches.
+        """
+        sizes, device = [piece.size for piece in pieces], next(network.parameters()).device
         layers = [layer for _, layer in static_norms(network) if isinstance(layer, NormByBatch)]
         for layer in layers:
-            layer.batches = of_pass
-        self._passed(network, [(reads[number].images, start, end) for number, start, end in batches])
+            layer.groups = same_sizes(sizes, device)
+        self._passed(network, reads, pieces)
+        images_B1 = to_device(torch.tensor(sizes, dtype=torch.float64)[:, None], device)
         means, variances = [], []
         for layer in layers:
             assert layer.measured is not None
             mean_BC, var_BC, pixels = layer.measured
-            layer.batches = layer.measured = None
-            values_B1 = of_pass.sizes_B1 * pixels
-            means.append(mean_BC)
-            variances.append(var_BC if reads[0].pooled else var_BC * (values_B1 / (values_B1 - 1)))
+            layer.groups, layer.measured = (), None
+            values_B1 = images_B1 * pixels
+            biased_B1 = (values_B1 - 1) / values_B1
+            means.append(mean_BC.double())
+            variances.append(var_BC.double() * biased_B1 if reads[0].pooled else var_BC.double())
         return torch.cat(means, dim=1), torch.cat(variances, dim=1)
 
 
 def by_weights(reads: Sequence[Read]) -> dict[tuple[int, ...], list[int]]:
-    """Return the numbers of the reads that have the very same weights."""
+    """Return the numbers of the reads that share the same weight tensors."""
     numbers: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, read in enumerate(reads):
         numbers[tuple(map(id, read.weights.values()))].append(number)
@@ -464,20 +502,17 @@ def spans_of(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
         start += size
 
 
-def chunks_of(sizes: Sequence[tuple[int, int]], at_once: int) -> Iterator[list[tuple[int, int, int]]]:
-    """Divide the images of several reads, given as (number, images), into chunks of `at_once` images.
-
-    A chunk lists (number, start, end).
-    """
-    chunk: list[tuple[int, int, int]] = []
+def chunks_of(reads: Sequence[Read], numbers: Sequence[int], at_once: int) -> Iterator[list[Span]]:
+    """Divide the images of these reads into chunks of `at_once` images."""
+    chunk: list[Span] = []
     room = at_once
-    for number, size in sizes:
-        start = 0
+    for number in numbers:
+        size, start = len(reads[number].images), 0
         while start < size:
-            end = min(size, start + room)
-            chunk.append((number, start, end))
-            room -= end - start
-            start = end
+            span = Span(number, start, min(size, start + room))
+            chunk.append(span)
+            room -= span.size
+            start = span.end
             if not room:
                 yield chunk
                 chunk, room = [], at_once
@@ -485,17 +520,16 @@ def chunks_of(sizes: Sequence[tuple[int, int]], at_once: int) -> Iterator[list[t
         yield chunk
 
 
-def passes_of(batches: Sequence[tuple[int, int, int]], at_once: int) -> Iterator[list[tuple[int, int, int]]]:
-    """Divide batches, given as (number, start, end), into those of one pass, which has at least one."""
-    together: list[tuple[int, int, int]] = []
+def passes_of(batches: Sequence[Span], at_once: int) -> Iterator[list[Span]]:
+    """Divide batches into those of one pass, which has at least one."""
+    together: list[Span] = []
     images = 0
     for batch in batches:
-        size = batch[2] - batch[1]
-        if together and images + size > at_once:
+        if together and images + batch.size > at_once:
             yield together
             together, images = [], 0
         together.append(batch)
-        images += size
+        images += batch.size
     if together:
         yield together
 

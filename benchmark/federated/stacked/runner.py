@@ -177,7 +177,7 @@ def _kinds(starts: Sequence["Start"], owners: Sequence[tuple[Request, int]]) -> 
 def _let_wait(
     members: Sequence[Member], groups: Sequence[Sequence[Member]], owners: Sequence[tuple[Request, int]]
 ) -> None:
-    """Keep the jobs that are in no group as they were started: each trains alone, and `start` is not called again."""
+    """Keep started jobs that are in no group: each trains by itself, and its `start` is not called again."""
     grouped = {member.index for group in groups for member in group}
     for member in members:
         if member.index not in grouped:
@@ -255,7 +255,7 @@ class GroupRunner(JobRunner):
         self._check_finite(request.jobs, request.trained, request.round)
 
     def _resumed(self, member: Member, round_number: int) -> Outcome:
-        """Train a job that has been started, alone. Raises what `run` raises."""
+        """Train a started job by itself. Raise the errors that `run` raises."""
         set_global_states(member.states)
         with failures_named(holder_name(member.job.key.client), round_number):
             outcome, losses = self._trained_from(member.job, member.local, member.pseudo, round_number)
@@ -402,7 +402,7 @@ class GroupRunner(JobRunner):
             if known is not None:
                 self._compare_sizes(known, members)
             findings[kind] = known
-        except (FsslError, torch.OutOfMemoryError):  # a job that is alone meets it again, in its own run
+        except (FsslError, torch.OutOfMemoryError):  # the job that causes it raises it again when it trains by itself
             return None
         except Exception as error:  # whatever a method's code raises under `vmap`
             self._refuse(kind, error)
@@ -416,7 +416,7 @@ class GroupRunner(JobRunner):
             warnings.warn(f"{kind.name}: its jobs train one at a time ({reason})", stacklevel=2)
 
     def _compared(self, members: Sequence[Member]) -> Findings:
-        """Take the first step of two jobs, alone and together, in float64. Raises CannotStack if they differ.
+        """Take the first step of two jobs separately and together, in float64. Raise CannotStack if the steps differ.
 
         The two have batches of the same sizes; the second is the first one again if there is no other such job.
         """
@@ -451,7 +451,7 @@ class GroupRunner(JobRunner):
             findings.sizes.add(sizes)
 
     def _compared_on(self, two: Sequence[Member], batches: Sequence[Sequence[LocalBatch]]) -> Findings:
-        """Take a step of one or two jobs on these batches, alone and together. Raises CannotStack if they differ."""
+        """Take a step of one or two jobs on these batches separately and together. Raise CannotStack if they differ."""
         self.seen.compared += 1
         batches = [list(map(batch_in_double, of_job)) for of_job in batches]
         singles = [self._alone(member, batch) for member, batch in zip(two, batches, strict=True)]
@@ -515,7 +515,7 @@ class GroupRunner(JobRunner):
             if len(members) == 1:
                 return {}
             half = self._shared.most = len(members) // 2
-        except FsslError:  # a job that is alone meets it again, in its own run
+        except FsslError:  # the job that causes it raises it again when it trains by itself
             return {}
         except Exception as error:  # at a later step than the guard's, such as one of another batch size
             self._refuse(kind, error)

@@ -35,7 +35,7 @@ class State:
     private: Tree
     notes: Tree
     received: Tree
-    shared: Tree = field(default_factory=dict)  # of what was received: the very same tensors for all jobs, without rows
+    shared: Tree = field(default_factory=dict)  # of what was received: the same tensors for all jobs, without rows
     left_out: Mapping[str, Collection[str]] = field(default_factory=dict)  # entries that the steps do not use, by tree
     added: set[str] = field(default_factory=set)  # names of notes that steps add
 
