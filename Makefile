@@ -37,7 +37,7 @@ test-all: $(DEV) ## all tests, also the slow ones: agents and clusters that are 
 test-oldest: ## the tests with the oldest versions that pyproject.toml allows (makes .oldest, 7 GB)
 	@test -x .oldest/bin/python || $(or $(PYTHON),python3.11) -m venv .oldest
 	$(if $(UV),uv pip install --quiet --python .oldest/bin/python,.oldest/bin/python -m pip install --quiet) \
-	    -r <(.oldest/bin/python .package/oldest.py) setuptools
+	    -r <(.oldest/bin/python .package/oldest.py) 'setuptools>=77'
 	.oldest/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	.oldest/bin/python -m pytest -q -m 'not slow' $(SIDE_BY_SIDE) $(ARGS)
 

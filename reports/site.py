@@ -48,6 +48,7 @@ from reports.records_page import records_values
 from reports.released import released_table
 from reports.rendering import TEMPLATES, article, departures, page_file, render
 from reports.reported import PAPERS, Places, Reported, connect
+from reports.scales import scales_values
 from reports.ssfl_analysis import page as ssfl_analysis
 from reports.tables import csv_of
 from reports.tuning import studies_in
@@ -97,6 +98,7 @@ def build(
     site |= _methods(every, places)
     site |= page_file("findings.html", "findings.html", **findings_values(every))
     site |= page_file("released.html", "released.html", parts=released_table(every))
+    site |= page_file("scales.html", "scales.html", **scales_values(every))
     site |= page_file("glossary.html", "glossary.html")
     beside = records_values(results)
     site |= page_file("records.html", "records.html", **beside)

@@ -1,0 +1,199 @@
+"""Compare the estimates of a claim at several scales: does a reduced setting predict a larger one?
+
+A claim is measured at a scale if its item has runs of all cells of a contrast at that profile. The sentence of a claim
+may also have runs in other items, with more clients or on other data. Nothing here judges a claim: a verdict is that of
+the claim at its own profile.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from scipy.stats import spearmanr
+
+from benchmark.papers.item import Claim
+from benchmark.papers.scale import PROFILES
+from benchmark.verdicts.judge import DECIDED
+from benchmark.verdicts.others import numbers
+from benchmark.verdicts.signed_ranks import Interval
+from reports.claims import ClaimRow, data_of, rows_of, scope_text
+from reports.formatting import NONE, amount, count, difference_interval, is_fraction
+from reports.reported import Reported
+from reports.tables import Row, Table, TableEntry, row_of, table_of
+
+FEWEST = 5  # pairs of estimates, below which a rank correlation says nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What runs of one setting say of a claim. The estimate has the sign of the claim's difference."""
+
+    claim: Claim
+    where: str  # "laptop: at K = 10 on MNIST"
+    estimate: float  # in the metric's unit
+    n: int
+    verdict: str  # "not judged" without one
+    interval: Interval | None = None
+    page: str = ""  # from the site's root
+
+    @property
+    def is_decided(self) -> bool:
+        """Return whether the claim has a verdict in this setting."""
+        return self.verdict in DECIDED
+
+    @property
+    def entry(self) -> TableEntry:
+        """Return the estimate with its interval, its verdict and its number of seeds."""
+        interval = difference_interval(self.claim.metric, self.interval)
+        below = (f"{interval} {self.where}".strip(), f"{self.verdict}, n = {self.n}")
+        return TableEntry(text=amount(self.claim, self.estimate), href=self.page, below=below, sort=self.estimate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How well the estimates of one setting predict those of another, larger one."""
+
+    smaller: str
+    larger: str
+    pairs: Sequence[tuple[Measured, Measured]]
+
+    @property
+    def same_sign(self) -> int:
+        """Return how many pairs of estimates have the same sign; a zero agrees with nothing."""
+        return sum(small.estimate * large.estimate > 0 for small, large in self.pairs)
+
+    @property
+    def decided(self) -> list[tuple[Measured, Measured]]:
+        """Return the pairs that have a verdict in both settings."""
+        return [(small, large) for small, large in self.pairs if small.is_decided and large.is_decided]
+
+    @property
+    def same_verdict(self) -> int:
+        """Return how many claims with two verdicts have the same one twice."""
+        return sum(small.verdict == large.verdict for small, large in self.decided)
+
+    @property
+    def in_points(self) -> list[tuple[Measured, Measured]]:
+        """Return the pairs of estimates in percentage points, the only ones that can be ranked together."""
+        return [(small, large) for small, large in self.pairs if is_fraction(small.claim.metric)]
+
+    @property
+    def rank_correlation(self) -> float | None:
+        """Return Spearman's rank correlation of estimates in points; None for fewer than five pairs or equal values."""
+        small = [one.estimate for one, _ in self.in_points]
+        large = [one.estimate for _, one in self.in_points]
+        if len(small) < FEWEST or len(set(small)) == 1 or len(set(large)) == 1:
+            return None
+        return float(spearmanr(small, large).statistic)
+
+    @property
+    def text(self) -> str:
+        """Say in a sentence or two how far the smaller setting predicts the larger one."""
+        said = f"{self.same_sign} of {count(len(self.pairs), 'estimate')} have the same sign"
+        correlation = self.rank_correlation
+        if correlation is None:
+            said += f"; fewer than {FEWEST} different ones are in points, too few for a rank correlation"
+        else:
+            said += f"; Spearman's rank correlation of the {len(self.in_points)} in points is {correlation:.2f}"
+        if not self.decided:
+            return f"{said}. No claim has a verdict at both."
+        both = count(len(self.decided), "claim")
+        return f"{said}. Of {both} with a verdict at both, {self.same_verdict} have the same one twice."
+
+
+def scales_values(every: Sequence[Reported]) -> dict[str, Any]:
+    """Return what the page "From small to large" shows."""
+    by_claim = at_profiles(every)
+    elsewhere = in_other_settings(every)
+    return {
+        "agreements": agreements(by_claim),
+        "profiles": profiles_table(by_claim) if by_claim else None,
+        "other": Agreement(smaller="", larger="", pairs=elsewhere) if elsewhere else None,
+        "settings": settings_table(elsewhere) if elsewhere else None,
+    }
+
+
+def at_profiles(every: Iterable[Reported]) -> list[dict[str, Measured]]:
+    """Return, for each claim with estimates at two or more profiles, the estimates by profile."""
+    found: dict[tuple[str, str], dict[str, Measured]] = {}
+    for row in _rows_with_estimates(every):
+        found.setdefault(row.key, {})[row.item.profile] = _measured(row)
+    return [measured for measured in found.values() if len(measured) > 1]
+
+
+def _rows_with_estimates(every: Iterable[Reported]) -> list[ClaimRow]:
+    """Return the claims that are measured by runs; withdrawn claims and counted quantities are left out."""
+    rows = [row for reported in every for row in rows_of(reported)]
+    return [
+        row
+        for row in rows
+        if row.judged.estimate is not None and row.claim.endpoint != "arithmetic" and not row.claim.withdrawn
+    ]
+
+
+def _measured(row: ClaimRow) -> Measured:
+    estimate = row.judged.estimate
+    assert estimate is not None
+    return Measured(
+        claim=row.claim,
+        where=f"{row.item.profile}: {row.scope}",
+        estimate=estimate,
+        n=row.judged.n,
+        verdict=row.judged.verdict if row.judged.is_decided else "not judged",
+        interval=row.judged.interval,
+        page=row.page,
+    )
+
+
+def agreements(by_claim: Sequence[dict[str, Measured]]) -> list[Agreement]:
+    """Return how well each profile predicts each larger one, for the pairs that have a claim in common."""
+    found = []
+    for smaller, larger in combinations(PROFILES, 2):
+        both = [measured for measured in by_claim if smaller in measured and larger in measured]
+        pairs = [(measured[smaller], measured[larger]) for measured in both]
+        if pairs:
+            found.append(Agreement(smaller=smaller, larger=larger, pairs=pairs))
+    return found
+
+
+def profiles_table(by_claim: Sequence[dict[str, Measured]]) -> Table:
+    """Return a row for each claim with its estimates side by side, from the smallest profile to the largest."""
+    shown = [profile for profile in PROFILES if any(profile in measured for measured in by_claim)]
+    rows = []
+    for measured in by_claim:
+        claim = next(iter(measured.values())).claim
+        entries = [measured[profile].entry if profile in measured else NONE for profile in shown]
+        rows.append(row_of([TableEntry(text=claim.name, detail=(claim.source,)), *entries]))
+    return table_of("scales", "Estimates of each claim, by profile", ("Claim", *shown), rows, words=1)
+
+
+def in_other_settings(every: Iterable[Reported]) -> list[tuple[Measured, Measured]]:
+    """Return, for each claim with runs in other items, its own estimate and that with more clients or on other data."""
+    pairs = []
+    for row in _rows_with_estimates(every):
+        own_data = data_of(row.item, row.claim.labels)
+        own_K = max(numbers(row.item, row.claim.labels, "K"), default=0)
+        for other in row.others:
+            place = row.reported.same_profile[other.item].item
+            is_larger = max(other.K, default=0) > own_K or data_of(place, other.contrast) != own_data
+            if is_larger:
+                measured = Measured(
+                    claim=row.claim,
+                    where=f"{other.item}: {scope_text(place, other.contrast)}",
+                    estimate=other.estimate,
+                    n=other.n,
+                    verdict=other.verdict if other.verdict in DECIDED else "not judged",
+                )
+                pairs.append((_measured(row), measured))
+    return pairs
+
+
+def settings_table(pairs: Iterable[tuple[Measured, Measured]]) -> Table:
+    """Return a row for each claim and other setting of its sentence, with both estimates."""
+    rows: list[Row] = []
+    for own, other in pairs:
+        name = TableEntry(text=own.claim.name, detail=(own.claim.source,))
+        rows.append(row_of([name, own.entry, other.entry]))
+    heads = ("Claim", "In its own setting", "With more clients, or on other data")
+    return table_of("settings", "Estimates of the same sentence in several settings", heads, rows, words=1)

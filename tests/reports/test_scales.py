@@ -1,0 +1,66 @@
+"""The page "From small to large": estimates of a claim in several settings, and how well they agree."""
+
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from reports.reported import Reported, connect
+from reports.scales import Agreement, Measured, at_profiles, in_other_settings, scales_values
+from reports.site import build
+from tests.reports.fakes import gained, make_cell, pair
+from tests.reports.test_sentences import at_two_sizes
+from tests.reports.test_site import words
+
+
+def measured(estimate: float, verdict: str = "not judged", metric: str = "test/accuracy") -> Measured:
+    (claim,) = pair(metric=metric).claims
+    return Measured(claim=claim, where="", estimate=estimate, n=9, verdict=verdict)
+
+
+def test_a_rank_correlation_is_one_less_six_squared_rank_differences() -> None:
+    """Without ties it is 1 - 6 sum d^2 / (n (n^2 - 1)), here for all orders of five values."""
+    for order in permutations(range(1, 6)):
+        pairs = [(measured(rank / 100), measured(10.0 * other)) for rank, other in enumerate(order, 1)]
+        squares = sum((rank - other) ** 2 for rank, other in enumerate(order, 1))
+        expected = 1 - 6 * squares / (5 * 24)
+        assert Agreement(smaller="demo", larger="laptop", pairs=pairs).rank_correlation == pytest.approx(expected)
+
+
+def test_estimates_in_other_units_are_counted_but_not_ranked() -> None:
+    pairs = [(measured(0.01 * n), measured(0.02 * n)) for n in (1, 2, 3, 4)]
+    pairs += [(measured(3.0, metric="gradient_diversity/all"), measured(-3.0, metric="gradient_diversity/all"))]
+    agreement = Agreement(smaller="demo", larger="laptop", pairs=pairs)
+    assert agreement.rank_correlation is None and agreement.same_sign == 4
+    more = Agreement(smaller="demo", larger="laptop", pairs=[*pairs, (measured(0.05), measured(0.001))])
+    assert more.rank_correlation == pytest.approx(0.0)  # ranks 1 2 3 4 5 against 2 3 4 5 1
+
+
+def test_verdicts_agree_only_if_both_are_decided_and_alike() -> None:
+    pairs = [
+        (measured(0.1, "holds"), measured(0.2, "holds")),
+        (measured(0.1, "holds"), measured(-0.2, "contradicted")),
+        (measured(0.1, "holds"), measured(0.2)),
+    ]
+    agreement = Agreement(smaller="demo", larger="laptop", pairs=pairs)
+    assert (len(agreement.decided), agreement.same_verdict, agreement.same_sign) == (2, 1, 2)
+
+
+def test_a_claim_at_two_profiles_is_shown_side_by_side(tmp_path: Path) -> None:
+    small = pair()
+    cells = tuple(make_cell(cell.label, cell.setting, 20 + n) for n, cell in enumerate(small.cells))
+    large = replace(small, profile="laptop", cells=cells)
+    every = connect([Reported(small, gained(small, 0.1, 9)), Reported(large, gained(large, -0.2, 9))])
+    (by_profile,) = at_profiles(every)
+    assert by_profile["demo"].estimate == pytest.approx(0.104) and by_profile["laptop"].estimate < 0
+    (agreement,) = scales_values(every)["agreements"]
+    assert (agreement.smaller, agreement.larger, agreement.same_sign) == ("demo", "laptop", 0)
+    build([(one.item, one.records) for one in every], tmp_path)
+    assert "a beats b" in words(tmp_path / "scales.html")
+
+
+def test_a_sentence_with_more_clients_elsewhere_is_a_pair() -> None:
+    few, many = at_two_sizes()
+    ((own, other),) = in_other_settings(connect([Reported(*few), Reported(*many)]))
+    assert own.estimate < 0 and other.estimate == pytest.approx(0.3) and other.n == 2
