@@ -5,14 +5,19 @@ start have equal costs, and usually so do the rounds after it. If the later roun
 (`sweeps.counting`). If the cell has a finished run on this machine, its seconds replace the estimate.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from benchmark.experiment import Experiment
+from benchmark.errors import FsslError, one_line
+from benchmark.experiment import Experiment, to_json
+from benchmark.failures import failure_of
 from benchmark.federated.processes import CPU
 from benchmark.records.collect import read_records
+from benchmark.records.identity import own_names
 from benchmark.records.provenance import hardware
 from benchmark.records.record import RunRecord
 from sweeps.counting import COUNTS, Cost, Note, RoundCounter, of_any_seed
@@ -23,6 +28,10 @@ RUN_SECONDS = 0.5  # measured seconds of a run outside its rounds: data, partiti
 SAMPLED, ALIKE = 8, 3  # rounds that are counted if they differ, and if the first ones are equal
 ENGINE = "pool"  # the engine of launchers, in one process
 ESTIMATED = "the rounds differ, so the totals are estimates from a sample of rounds"
+
+
+class CannotCount(FsslError):
+    """The cost of a run with custom code is unknown, because the code failed on tensors without numbers (exit 1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +101,36 @@ def count(run: Experiment, also: frozenset[int] = frozenset()) -> RunCost:
     """Return the cost of each round of the run, which does not depend on its seed and partition.
 
     FLOPs of evaluations are not included. `also` are rounds that must be in the sample. Raise ConfigError if the run
-    itself would.
+    itself would, and CannotCount if custom code fails on tensors without numbers.
     """
-    return _count(of_any_seed(run), also)
+    try:
+        return _count(of_any_seed(run), also)
+    except FsslError:
+        raise
+    except Exception as error:
+        if not own_names(to_json(run)):  # a bug of this suite
+            raise
+        failure = failure_of(error)
+        reason = one_line(error) if failure is None else failure.line()
+        name = to_json(run)["method"]["kind"]
+        raise CannotCount(f"the cost of {name} cannot be counted on tensors without numbers: {reason}") from error
+
+
+def countable(runs: Iterable[Experiment]) -> tuple[list[Experiment], tuple[Note, ...]]:
+    """Return the runs whose cost can be counted, and a note for each reason why other runs cannot be counted."""
+    able: list[Experiment] = []
+    reasons = Counter[str]()
+    for run in runs:
+        try:
+            count(run)
+        except CannotCount as error:
+            reasons[f"{error}"] += 1
+        else:
+            able.append(run)
+    notes = []
+    for reason, number in reasons.items():
+        notes.append(Note(f"the totals do not include {number} run{'s' if number > 1 else ''}: {reason}"))
+    return able, tuple(notes)
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config as unknown_shapes
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -39,6 +40,16 @@ class WithoutNumbers(TorchDispatchMode):
         super().__init__()
         self._formulas = flop_registry
         self.flops = self.operations = 0
+        self._reads_by_python = _ReadsByPython()
+
+    def __enter__(self) -> "WithoutNumbers":
+        self._reads_by_python.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._reads_by_python.__exit__(*error)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -71,6 +82,22 @@ class WithoutNumbers(TorchDispatchMode):
         formula = self._formulas.get(function._overloadpacket)
         flops = formula(*args, **kwargs, out_val=result) if formula else 0
         return result, flops
+
+
+_TO_PYTHON = (Tensor.numpy, Tensor.tolist, Tensor.__array__)
+
+
+class _ReadsByPython(TorchFunctionMode):
+    """A mode in which meta tensors that are converted to NumPy arrays or lists become ones.
+
+    torch refuses these conversions before it dispatches them, so that `WithoutNumbers` alone does not see them.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in _TO_PYTHON and args[0].is_meta:
+            tensor, *others = args
+            args = (torch.ones(tensor.shape, dtype=tensor.dtype), *others)
+        return function(*args, **(kwargs or {}))
 
 
 def _fresh(tensor: Tensor) -> Tensor:
