@@ -1,1 +1,1 @@
-"""Which experiments to run: plan what is missing, launch it, watch it."""
+"""Select experiments to run: plan which runs are missing, launch them, and report their progress."""

@@ -1,4 +1,4 @@
-"""Knows what local steps cost on cards: measured there, or estimated where nobody has measured.
+"""Costs of local steps on cards, as measured on the card or, for unmeasured cards, as estimated.
 
 `python -m tests.performance.gpu` measures a card and writes `results/benchmarks/gpu.json`:
 
@@ -7,23 +7,23 @@
         "date": "2026-12-01",
         "driver": ..., "torch": ..., "cuda": ..., "cudnn": ...,     versions
         "code": {"commit": ..., "changes": ...},
-        "quick": false,                 true: the sizes are tiny, and the times mean nothing
-        "complete": true,               false: the time was up before all was measured
+        "quick": false,                 true: the sizes are tiny, so the times are meaningless
+        "complete": true,               false: the time was up before everything was measured
         "tests": {"result": "12 passed in 40 s", "seconds": 41.0, "failed": []},
-        "rates": {"fp32": 14e12},       the most FLOP/s of any row, by precision
+        "rates": {"fp32": 14e12},       the highest FLOP/s of any row, by precision
         "rows": [{
             "setting": ..., "network": ..., "norm": ..., "precision": ...,
-            "engine": "reference", "stacked" (each operation launched) or "captured" (as CUDA graphs),
+            "engine": "reference", "stacked" (each operation is launched) or "captured" (CUDA graphs),
             "images": "contiguous" or "channels last", "cudnn_benchmark": whether cuDNN times its algorithms,
-            "jobs": clients of a round, "jobs_at_once": of a step, on average,
-            "most": null, or the limit of jobs in one step that took the place of the engine's own,
-            "ms": per job and local step, "steps_per_second": 1000 / ms,
-            "gflop": of one job's local step, "launches": of it by the reference engine, "peak_mib": ...,
-            "note": "" or why jobs train one at a time, "error": "" or why there is no time
+            "jobs": clients per round, "jobs_at_once": mean number of jobs per step,
+            "most": null, or the limit of jobs per step that replaced the engine's own limit,
+            "ms": milliseconds per job and local step, "steps_per_second": 1000 / ms,
+            "gflop": GFLOP of one job's local step, "launches": its launches by the reference engine, "peak_mib": ...,
+            "note": "" or the reason why jobs train one at a time, "error": "" or the reason why there is no time
         }, ...]
     }, ...]}
 
-Cards without an entry have the estimates of `sweeps/cards.toml`.
+For cards without an entry, `sweeps/cards.toml` has estimates.
 """
 
 import json
@@ -40,16 +40,16 @@ from benchmark.federated.devices import choice_on, usual_choice
 
 MEASURED = Path("benchmarks") / "gpu.json"  # in the folder of results
 ESTIMATED = Path(__file__).with_name("cards.toml")
-ENGINES = ("reference", "stacked", "captured")  # the later, the fewer launches
-# Of the model for networks that were not timed: a small step has so many kernels, which take so long to launch one
-# by one or to run as one graph.
+ENGINES = ("reference", "stacked", "captured")  # in the order of fewer launches
+# Constants of the model for networks that were not timed: the number of kernels of a small step, and the time of each
+# kernel if it is launched separately or as a part of a graph.
 KERNELS, LAUNCH_MS, KERNEL_MS = 100, 0.028, 0.0035
-LARGE = 50.0  # GFLOP of a step; the rate of a card is that of networks at least so large, if there are any
+LARGE = 50.0  # GFLOP of a step; networks of at least this size decide a card's rate, if there are any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What a local step of one network costs with one engine."""
+    """The cost of a local step of one network with one engine."""
 
     setting: str
     network: str
@@ -59,7 +59,7 @@ class Row:
     images: str = "contiguous"
     cudnn_benchmark: bool = False
     jobs: int = 1
-    most: int | None = None  # jobs in one step, where the engine was told so
+    most: int | None = None  # limit of jobs in one step, if one was set
     jobs_at_once: float = 1.0
     ms: float | None = None  # per job and local step
     steps_per_second: float | None = None
@@ -77,7 +77,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A card and its rows. `facts`: versions, date and commit, empty for an estimate."""
+    """A card and its rows. `facts` are versions, date and commit; they are empty for an estimate."""
 
     name: str
     rows: tuple[Row, ...]
@@ -90,19 +90,19 @@ class Card:
 
     @property
     def source(self) -> str:
-        """Say where the times are from, in words."""
+        """Describe the source of the times."""
         if not self.is_measured:
-            return "sweeps/cards.toml: estimates, and what reports/performance.md has of older versions"
+            return "estimates in sweeps/cards.toml, based on measurements of older versions in reports/performance.md"
         versions = f"torch {self.facts['torch']}, CUDA {self.facts['cuda']}, driver {self.facts['driver']}"
         return f"measured on {self.facts['date']}, {versions}, commit {self.facts['code']['commit']:.10}"
 
     def rate(self, precision: str) -> float:
-        """Return the FLOP/s in this precision; bf16 is taken to be as fast as tf32, and tf32 as fp32, if not known."""
+        """Return the FLOP/s in this precision. If it is unknown, use tf32 for bf16, and fp32 for tf32."""
         known = [self.rates[name] for name in (precision, "tf32", "fp32") if name in self.rates]
         return known[0] if precision != "fp32" or "fp32" in self.rates else min(self.rates.values())
 
     def row(self, run: Experiment, engine: str) -> Row | None:
-        """Return the row of the run's network, best with its norm, in the memory order that a run would have."""
+        """Return the row of the run's network in the memory order of a run, preferably with the network's norm."""
         timed = [row for row in self.rows if row.ms is not None and row.engine == engine and row.most is None]
         mine = [row for row in timed if (row.network, row.precision) == (run.model.network, run.precision)]
         mine = [row for row in mine if row.norm == run.model.norm] or mine
@@ -113,7 +113,8 @@ class Card:
     def step_seconds(self, run: Experiment, gflop: float, engine: str) -> tuple[float, bool]:
         """Return the seconds of one of the run's local steps, and whether its network was measured.
 
-        A step takes as long as its FLOPs at the card's rate, and as what a step of the network takes besides.
+        The time of a step is the time of its FLOPs at the card's rate, plus the remaining time of a step of the
+        network.
         """
         rate = self.rate(run.precision)
         row = self.row(run, engine)
@@ -126,15 +127,15 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class OnCard:
-    """What runs would take on a card, one after another."""
+    """The hours that runs would take on a card, one after another."""
 
     card: Card
     hours: Mapping[str, float]  # by engine
-    measured: Mapping[str, bool]  # by engine: whether every network of the runs was measured
+    measured: Mapping[str, bool]  # by engine: whether all networks of the runs were measured
 
     @property
     def engine(self) -> str:
-        """Return the engine that is fastest there."""
+        """Return the engine that is fastest on the card."""
         return min(self.hours, key=self.hours.__getitem__)
 
     def to_json(self) -> dict[str, Any]:
@@ -143,14 +144,14 @@ class OnCard:
 
 
 def on_card(card: Card, counted: Iterable[tuple[Experiment, float, float]]) -> OnCard:
-    """Return what runs would take. `counted`: each with its local steps and FLOPs."""
+    """Return the hours that runs would take. `counted` has each run with its local steps and FLOPs."""
     counted = list(counted)
     timed = {row.engine for row in card.rows if row.ms is not None}
     engines = [name for name in ENGINES if name in timed]
     hours, measured = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, True)
     for engine in engines:
         for run, steps, flops in counted:
-            of_run = engine if run.federation.C > 1 else "reference"  # a single job has nobody to train with
+            of_run = engine if run.federation.C > 1 else "reference"  # a single job cannot be stacked
             seconds, known = card.step_seconds(run, flops / 1e9 / max(1.0, steps), of_run)
             hours[engine] += steps * seconds / 3600
             measured[engine] &= known
@@ -158,12 +159,12 @@ def on_card(card: Card, counted: Iterable[tuple[Experiment, float, float]]) -> O
 
 
 def cards(results: Path) -> dict[str, Card]:
-    """Return the known cards by name: those of `results`, and estimates for others. Raises DataError."""
+    """Return the known cards by name: measured cards of `results`, and estimates for others. Raise DataError."""
     return {**estimated_cards(), **measured_cards(results / MEASURED)}
 
 
 def card_named(text: str | None, results: Path) -> Card | None:
-    """Return the card that a word names, such as "h200" or "nvidia-h200"; None if it names none. Raises DataError."""
+    """Return the card with a name such as "h200" or "nvidia-h200", or None if there is none. Raise DataError."""
     word = "-".join((text or "").lower().split())
     found = [card for card in cards(results).values() if word and word in _names_of(card.name)]
     measured = [card for card in found if card.is_measured]
@@ -171,7 +172,7 @@ def card_named(text: str | None, results: Path) -> Card | None:
 
 
 def devices_or_card(text: str | None, results: Path, devices: Any) -> tuple[tuple[str, ...] | None, Card | None]:
-    """Return the devices that `text` names, or the card. Raises ConfigError for neither."""
+    """Return the devices that `text` names, or the card. Raise ConfigError if it names neither."""
     card = card_named(text, results)
     if card is not None:
         return None, card
@@ -180,11 +181,11 @@ def devices_or_card(text: str | None, results: Path, devices: Any) -> tuple[tupl
     except ConfigError as error:
         shortest = [min(_names_of(name), key=len) for name in cards(results)]
         known = ", ".join(sorted(shortest))
-        raise ConfigError(f"{error}; or, to plan for a card that is elsewhere, one of {known}") from None
+        raise ConfigError(f"{error}; or, to plan for a card in a different machine, one of {known}") from None
 
 
 def _names_of(card: str) -> set[str]:
-    """Return the words that name a card: "nvidia-h100-80gb-hbm3", "h100-80gb-hbm3" and "h100"."""
+    """Return the names of a card, such as "nvidia-h100-80gb-hbm3", "h100-80gb-hbm3" and "h100"."""
     whole = "-".join(card.lower().split())
     words = whole.split("-")
     models = {word for word in words if word[0].isalpha() and not word.isalpha()}
@@ -224,7 +225,7 @@ def _estimated(fields: Mapping[str, Any], on_this: bool) -> Iterable[Row]:
 
 
 def measured_cards(path: Path) -> dict[str, Card]:
-    """Read `gpu.json`; entries of a quick trial are left out. Raises DataError if the file is damaged."""
+    """Read `gpu.json` without the entries of quick trials. Raise DataError if the file is damaged."""
     found = {}
     for entry in entries(path):
         if entry.get("quick"):
@@ -244,7 +245,7 @@ def measured_cards(path: Path) -> dict[str, Card]:
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
-    """Return the cards of the file as they are written there, none without a file. Raises DataError."""
+    """Return the cards of the file, or an empty list if it does not exist. Raise DataError if it is damaged."""
     if not path.is_file():
         return []
     try:
@@ -255,7 +256,10 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 
 def rates_of(rows: Iterable[Row]) -> dict[str, float]:
-    """Return the most FLOP/s of any row, by precision, in the usual order in memory; of large networks if there are."""
+    """Return the highest FLOP/s of any row by precision, in the usual memory order.
+
+    Only large networks count, if there are any.
+    """
     rates: dict[str, float] = {}
     timed = [row for row in rows if row.ms is not None and row.gflop]
     for precision in dict.fromkeys(row.precision for row in timed):
@@ -268,7 +272,7 @@ def rates_of(rows: Iterable[Row]) -> dict[str, float]:
 
 
 def fastest_ways(rows: Sequence[Row]) -> list[Row]:
-    """Return the fastest row of each network, norm and precision, of those timed in all four ways with one engine."""
+    """Return the fastest row of each network, norm and precision that was timed in all four ways with one engine."""
     fastest = []
     for what in dict.fromkeys((row.network, row.norm, row.precision) for row in rows):
         timed = [row for row in rows if (row.network, row.norm, row.precision) == what and row.ms is not None]
@@ -283,7 +287,7 @@ def fastest_ways(rows: Sequence[Row]) -> list[Row]:
 
 
 def choices_of(card: str, rows: Sequence[Row], measured: str) -> list[str]:
-    """Return the lines for `benchmark/federated/choices.toml`: what is faster than the usual way."""
+    """Return the lines for `benchmark/federated/choices.toml`: the choices that are faster than the default."""
     lines: list[str] = []
     for row in fastest_ways(rows):
         usual = usual_choice(row.precision)
@@ -297,7 +301,7 @@ def choices_of(card: str, rows: Sequence[Row], measured: str) -> list[str]:
 
 
 def table_of(rows: Sequence[Row]) -> list[str]:
-    """Return a table in Markdown: a line per setting, precision and order in memory, a column per engine."""
+    """Return a Markdown table with one line per setting, precision and memory order, and one column per engine."""
     head = ["setting", "precision", "images, cuDNN", *(f"{engine}, ms" for engine in ENGINES)]
     head += ["jobs at once", "steps a second", "peak MiB", "GFLOP a step"]
     lines = ["| " + " | ".join(head) + " |", "| --- | --- | --- |" + " ---: |" * (len(head) - 3)]

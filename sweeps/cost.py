@@ -1,48 +1,57 @@
-"""Plans what a run costs: local steps, FLOPs, bytes, and seconds.
+"""Estimate the cost of a run: local steps, FLOPs, bytes and seconds.
 
-It is the one model of cost: `fssl plan` prints it, and progress and the time left go by it. Rounds of a warm start cost
-the same, and so do those after it; where these differ, a sample of them is counted (`sweeps.counting`). The seconds of
-a finished run of the cell on this machine take precedence over planned ones.
+`fssl plan` prints these costs, and the progress and the time left of runs are computed from them. All rounds of a warm
+start have equal costs, and usually so do the rounds after it. If the later rounds differ, a sample of them is counted
+(`sweeps.counting`). If the cell has a finished run on this machine, its seconds replace the estimate.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from benchmark.experiment import Experiment
+from benchmark.errors import FsslError, one_line
+from benchmark.experiment import Experiment, to_json
+from benchmark.failures import failure_of
 from benchmark.federated.processes import CPU
 from benchmark.records.collect import read_records
+from benchmark.records.identity import own_names
 from benchmark.records.provenance import hardware
 from benchmark.records.record import RunRecord
 from sweeps.counting import COUNTS, Cost, Note, RoundCounter, of_any_seed
 from sweeps.speed import seconds_on
 from sweeps.status import RunStatus
 
-RUN_SECONDS = 0.5  # of a run: data, partition, Trainer, saves, weights on disk, as measured
-SAMPLED, ALIKE = 8, 3  # rounds played if they differ, and if the first of them are equal
-ENGINE = "pool"  # what launchers train with, in one process
-ESTIMATED = "the rounds differ: counted on a sample of them, so the totals are estimates"
+RUN_SECONDS = 0.5  # measured seconds of a run outside its rounds: data, partition, Trainer, saves, weights on disk
+SAMPLED, ALIKE = 8, 3  # rounds that are counted if they differ, and if the first ones are equal
+ENGINE = "pool"  # the engine of launchers, in one process
+ESTIMATED = "the rounds differ, so the totals are estimates from a sample of rounds"
+
+
+class CannotCount(FsslError):
+    """The cost of a run with custom code is unknown, because the code failed on tensors without numbers (exit 1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCost:
-    """A run's cost by rounds: those of a warm start, those after it, and the last one."""
+    """The cost of a run's rounds: of the warm start, after the warm start, and of the last round."""
 
     rounds: int
     warm_rounds: int
-    warm: Cost  # of one round
+    warm: Cost  # cost of one round
     later: Cost
     last: Cost
 
     def of_round(self, number: int) -> Cost:
-        """Return what this round costs; 1 is the first."""
+        """Return the cost of a round; the first round has number 1."""
         if number == self.rounds:
             return self.last
         return self.warm if number <= self.warm_rounds else self.later
 
     def of_first(self, rounds: int) -> Cost:
-        """Return what the first rounds cost together."""
+        """Return the total cost of the first rounds."""
         if rounds == self.rounds:
             return self.of_first(rounds - 1) + self.last
         warm = min(rounds, self.warm_rounds)
@@ -50,19 +59,19 @@ class RunCost:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Return what is not exact in any round."""
+        """Return the notes on counts that are not exact in some round."""
         return (self.warm + self.later + self.last).notes
 
     @property
     def whole(self) -> Cost:
-        """Return what all rounds cost, and what is around them."""
+        """Return the total cost of all rounds and of the work outside them."""
         return self.of_first(self.rounds) + Cost(seconds=RUN_SECONDS)
 
 
 def cost_of(run: Experiment, results: Path, device: str = CPU) -> Cost:
-    """Return what the whole run costs on this machine, from its first round to its last.
+    """Return the cost of the whole run on this machine, without the start of its process.
 
-    The start of its process is not in it. Raise ConfigError if the run itself would.
+    Raise ConfigError if the run itself would.
     """
     whole = count(run).whole
     records = read_records(results, [run.cell_key], with_reference=False, troubles=[])[run.cell_key].values()
@@ -72,28 +81,56 @@ def cost_of(run: Experiment, results: Path, device: str = CPU) -> Cost:
 
 
 def weighed(status: RunStatus, run: Experiment) -> RunStatus:
-    """Return the run's status with planned seconds as its work; without work if it cannot be counted."""
+    """Return the run's status with planned seconds as its work, or with work 0 if the run cannot be counted."""
     try:
         cost = count(run)
-    except Exception:  # whatever a user's own method raises: the run's own process tells of it
+    except Exception:  # a custom method may raise any error; the run's own process reports it
         return replace(status, work=0.0, share_done=0.0)
     whole = cost.of_first(status.rounds).seconds
     return replace(status, work=whole, share_done=cost.of_first(status.round).seconds / whole)
 
 
 def _was_timed_here(record: RunRecord) -> bool:
-    """Return whether it is done, and says how long it took on this machine's CPU with the launchers' engine."""
+    """Return whether the run is done and was timed on this machine's CPU with the launchers' engine."""
     engine, here = record.manifest.get("engine", {}), record.manifest.get("hardware") == hardware()
     timed = record.status == "done" and "cpu_seconds" in record.result
     return timed and here and engine.get("name") == ENGINE and "device" not in engine
 
 
 def count(run: Experiment, also: frozenset[int] = frozenset()) -> RunCost:
-    """Return what each round of the run costs, whatever its seed and partition. FLOPs of evaluations are not in it.
+    """Return the cost of each round of the run, which does not depend on its seed and partition.
 
-    `also`: rounds that are in the sample in any case. Raise ConfigError if the run itself would.
+    FLOPs of evaluations are not included. `also` are rounds that must be in the sample. Raise ConfigError if the run
+    itself would, and CannotCount if custom code fails on tensors without numbers.
     """
-    return _count(of_any_seed(run), also)
+    try:
+        return _count(of_any_seed(run), also)
+    except FsslError:
+        raise
+    except Exception as error:
+        if not own_names(to_json(run)):  # a bug of this suite
+            raise
+        failure = failure_of(error)
+        reason = one_line(error) if failure is None else failure.line()
+        name = to_json(run)["method"]["kind"]
+        raise CannotCount(f"the cost of {name} cannot be counted on tensors without numbers: {reason}") from error
+
+
+def countable(runs: Iterable[Experiment]) -> tuple[list[Experiment], tuple[Note, ...]]:
+    """Return the runs whose cost can be counted, and a note for each reason why other runs cannot be counted."""
+    able: list[Experiment] = []
+    reasons = Counter[str]()
+    for run in runs:
+        try:
+            count(run)
+        except CannotCount as error:
+            reasons[f"{error}"] += 1
+        else:
+            able.append(run)
+    notes = []
+    for reason, number in reasons.items():
+        notes.append(Note(f"the totals do not include {number} run{'s' if number > 1 else ''}: {reason}"))
+    return able, tuple(notes)
 
 
 @cache

@@ -1,8 +1,8 @@
-"""Counts what a round costs without data: one real job of each kind runs on torch's meta device.
+"""Count the cost of a round without data, by running one job of each kind on torch's meta device.
 
-A method's own `round` is played with weights that have shapes and no numbers, on a stand-in for the data set. Of each
-kind of job one is run by the engines' `JobRunner`, with one local step per phase; its outcome and its cost stand for
-all jobs of the kind.
+A method's own `round` is called with weights that have shapes but no numbers, on a data set without images
+(`sweeps.stand_in`). The engines' `JobRunner` runs one job of each kind, with one local step per phase. All jobs of the
+kind are then given its outcome and its cost.
 
 Legend: N images of a batch, C channels, H W pixels.
 """
@@ -33,11 +33,11 @@ from benchmark.optimizer import Constant
 from sweeps.meta import META, WithoutNumbers, network_on_meta
 from sweeps.stand_in import SureReader, stand_in
 
-MILD = 1e-3  # a learning rate with which nothing diverges
+MILD = 1e-3  # a learning rate at which no run diverges
 
-# Seconds of one core of the reference processor, an AMD EPYC: of an operation that torch is given, of a FLOP, of a
-# pixel of each view, and of a round (the Trainer, the record and the observers). `python -m
-# tests.performance.estimates` compares them with recorded runs.
+# Seconds on one core of the reference processor, an AMD EPYC: per torch operation, per FLOP, per pixel of each view,
+# and per round (the Trainer, the run record and the observers). `python -m tests.performance.estimates` compares them
+# with recorded runs.
 OPERATION_SECONDS, FLOP_SECONDS = 1.6e-5, 2.6e-11
 PIXEL_SECONDS = {"plain": 5e-10, "weak": 2.5e-9, "weak2": 2.5e-9, "strong": 1.2e-8}
 ROUND_SECONDS = 0.003
@@ -47,36 +47,36 @@ COUNTS = ("local_steps", "flops", "bytes_up", "bytes_down")
 
 @dataclass(frozen=True)
 class Note:
-    """What a count is instead of exact, in words, and the names of the counts that it concerns."""
+    """A sentence that says why counts are not exact, and the names of these counts."""
 
     text: str
-    at_most: frozenset[str] = frozenset()  # smaller if there are fewer confident pseudo-labels, or fewer changes
+    at_most: frozenset[str] = frozenset()  # upper bounds: smaller with fewer confident pseudo-labels or changes
     about: frozenset[str] = frozenset()  # estimates
-    factor: float = 1.75  # by which the sum of a run may differ from an estimate
+    factor: float = 1.75  # largest allowed ratio between the sum over a run and its estimate
 
 
 ALL_CONFIDENT = Note(
-    "all pseudo-labels are taken as confident: where steps, bytes or time depend on them, this is the most",
+    "all pseudo-labels count as confident, so steps, bytes and time that depend on them are upper bounds",
     at_most=frozenset({"local_steps", "bytes_up"}),
 )
 WHOLE_CHANGES = Note(
-    "some methods send only what has changed: their bytes are those of whole weights, the most",
+    "some methods send only changed weights, but their bytes are counted for whole weights, as an upper bound",
     at_most=frozenset({"bytes_up", "bytes_down"}),
 )
 BY_REPORTS = Note(
-    "what the server sends depends on what clients report: bytes down are an estimate",
+    "the server's messages depend on the clients' reports, so bytes down are an estimate",
     about=frozenset({"bytes_down"}),
     factor=2.5,
 )
 BY_PARTITION = Note(
-    "how many steps a pass has depends on the partition: the totals are those of equal clients",
+    "the number of steps per pass depends on the partition, so the totals are those of equally large clients",
     about=frozenset({"local_steps", "bytes_up", "bytes_down"}),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What jobs, rounds or runs cost, in sums. `seconds` are an estimate; notes say what else is not exact."""
+    """The total cost of jobs, rounds or runs. `seconds` are an estimate; `notes` name other counts that are inexact."""
 
     local_steps: float = 0
     flops: float = 0
@@ -94,7 +94,7 @@ class Cost:
         return Cost(**products, notes=self.notes if times else ())
 
     def to_json(self, side_by_side: int) -> dict[str, Any]:
-        """Return whole numbers, FLOPs, hours and notes; so many runs take place at a time."""
+        """Return whole numbers, FLOPs, hours and notes as JSON values, for `side_by_side` runs at a time."""
         whole_numbers = {name: round(getattr(self, name)) for name in COUNTS if name != "flops"}
         hours = self.seconds / 3600 / side_by_side
         texts = list(dict.fromkeys(note.text for note in self.notes))
@@ -102,7 +102,7 @@ class Cost:
 
 
 def step_seconds(flops: float, operations: float) -> float:
-    """Return the seconds of a core of the reference processor for FLOPs and for the operations that have them."""
+    """Return the seconds that FLOPs and their operations take on a core of the reference processor."""
     return flops * FLOP_SECONDS + operations * OPERATION_SECONDS
 
 
@@ -113,7 +113,7 @@ class MetaEnvironment(Environment):
         return network_on_meta(model or self.experiment.model, self.data.image_shape, self.data.num_classes)
 
     def pass_cost(self, images: Mapping[str, int], model: Model | None = None) -> Cost:
-        """Return the cost of passes of images, counted by their view, through a network in evaluation mode."""
+        """Return the cost of a pass of images through a network in evaluation mode. `images` are numbers by view."""
         model, N = model or self.experiment.model, sum(images.values())
         flops, operations = pass_of(model, self.data.image_shape, self.data.num_classes)
         chunks = -(-N // CHUNK)
@@ -121,7 +121,7 @@ class MetaEnvironment(Environment):
         return Cost(flops=N * flops, seconds=seconds)
 
     def view_seconds(self, images: Mapping[str, int]) -> float:
-        """Return the seconds that the views of these images take."""
+        """Return the seconds for computing the views of these images."""
         pixels = self.data.test_images_NCHW[0].numel()
         return pixels * sum(N * PIXEL_SECONDS[view] for view, N in images.items())
 
@@ -136,17 +136,17 @@ def pass_of(model: Model, image_shape: tuple[int, int, int], num_classes: int) -
 
 
 class OneStepRunner(JobRunner):
-    """Runs jobs on the meta device with one local step per phase, and adds up what whole jobs cost."""
+    """Runs jobs on the meta device with one local step per phase, and adds up the costs of whole jobs."""
 
     def __init__(self, environment: MetaEnvironment, counter: WithoutNumbers) -> None:
         super().__init__(environment)
         self._environment: MetaEnvironment = environment
-        self._device = META  # of jobs; labels stay on the CPU, since readers look at them
+        self._device = META  # device of jobs; labels stay on the CPU, since readers read their values
         self._counter = counter
         self._cost = Cost()
 
     def play(self, job: Job, round_number: int, private: Tree | None) -> tuple[Outcome, Cost]:
-        """Return what the job leaves, and its cost without the bytes that it receives."""
+        """Return the job's outcome, and its cost without the bytes that it receives."""
         self._cost = Cost()
         outcome, _ = self._trained(job, round_number, private)
         reader = self._last_reader
@@ -164,14 +164,14 @@ class OneStepRunner(JobRunner):
     def _training(
         self, job: Job, local: Local, round_number: int, *arguments: Any, **named: Any
     ) -> tuple[LocalModule, Any]:
-        """Return the module that trains the job, and one empty batch for each phase in place of all its batches."""
+        """Return the module that trains the job, and one empty batch per phase instead of the job's batches."""
         module, batches = super()._training(job, local, round_number, *arguments, **named)
-        module.fused = False  # torch has no such kernel for the meta device
+        module.fused = False  # torch has no fused kernel for the meta device
         sources = sources_of(job, self._environment, round_number, local.selected)
         return module, self._first_steps(job, sources, batches)
 
     def _first_steps(self, job: Job, sources: Mapping[str, Part], batches: JobBatches) -> Iterator[LocalBatch]:
-        """Yield one batch for each phase. After their steps, add the cost of all steps of the job."""
+        """Yield one batch per phase. After the steps on them, add the cost of all steps of the job."""
         sizes = {name: min(job.data[name].batch_size, len(source)) for name, source in sources.items()}
         streams, views = {}, Counter[str]()
         for name, source in sources.items():
@@ -190,7 +190,7 @@ class OneStepRunner(JobRunner):
 
 
 def empty_batch(environment: Environment, views: Sequence[str], source: Part, size: int) -> Batch:
-    """Return a batch on the meta device, with labels if the source has some."""
+    """Return a batch on the meta device, with labels if the source has labels."""
     images_NCHW = torch.empty(size, *environment.data.image_shape, device=META)
     numbers_N = torch.empty(size, dtype=torch.int64, device=META)
     return Batch(
@@ -202,10 +202,10 @@ def empty_batch(environment: Environment, views: Sequence[str], source: Part, si
 
 
 class RoundCounter:
-    """Counts the rounds of a new run, whatever its seed and partition. Client state is kept from round to round."""
+    """Counts the rounds of a new run, independently of its seed and partition. Client state lasts between rounds."""
 
     def __init__(self, run: Experiment) -> None:
-        """Prepare a stand-in of the run's environment. Raise ConfigError if the run itself would."""
+        """Prepare the run's environment without images. Raise ConfigError if the run itself would."""
         known = stand_in(run)
         self._environment = MetaEnvironment(
             experiment=known.experiment, data=known.data, split=known.split, held=known.held
@@ -219,7 +219,7 @@ class RoundCounter:
         self._cost = Cost()
 
     def play(self, number: int) -> Cost:
-        """Count what this round costs, with its share of the measurements."""
+        """Count the cost of a round, with its share of the evaluations."""
         environment, method = self._environment, self._environment.experiment.method
         self._cost = Cost()
         with self._meta:
@@ -242,14 +242,14 @@ class RoundCounter:
             if kind not in self._kinds:
                 self._kinds[kind] = self._runner.play(job, number, private)
             outcome, cost = self._kinds[kind]
-            crosses = job.key.client >= 0  # what stays at the server crosses no network
+            crosses = job.key.client >= 0  # jobs of the server send nothing over the network
             self._cost += replace(cost, bytes_up=cost.bytes_up * crosses, bytes_down=bytes_down * crosses)
             if outcome.private is not None:
                 self._kept[keeper_of(job)] = outcome.private
             yield replace(outcome, key=job.key)
 
     def _kind(self, job: Job, number: int) -> Hashable:
-        """Return what jobs with equal costs have in common, besides the trees that they start with."""
+        """Return the properties that jobs with equal costs share, besides their received trees and client state."""
         client = job.key.client
         images = [len(self._environment.part(client, part, number)) for part in ("labelled", "unlabelled")]
         work = (repr(job.update), job.network, job.limit, *job.data.items())
@@ -257,6 +257,6 @@ class RoundCounter:
 
 
 def of_any_seed(run: Experiment) -> Experiment:
-    """Return the run whose counts are those of all runs that differ in seed, partition and learning rate."""
+    """Return one run in place of all runs that differ only in seed, partition and learning rate."""
     optimizer = replace(run.optimizer, lr=MILD, server_lr=None, schedule=Constant())
     return replace(run, seed=0, partition=Iid(), profile="custom", optimizer=optimizer)

@@ -24,7 +24,10 @@ NAMED = 5  # claims in a message
 
 @dataclass(frozen=True, kw_only=True)
 class OpenClaims:
-    """An item's open claims, parted by whether so many confirmatory seeds can decide them; no cell waits for trials."""
+    """An item's open claims, divided by whether this number of confirmatory seeds can decide them.
+
+    No cell of the item waits for trials.
+    """
 
     item: Item
     seeds: int
@@ -48,7 +51,10 @@ class OpenClaims:
         return runs
 
     def in_words(self, left_out: int) -> str:
-        """Write one sentence: what is left out, why, and what to type for it; `left_out` is a number of runs."""
+        """Write one sentence on the runs that are left out, the reason, and what to type to train them.
+
+        `left_out` is their number.
+        """
         asked, number = f"--seeds {self.seeds}", f"{left_out:,} run{'s' if left_out > 1 else ''}"
         anyway = "--undecidable trains " + ("it" if left_out == 1 else "them") + " all the same"
         looks = Counter(judged.could_decide for judged in (*self.decidable, *self.others))
@@ -56,7 +62,7 @@ class OpenClaims:
         if not looks:
             elsewhere = f" (type {', '.join(self.judged_in)} for the claims that it shares)" if self.judged_in else ""
             why = f"{self.item.word} has no open claim that {asked} could decide{elsewhere}"
-            return f"{why}, so {number} are left out; --pilots N trains seeds that are only shown, and {anyway}"
+            return f"{why}, so {number} are left out; --pilots N trains seeds that are not judged, and {anyway}"
         if not self.decidable:
             start, _, more = (few or f"{asked} can decide none of {looks.total()} open claims").partition("; ")
             return "; ".join(filter(None, [f"{start}, so {number} are left out and nothing is trained", more, anyway]))
@@ -64,7 +70,7 @@ class OpenClaims:
             names = [f"'{judged.claim.name}'" for judged in self.others]
             shown = [*names[:NAMED], *([f"{len(names) - NAMED} more"] if len(names) > NAMED else [])]
             text = few or f"{asked} can decide {len(self.decidable)} of {looks.total()} open claims"
-            return f"{text}; {number} that only others need are left out ({', '.join(shown)}); {anyway}"
+            return f"{text}; {number} that only other claims need are left out ({', '.join(shown)}); {anyway}"
         used = f"no open claim needs them, or they come after the interim analysis at {last_analysis(self.seeds)} seeds"
         return f"{number} of {asked} are left out, since {used}; {anyway}"
 
@@ -75,7 +81,7 @@ def last_analysis(seeds: int) -> int:
 
 
 def open_claims(item: Item, records: Records, seeds: int) -> OpenClaims:
-    """Judge the item's claims by the records, and part the open ones."""
+    """Judge the item's claims by the run records, and divide the open ones by whether they can be decided."""
     claims = judge(item, counted(item, records))
     open_ones = [judged for judged in claims if judged.could_decide]
     names = _decidable(item, claims, records, seeds)
@@ -88,8 +94,8 @@ def open_claims(item: Item, records: Records, seeds: int) -> OpenClaims:
 def _decidable(item: Item, claims: list[Judged], records: Records, seeds: int) -> set[str]:
     """Return the names of the claims that this number of seeds can decide.
 
-    A claim on a cell that is only shown waits for its runs. A primary claim waits for those before it, unless these are
-    rejected already or can be rejected at the same time.
+    A claim on a cell that is shown but not trained waits for its runs. A primary claim waits for earlier primary claims
+    unless these are rejected already or can be rejected at the same time.
     """
     able: set[str] = set()
     by_hash = {judged.evidence.hash: judged for judged in claims if judged.evidence is not None}
@@ -129,7 +135,7 @@ class Gap:
         return {"item": self.item, "claim": self.claim, "reason": self.reason, "seeds": list(self.seeds)}
 
     def in_words(self) -> str:
-        """ "seeds 200 to 211 can never count for 'Large': two devices trained them"."""
+        """Write, for example, "seeds 200 to 211 can never count for 'Large': two devices trained them"."""
         return f"{_seeds_in_words(self.seeds)} can never count for '{self.claim}': {self.reason}"
 
 
@@ -145,9 +151,9 @@ def gaps_of(item: Item, records: Records) -> list[Gap]:
 
 
 def words_on_seeds(item: Item, planned: Plan, seeds: int | None) -> list[str]:
-    """Write sentences on an item: which claims these seeds can decide, what is left out, and which seeds never count.
+    """Write sentences on an item: the claims that these seeds can decide, runs left out, and seeds that never count.
 
-    `seeds` is None if no confirmatory seed is asked for: then only gaps are named.
+    If `seeds` is None, no confirmatory seeds are requested, and only seeds that never count are named.
     """
     keys = {cell.cell_key for cell in item.cells}
     left_out = sum(run.cell_key in keys for run in planned.left_out)

@@ -1,7 +1,7 @@
-"""Compares local steps and bytes that follow from a run's settings with those that its record names.
+"""Compare the local steps and bytes in a run record with the numbers that follow from the run's settings.
 
-They are counted without data, as `fssl plan` counts them. Steps and bytes follow exactly from most settings. The notes
-of a count say which of them are the most, or an estimate.
+These numbers are counted without data, like those of `fssl plan`. Most settings decide steps and bytes exactly. The
+notes of a count name the numbers that are upper bounds or estimates.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,13 +23,13 @@ SKIPPED = "comm/sat_out"
 # at least this many steps per round. If not, chance or a client with few images decides the sum.
 OFTEN, STEPS = 3, 2
 
-Fault = tuple[int, str]  # the first round that is wrong, or 0 for all rounds together, and what is wrong
+Fault = tuple[int, str]  # the first wrong round, or 0 for the sum of all rounds, and the fault in words
 
 
 def count_faults(records: Iterable[RunRecord], *, trusted: bool = True) -> list[str]:
-    """Return what is wrong with the local steps and bytes of these records.
+    """Return the faults in the local steps and bytes of these run records.
 
-    `trusted`: the code that records name may be used; else runs of such code are left out.
+    If `trusted` is false, records that name code of their own are left out, so that this code is not run.
     """
     faults: list[str] = []
     for record in records:
@@ -37,16 +37,16 @@ def count_faults(records: Iterable[RunRecord], *, trusted: bool = True) -> list[
             continue
         try:
             found = _faults_of(record, from_record(record.experiment))
-        except FsslError:  # `record_faults` says what is wrong with its settings
+        except FsslError:  # `record_faults` reports faults of its settings
             continue
-        except Exception:  # whatever a user's own method raises: the run's own process tells of it
+        except Exception:  # a custom method may raise any error; the run's own process reports it
             continue
         faults += [f"{record.path}: {fault}" for fault in found]
     return faults
 
 
 def _faults_of(record: RunRecord, run: Experiment) -> list[str]:
-    """Return the faults of a record. Before it is refused, the rounds that differ are counted, too."""
+    """Return the faults of a run record. If there are some, also count the rounds that differ before refusing it."""
     found = list(_faults(record, run, count(run)))
     if found:
         wrong_rounds = frozenset(number for number, _ in found)
@@ -55,7 +55,7 @@ def _faults_of(record: RunRecord, run: Experiment) -> list[str]:
 
 
 def _faults(record: RunRecord, run: Experiment, cost: RunCost) -> Iterator[Fault]:
-    """Yield at most one fault for each count."""
+    """Yield at most one fault per count."""
     federation = run.federation
     takes_part_often = federation.C * federation.rounds >= OFTEN * federation.K
     has_many_steps = cost.later.local_steps >= STEPS * federation.C
@@ -68,13 +68,13 @@ def _faults(record: RunRecord, run: Experiment, cost: RunCost) -> Iterator[Fault
 
 
 def _wrong_rounds(record: RunRecord, cost: RunCost, name: str, column: str) -> Iterator[Fault]:
-    """Yield the first round whose count is not that of the settings, or above the most."""
+    """Yield the first round whose count differs from the settings' count or exceeds its upper bound."""
     for line in record.rounds:
         right, found = getattr(cost.of_round(line["round"]), name), line.get(column, 0)
         may_be_fewer = _is_at_most(name, cost.notes) or bool(line.get(SKIPPED, 0))
         if found > right or (found < right and not may_be_fewer):
             amount = f"at most {right:,.0f}" if may_be_fewer else f"{right:,.0f}"
-            yield line["round"], f"round {line['round']}: {column} is {found:,.0f}, but its settings make {amount}"
+            yield line["round"], f"round {line['round']}: {column} is {found:,.0f}, but its settings lead to {amount}"
             return
 
 
@@ -84,7 +84,7 @@ def _wrong_sum(record: RunRecord, cost: RunCost, name: str, column: str, factor:
     total = sum(line.get(column, 0) for line in record.rounds)
     is_too_small = total < about / factor and not _is_at_most(name, cost.notes)
     if is_too_small or total > about * factor:
-        yield 0, f"{column} is {total:,.0f} in all rounds, but its settings make about {about:,.0f}"
+        yield 0, f"{column} is {total:,.0f} in all rounds, but its settings lead to about {about:,.0f}"
 
 
 def _is_at_most(name: str, notes: Iterable[Note]) -> bool:

@@ -1,10 +1,10 @@
-"""From a few factors, by the papers' letters, to an experiment.
+"""Build an experiment from a few factors, which are named by the papers' letters.
 
-    {"R": 0.4, "T": 8, "method": "grouping"}     factors, set in the arena's environment of that data set
+    {"R": 0.4, "T": 8, "method": "grouping"}     factors, set in the comparison's environment for the data set
     {"cell": "ssfl/tab2:Grouping/full"}          a paper's cell
 
-Both take "profile", "seed", and any field by its dotted name ("optimizer.lr"). What is not given stays as the
-environment (or the cell) has it.
+Both forms accept "profile", "seed" and any field by its dotted name ("optimizer.lr"). Other fields keep the values of
+the environment or the cell.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,8 +22,8 @@ from benchmark.papers.warm_start import check_reaches_clients, ends_in_warm_star
 
 DEFAULT_PROFILE = "laptop"
 ENVIRONMENTS: Mapping[str, str] = {name: f"arena/{name}" for name in FILE["environments"]}
-METHODS: Mapping[str, str] = {entry.word: entry.name for entry in ENTRIES}  # each untuned
-# Factor -> the experiment's field that it sets.
+METHODS: Mapping[str, str] = {entry.word: entry.name for entry in ENTRIES}  # untuned entries
+# Maps each factor to the field of the experiment that it sets.
 FIELDS: Mapping[str, str] = {
     "R": "partition.R",
     "alpha": "partition.alpha",
@@ -34,7 +34,7 @@ FIELDS: Mapping[str, str] = {
     "C": "federation.C",
 }
 CHOICES: Mapping[str, Mapping[str, str]] = {"method": METHODS, "data": ENVIRONMENTS}
-GROUPS = tuple(f.name for f in fields(Experiment) if f.name not in ("seed", "profile"))  # begin a field's name
+GROUPS = tuple(f.name for f in fields(Experiment) if f.name not in ("seed", "profile"))  # first parts of dotted names
 NAMES = (*FIELDS, *CHOICES, "seed", "profile", "cell")
 
 
@@ -67,14 +67,14 @@ def check(name: str, value: Any) -> None:
     """
     if "." in name and name.partition(".")[0] in GROUPS:
         if not isinstance(value, bool | int | float | str):
-            raise ConfigError(f"{name}: {value!r} is not the value of one field")
+            raise ConfigError(f"{name} is {value!r}, which is not the value of a single field; give one value")
         return
     if name not in NAMES:
         raise ConfigError(f"unknown factor {name!r}; {full_name(name, Experiment) or nearest(name, NAMES)}")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ConfigError(f"{name}: {value!r} is neither a number nor a name")
+        raise ConfigError(f"{name} is {value!r}, which is neither a number nor a name")
     if name in FIELDS and isinstance(value, str):
-        raise ConfigError(f"{name}: {value!r} is not a number")
+        raise ConfigError(f"{name} is {value!r}, but it must be a number")
     words = {**CHOICES, "profile": PROFILES}.get(name)
     if words is not None and value not in words:
         meant = _named_so(str(value)) if name == "method" else ""
@@ -82,7 +82,10 @@ def check(name: str, value: Any) -> None:
 
 
 def _named_so(text: str) -> str:
-    """A hint for a method's name in place of its word: "fedavg" is in "SSFL, FedAvg", whose word is crl. Or empty."""
+    """Return a hint if the text is a part of a method's name: for "fedavg", which is in "SSFL, FedAvg", name crl.
+
+    Return an empty text if there is no such method.
+    """
     typed = _letters(text)
     meant = [f"{word!r} ({name})" for word, name in METHODS.items() if typed and typed in _letters(name)]
     return f"did you mean {' or '.join(meant)}?" if meant else ""
@@ -92,28 +95,28 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text)).lower()
 
 
-@cache  # a grid asks for each of them with many seeds
+@cache  # a grid requests each of these experiments with many seeds
 def _at_first_seed(given: tuple[tuple[str, Any], ...]) -> Experiment:
     values = dict(given)
     profile = values.pop("profile", DEFAULT_PROFILE)
     if "cell" in values:
         name = values.pop("cell")
         if letters := [factor for factor in values if "." not in factor]:
-            raise ConfigError(f"{min(letters)}: a cell fixes all factors; leave out cell, or give a field by its name")
+            raise ConfigError(f"{min(letters)} is fixed by the cell; leave out cell, or give a field by its name")
         return with_fields(to_json(cell_named(str(name), profile)), values)
     if {"R", "alpha"} <= values.keys():
-        raise ConfigError("R and alpha: images are divided by one rule; give one of the two")
+        raise ConfigError("R and alpha are both given, but images are divided by one rule; give one of the two")
     plain = to_json(_untuned(values.get("data", "digits"), values.get("method", "crl"), profile))
     if "R" in values and plain["partition"]["kind"] != "class_skew":
         plain["partition"] = {"kind": "class_skew"}
     if "alpha" in values and plain["partition"]["kind"] != "dirichlet":
         plain["partition"] = {"kind": "dirichlet", "min_size": 2}  # as in arena/alpha
     if "S" in values and "S" not in plain["method"].get("averaging", {}):
-        raise ConfigError(f"S: {values['S']} groups, but the method has none; give method=grouping")
+        raise ConfigError(f"S is {values['S']}, but the method has no groups; give method=grouping")
     by_letter = {field: values[name] for name, field in FIELDS.items() if name in values}
     by_name = {name: value for name, value in values.items() if "." in name}
     if twice := by_letter.keys() & by_name.keys():
-        raise ConfigError(f"{min(twice)}: is given by its letter, too; give it once")
+        raise ConfigError(f"{min(twice)} is also given by its letter; give it once")
     return with_fields(plain, by_letter | by_name)
 
 
@@ -125,7 +128,7 @@ def _untuned(data: str, method: str, profile: str) -> Experiment:
         known[name] = {cell.label: cell for cell in items([item], profile)[0].cells}
     if label not in known[data]:
         others = choose(f"data={name}" for name, cells in known.items() if label in cells)
-        raise ConfigError(f"method: {method!r} does not suit data={data}; {others}")
+        raise ConfigError(f"method {method!r} does not suit data={data}; {others}")
     return known[data][label].experiment
 
 

@@ -1,4 +1,4 @@
-"""Grids of factors: lists of values, and every combination of them as an experiment."""
+"""Build the experiments of a grid, which has lists of values for some factors."""
 
 import csv
 import re
@@ -14,7 +14,7 @@ from sweeps.factors import check, long_enough
 
 Grid: TypeAlias = Mapping[str, Sequence[Any]]  # factor -> its values, in order
 
-MOST_RUNS = 10_000  # without --yes
+MOST_RUNS = 10_000  # most runs of a grid without --yes
 
 
 def grid_of_words(words: str) -> dict[str, list[Any]]:
@@ -24,7 +24,7 @@ def grid_of_words(words: str) -> dict[str, list[Any]]:
     a value, and for a quote that is not closed.
     """
     if words.count('"') % 2:
-        raise ConfigError("--grid: a double quote is not closed; write it at both ends of the value")
+        raise ConfigError("--grid contains a double quote that is not closed; write it at both ends of the value")
     grid: dict[str, list[Any]] = {}
     for word in re.findall(r'(?:[^\s"]|"[^"]*")+', words):
         name, equals, text = word.partition("=")
@@ -54,7 +54,7 @@ def checked(grid: Grid, *, many: bool = False) -> list[Experiment]:
     if not count:
         raise ConfigError("the grid is empty: a factor has no values; give each at least one")
     if count > MOST_RUNS and not many:
-        raise ConfigError(f"the grid has {count:,} runs; --yes takes more than {MOST_RUNS:,}")
+        raise ConfigError(f"the grid has {count:,} runs, which is more than {MOST_RUNS:,}; type --yes to accept them")
     runs: dict[Experiment, None] = {}
     for values in product(*grid.values()):
         factors = dict(zip(grid, values, strict=True))

@@ -1,9 +1,9 @@
-"""A launch: train runs side by side, whoever the workers are, and whatever happens to one of them.
+"""Launch runs: train them at the same time with any kind of workers, and recover from the failure of a worker.
 
-Two runs on two cores finish sooner than one run on both. Any number of launches, on any number of machines that share
-the folder of results, may train the same runs: a run has one process at a time (`run_lock.py`), and a launch passes
-over the runs of others. It comes back to them once they are finished, stopped, or their process is gone. A process that
-dies costs the rounds since its last save.
+Two runs on two cores finish sooner than one run on both cores. Any number of launches, on any number of machines that
+share the results folder, may train the same runs: a run has one process at a time (`run_lock.py`), and a launch skips
+the runs of other launches. It returns to them when they are finished or stopped, or when their process has died. A
+process that dies loses only the rounds since its last save.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ from benchmark.federated.processes import sigterm_as_interrupt
 from benchmark.records.record import is_recorded, run_folder
 from benchmark.records.run_lock import is_held
 
-LONG_TRY = 60.0  # seconds in which a run did go on: the disk had room meanwhile
-MOST_DEATHS = 3  # of a run's process; then the run is left alone, and the others go on
-SECONDS_OF_FULL_DISK, SECONDS_BETWEEN_TRIES = 600.0, 5.0  # how long a launch waits for room, and tries again
-SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another launch trains
+LONG_TRY = 60.0  # seconds; a run that trained longer than this had room on the disk in the meantime
+MOST_DEATHS = 3  # deaths of a run's process after which the run is given up; other runs continue
+SECONDS_OF_FULL_DISK, SECONDS_BETWEEN_TRIES = 600.0, 5.0  # longest wait for room on the disk, and time between tries
+SECONDS_BETWEEN_LOOKS = 2.0  # between checks of a run that a different launch trains
 
 
 class RunFailed(FsslError):
     """A run failed with a bug, in the user's own code or in this suite, or its process died repeatedly (exit 1)."""
 
     def __init__(self, message: str, failure: Failure | None = None) -> None:
-        """`failure`: the bug, if it is in the user's own code."""
+        """Create the error. `failure` describes the bug if it is in the user's own code."""
         super().__init__(message)
         self.failure = failure
 
@@ -44,22 +44,23 @@ class Workers(Protocol):
     """The processes or machines that train the runs of a launch."""
 
     @property
-    def size(self) -> int: ...  # runs side by side at most
+    def size(self) -> int: ...  # most runs at the same time
 
     def start(self, run: Experiment) -> None:
-        """Begin a run; fewer than `size` are running. Raises RunDied."""
+        """Start a run. Call this only while fewer than `size` runs are running. Raise RunDied if it cannot start."""
 
     def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
-        """Wait at most `timeout` seconds for runs that ended, each with its error; None: its record is written.
+        """Wait at most `timeout` seconds, and yield the runs that ended, each with its error.
 
-        RunDied and RunningElsewhere are no faults of the run; it is tried again.
+        The error is None if the run record is written. RunDied and RunningElsewhere are not faults of the run, which is
+        tried again.
         """
 
     def stop(self) -> None:
-        """Ask all runs to save their last finished round and end."""
+        """Request that all runs save their last finished round and end."""
 
     def close(self) -> None:
-        """Wait until all runs have ended. An exception during the wait ends them at once."""
+        """Wait until all runs have ended. An exception during the wait ends them immediately."""
 
 
 def launch(
@@ -70,7 +71,7 @@ def launch(
     watch: "Callable[[Launch], None]" = lambda state: None,
     fits: "Callable[[Experiment, Launch], bool] | None" = None,
 ) -> "Launch":
-    """Let the workers train all runs, then close them.
+    """Train all runs with the workers, and then close the workers.
 
     `fits` returns whether a run may begin now. It is called again until it returns true, or until nothing runs any
     more; the remaining runs then stay in `waiting`.
@@ -91,7 +92,7 @@ def launch(
                         state.note(run, death)
                 if fits is not None and not state.at_work and not state.is_held_up:
                     break
-                watch(state)  # runs that have begun, since a short one can end before the next look
+                watch(state)  # also reports new runs, since a short run can end before the next check
                 for run, error in workers.ended(timeout=0.5):
                     state.note(run, error)
                 watch(state)
@@ -100,7 +101,7 @@ def launch(
         except BaseException as error:
             workers.stop()
             if isinstance(error, KeyboardInterrupt):
-                raise Stopped("stopped; the same command goes on from the last saves") from None
+                raise Stopped("stopped; the same command resumes from the last saves") from None
             raise
     if state.failures:
         first, *others = state.failures
@@ -118,16 +119,16 @@ class Launch:
         fits: "Callable[[Experiment, Launch], bool] | None" = None,
     ) -> None:
         self.waiting = list(runs)
-        self.at_work = set[Experiment]()  # of this launch's workers
-        self.finished: list[Experiment] = []  # by this launch or another; with the failed ones
-        self.trained = 0  # of the finished: by this launch
+        self.at_work = set[Experiment]()  # runs that this launch's workers train
+        self.finished: list[Experiment] = []  # finished by any launch, or failed
+        self.trained = 0  # number of runs that this launch finished
         self.failures: list[FsslError] = []
         self.stopped = False
         self._shown = set[str]()  # failures of the user's own code that were printed
         self._results, self._fits = results, fits
         self._deaths: Counter[Experiment] = Counter()
-        self._elsewhere: dict[Experiment, float] = {}  # runs of other launches -> when each was looked at last
-        self._full: tuple[float, float] | None = None  # since when the disk is full, and when a run tries again
+        self._elsewhere: dict[Experiment, float] = {}  # runs of other launches -> time of the last check
+        self._full: tuple[float, float] | None = None  # since when the disk is full, and time of the next try
 
     @property
     def running(self) -> set[Experiment]:
@@ -140,7 +141,7 @@ class Launch:
         return self._full is not None or bool(self._elsewhere)
 
     def next(self) -> Experiment | None:
-        """Take out the first waiting run that nobody trains. Those that others have finished count as finished."""
+        """Remove and return the first waiting run that nobody trains. Count runs that others finished as finished."""
         if self._full and time.monotonic() < self._full[1]:
             return None
         for run in list(self.waiting):
@@ -153,7 +154,7 @@ class Launch:
                 held = not recorded and is_held(run_folder(self._results, run))
             except (FsslError, OSError) as error:
                 self.waiting.remove(run)
-                self._fail(run, RunFailed(f"{named(run)}: cannot be looked at ({error})"))
+                self._fail(run, RunFailed(f"{named(run)} cannot be read ({error})"))
                 continue
             if held:
                 self._elsewhere[run] = time.monotonic()
@@ -178,8 +179,8 @@ class Launch:
         elif isinstance(error, RunDied) and self._deaths[run] < MOST_DEATHS:
             self.waiting.insert(0, run)
         elif isinstance(error, RunDied):
-            text = f"{named(run)}: its process ended {MOST_DEATHS} times, last by {error}"
-            self._fail(run, RunFailed(f"{text}; the same command goes on from its last save"))
+            text = f"the process of {named(run)} ended {MOST_DEATHS} times, most recently by {error}"
+            self._fail(run, RunFailed(f"{text}; the same command resumes from its last save"))
         elif error is None or isinstance(error, Diverged):
             self.trained += 1
             self.finished.append(run)
@@ -198,12 +199,12 @@ class Launch:
             self._fail(run, error)
             return
         if self._full is None:
-            print(f"fssl: {error}; tries again for {SECONDS_OF_FULL_DISK / 60:.0f} minutes", file=sys.stderr)
+            print(f"fssl: {error}; the launch tries again for {SECONDS_OF_FULL_DISK / 60:.0f} minutes", file=sys.stderr)
         self._full = since, now + SECONDS_BETWEEN_TRIES
         self.waiting.insert(0, run)
 
     def _fail(self, run: Experiment, error: FsslError) -> None:
-        """Note the error of a run that is not tried again, and show a user's bug at its first run."""
+        """Record the error of a run that is not tried again. Print a bug of the user's code only for its first run."""
         if isinstance(error, RunFailed) and error.failure is not None and error.failure.line() not in self._shown:
             self._shown.add(error.failure.line())
             print(f"fssl: {error.failure.text()}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Runs code on tensors of torch's meta device, which have shapes and no numbers, and counts its FLOPs and operations.
+"""Run code on tensors of torch's meta device, which have shapes but no numbers, and count its FLOPs and operations.
 
-So a round of any network is counted in milliseconds, and without data.
+A round of any network is counted in milliseconds and without data.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config as unknown_shapes
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -20,29 +21,39 @@ META = torch.device("meta")
 aten = torch.ops.aten
 
 
-# Results and FLOPs by the operation and the shapes that it is given: torch takes up to .4 ms to derive a result, and a
-# network has the same operation on the same shapes in many layers.
+# Results and FLOPs by the operation and the shapes of its arguments. torch takes up to .4 ms to derive a result, and
+# many layers of a network have the same operation on the same shapes.
 _results: dict[Hashable, tuple[Any, int]] = {}
 
 
 class WithoutNumbers(TorchDispatchMode):
-    """Let code that reads numbers run on meta tensors: every number is 1, and every condition is true.
+    """A mode in which code that reads numbers can run on meta tensors: every number is 1, every condition is true.
 
-    A meta tensor that is copied to the CPU becomes ones. A CPU tensor that meets a meta tensor loses its numbers.
-    `flops` are those of convolutions and matrix products by torch's own formulas; a multiplication and its addition
-    count as two. `operations` are all that a device is given one after another.
+    A meta tensor that is copied to the CPU becomes ones. A CPU tensor that is combined with a meta tensor loses its
+    numbers. `flops` counts convolutions and matrix products by torch's own formulas; a multiplication and its addition
+    count as two. `operations` counts all operations that a device executes one after another.
     """
 
     def __init__(self) -> None:
-        from torch.utils.flop_counter import flop_registry  # a fifth of a second to import, which few need
+        from torch.utils.flop_counter import flop_registry  # imported only on use, which takes a fifth of a second
 
         super().__init__()
         self._formulas = flop_registry
         self.flops = self.operations = 0
+        self._reads_by_python = _ReadsByPython()
+
+    def __enter__(self) -> "WithoutNumbers":
+        self._reads_by_python.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._reads_by_python.__exit__(*error)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: torch would load its compiler, and ask it at every operation."""
+        """Return False, because torch would load its compiler and call it at every operation."""
         return False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -64,7 +75,7 @@ class WithoutNumbers(TorchDispatchMode):
         return result.data if isinstance(result, Tensor) else tree_map_only(Tensor, _fresh, result)
 
     def _result(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
-        """Return what the operation gives, and its FLOPs."""
+        """Return the result of the operation, and its FLOPs."""
         args, kwargs = tree_map_only(Tensor, _without_numbers, (args, kwargs))
         with unknown_shapes.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
             result = function(*args, **kwargs)
@@ -73,13 +84,29 @@ class WithoutNumbers(TorchDispatchMode):
         return result, flops
 
 
+_TO_PYTHON = (Tensor.numpy, Tensor.tolist, Tensor.__array__)
+
+
+class _ReadsByPython(TorchFunctionMode):
+    """A mode in which meta tensors that are converted to NumPy arrays or lists become ones.
+
+    torch refuses these conversions before it dispatches them, so that `WithoutNumbers` alone does not see them.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in _TO_PYTHON and args[0].is_meta:
+            tensor, *others = args
+            args = (torch.ones(tensor.shape, dtype=tensor.dtype), *others)
+        return function(*args, **(kwargs or {}))
+
+
 def _fresh(tensor: Tensor) -> Tensor:
-    """Return a tensor of the same shape that autograd does not know."""
+    """Return a tensor of the same shape without a gradient history."""
     return tensor.data
 
 
 def _number(tensor: Tensor) -> float | int:
-    """Answer `float(tensor)`, and whatever a condition asks."""
+    """Return the number of `float(tensor)`, `tensor.item()` or a condition on the tensor."""
     return 1.0 if tensor.is_floating_point() else 1
 
 
@@ -88,12 +115,12 @@ def _true(*tensors: Tensor) -> bool:
 
 
 def _how_many(tensor: Tensor, **kwargs: Any) -> Tensor | None:
-    """Count the conditions of a tensor, since all are true; None for other sums."""
+    """Return the number of a tensor's conditions, since all are true. Return None for other sums."""
     return torch.tensor(tensor.numel()) if tensor.dtype == torch.bool else None
 
 
 def _ones(tensor: Tensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor | None:
-    """Copy to another device; None for a change of the type alone."""
+    """Return ones for a copy to a different device. Return None if only the type changes."""
     return None if device in (None, META) else torch.ones(tensor.shape, dtype=dtype or tensor.dtype)
 
 
@@ -111,7 +138,7 @@ def _changes_in_place(function: Any) -> bool:
 
 
 def _on_meta(arguments: Any) -> bool:
-    """Say whether one of an operation's arguments, which may be in lists, is a meta tensor."""
+    """Return whether one of an operation's arguments, which may be in lists, is a meta tensor."""
     for value in arguments:
         if value.is_meta if isinstance(value, Tensor) else isinstance(value, list | tuple) and _on_meta(value):
             return True
@@ -119,7 +146,7 @@ def _on_meta(arguments: Any) -> bool:
 
 
 def _shapes(values: Any) -> tuple[Hashable, ...]:
-    """Return the values with shapes in place of tensors, and with one number in place of all, which change none."""
+    """Return the values with shapes instead of tensors, and `float` instead of floats, which do not affect shapes."""
     found: list[Hashable] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -132,11 +159,11 @@ def _shapes(values: Any) -> tuple[Hashable, ...]:
 
 
 def _without_numbers(tensor: Tensor) -> Tensor:
-    """Return a meta tensor for any but a scalar, which meets tensors of all devices."""
+    """Return a meta tensor. Return a scalar unchanged, since it can be combined with tensors of all devices."""
     return tensor if tensor.is_meta or not tensor.dim() else tensor.to(META)
 
 
 @cache
 def network_on_meta(model: Model, image_shape: ImageShape, num_classes: int) -> nn.Module:
-    """Return the network without numbers; all who ask share it, so train or evaluate a copy."""
+    """Return the network without numbers. All callers share it, so train or evaluate a copy."""
     return build(model, image_shape, num_classes, seed=0).to(META)

@@ -1,4 +1,4 @@
-"""List the runs of tables and figures: which are wanted, finished or missing. A shared run is listed once."""
+"""List the runs of tables and figures that are wanted, finished or missing. A shared run is listed once."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,14 +20,14 @@ Run = tuple[str, int]  # cell key and seed
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The distinct runs of some tables and figures, in their order and seed by seed, or the runs of a grid."""
+    """The distinct runs of some tables and figures, in their order and seed by seed, or of a grid."""
 
     runs: tuple[Experiment, ...]
     records: Records
-    items: tuple[Item, ...] = ()  # with the cells that trials have chosen; none for a grid
-    shown: tuple[Experiment, ...] = ()  # the runs, and those of quoted cells: they are shown where somebody made them
+    items: tuple[Item, ...] = ()  # with the cells that trials have chosen; empty for a grid
+    shown: tuple[Experiment, ...] = ()  # the runs, and existing runs of cited cells
     left_out: tuple[Experiment, ...] = ()  # missing runs of confirmatory seeds that can decide no open claim
-    waiting: tuple[Experiment, ...] = ()  # of cells that their trials choose: the first setting in place of the best
+    waiting: tuple[Experiment, ...] = ()  # runs of cells that trials choose, with the first setting instead of the best
 
     def finished(self, run: Experiment) -> RunRecord | None:
         """Return the run record of a run that is done or diverged; return None if the run is missing."""
@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def diverged(self) -> list[Experiment]:
-        """List the runs without a number. A diverged trial does not count: it is merely not chosen."""
+        """List the diverged runs, which have no result. A diverged trial does not count, because it is not chosen."""
         diverged = []
         for run in self.runs:
             record = None if run.evaluation.validation else self.finished(run)
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """The numbers of seeds per cell that are asked for. If neither is given, `seeds_awaited` selects them."""
+    """The requested numbers of seeds per cell. If neither is given, `seeds_awaited` selects the seeds."""
 
     pilots: int | None = None
     confirming: int | None = None
@@ -71,9 +71,9 @@ NONE: Records = {}
 def wanted(
     items: Iterable[Item], seeds: Seeds = PROFILES_SEEDS, records: Records = NONE, *, shown: bool = False
 ) -> tuple[Experiment, ...]:
-    """Return every run of the items once. All first seeds come before second ones: a table fills evenly.
+    """Return every run of the items once. All first seeds precede all second seeds, so that a table fills evenly.
 
-    `records` are the existing run records; they select the seeds if no number of seeds is asked for. If `shown` is
+    `records` are the existing run records; they select the seeds if no number of seeds is requested. If `shown` is
     true, include the runs of cited cells, which are not trained.
     """
     runs: dict[tuple[int, str], Experiment] = {}
@@ -103,7 +103,7 @@ def _first_seeds(item: Item) -> Mapping[str, list[int]]:
 
 
 def _read(results: Path, cell_keys: Iterable[str], *, with_reference: bool, tell: bool) -> Records:
-    """Read the run records. A record that cannot be read counts as missing; if `tell`, print it on standard error."""
+    """Read the run records. An unreadable record counts as missing; if `tell`, print an error on standard error."""
     troubles: list[str] = []
     records = read_records(results, cell_keys, with_reference=with_reference, troubles=troubles)
     for trouble in troubles if tell else ():
@@ -196,7 +196,10 @@ def _score(records: Records, trial: Experiment) -> float | None:
 
 
 def restricted(records: Records, runs: Iterable[Experiment]) -> Records:
-    """Select the records of these runs and of confirming seeds: a table of three pilot seeds shows no further ones."""
+    """Select the run records of these runs and of confirmatory seeds.
+
+    So a table of three exploratory seeds shows no further exploratory seeds.
+    """
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.cell_key, set()).add(run.seed)

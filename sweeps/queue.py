@@ -1,4 +1,4 @@
-"""Reads the queue of runs for short slots on a GPU and for idle hours, and decides which of its units fit.
+"""Read the queue of runs for short slots on a GPU and for idle hours, and decide which of its units fit.
 
 A unit consists of all runs of an entry with one seed. One machine trains all of them, because a verdict compares the
 arms of a seed. A unit begins only if all of its runs can end in time.
@@ -94,12 +94,12 @@ def read_queue(path: Path) -> list[QueueEntry]:
     try:
         data = tomllib.loads(path.read_text())
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({one_line(error)}); name a queue file with --file") from None
+        raise ConfigError(f"{path} cannot be read ({one_line(error)}); name a queue file with --file") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: is not a TOML file ({one_line(error)})") from None
+        raise ConfigError(f"{path} is not a TOML file ({one_line(error)}); correct it") from None
     tables = data.get("entries")
     if set(data) != {"entries"} or not isinstance(tables, list):
-        raise ConfigError(f"{path}: contains {quoted(sorted(data))}; a queue file has [[entries]] and nothing else")
+        raise ConfigError(f"{path} contains {quoted(sorted(data))}; a queue file has only [[entries]]")
     return [_entry(table, f"{path}: entries[{index}]") for index, table in enumerate(tables)]
 
 
@@ -107,7 +107,9 @@ def _entry(table: Any, path: str) -> QueueEntry:
     if isinstance(table, Mapping) and isinstance(seeds := table.get("seeds"), Mapping):
         first, number = seeds.get("first"), seeds.get("number")
         if set(seeds) != {"first", "number"} or not isinstance(first, int) or not isinstance(number, int):
-            raise ConfigError(f"{path}.seeds: {quoted(seeds)} is not understood; write {{first = 100, number = 16}}")
+            raise ConfigError(
+                f"{path}.seeds is {quoted(seeds)}, which is not understood; write {{first = 100, number = 16}}"
+            )
         table = {**table, "seeds": list(range(first, first + number))}
     return from_plain(QueueEntry, table, path)
 
@@ -124,7 +126,9 @@ def units_of(entries: Sequence[QueueEntry], results: Path, path: Path) -> list[U
         cells = {cell.label: cell.experiment for cell in item.trained}
         for label in entry.labels:
             if label in {choice.label for choice in item.choices}:
-                raise ConfigError(f"{where}: trials choose {label!r}; run `fssl reproduce {entry.item}` first")
+                raise ConfigError(
+                    f"{where}: trials choose the setting of {label!r}; run `fssl reproduce {entry.item}` first"
+                )
             if label not in cells:
                 raise ConfigError(f"{where}: unknown label {label!r} of {item.name}; {nearest(label, cells)}")
         for seed in entry.seeds:
@@ -181,7 +185,7 @@ class Shelf:
         return next((copy for copy in self._all_copies(run) if self._counts(copy)), None)
 
     def here(self, run: Experiment) -> RunRecord | None:
-        """Return the run record in the results folder, finished or not and from any device, or None if unreadable."""
+        """Return the run record in the results folder, whatever its state and device, or None if it is unreadable."""
         try:
             return read_run(run_folder(self._results, run))
         except (FsslError, OSError):  # the launch reports it
@@ -209,7 +213,9 @@ def write_copy(folder: Path, record: RunRecord, known: Iterable[Path] = ()) -> P
     be committed.
     """
     if "@" in record.path.name:
-        raise DataError(f"{record.path}: is of other data or code than its seed's first run, and is not copied")
+        raise DataError(
+            f"{record.path} was computed from different data or code than its seed's first run; it is not copied"
+        )
     device = Machine.of(record.manifest).device
     name = f"{record.cell_key}/seed={record.seed}.json.gz"
     places = [place / name for place in (folder, *known)]
@@ -233,7 +239,7 @@ class Pace:
         self._taken: dict[str, list[float]] = defaultdict(list)  # ratios of measured to planned seconds by cell
 
     def note(self, run: Experiment, seconds: float, share: float = 1.0) -> None:
-        """Note the seconds of a run that has ended, of which this call trained `share`."""
+        """Record the seconds of a run that has ended. This call trained the fraction `share` of the run."""
         self._taken[run.cell_key].append(seconds / (share * self._planned(run)))
 
     def seconds(self, run: Experiment) -> float:
@@ -319,7 +325,7 @@ class Timetable:
         return False
 
     def watch(self, state: Launch) -> None:
-        """Note the runs that have ended, and raise TimeIsUp if it is time to stop."""
+        """Record the runs that have ended, and raise TimeIsUp if it is time to stop."""
         self._see(state)
         if self.now() >= self.until and state.at_work:
             raise TimeIsUp

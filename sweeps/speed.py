@@ -1,8 +1,9 @@
-"""Says how fast the devices of this machine are, so that counted costs become seconds here.
+"""Measure the speed of this machine's devices, to convert counted costs to seconds on this machine.
 
-Counted seconds are those of a core of the reference processor (`sweeps.counting`). One plain training step of the run's
-network is timed on a core here; the ratio holds for all of a run's work. A CUDA device has the times of its card
-(`sweeps.cards`). For a card that nobody has measured the timed step gives its FLOP/s.
+Counted seconds are for a core of the reference processor (`sweeps.counting`). One plain training step of the run's
+network is timed on a core of this machine, and its ratio to the counted seconds is used for all work of the run. The
+seconds on a CUDA device come from the times of its card (`sweeps.cards`). If the card was not measured, the timed step
+gives its FLOP/s.
 """
 
 import copy
@@ -25,13 +26,13 @@ from sweeps.counting import Cost, step_seconds
 from sweeps.meta import META, WithoutNumbers, network_on_meta
 from sweeps.stand_in import stand_in_set
 
-FEW, MANY = 2, 16  # images of a timed step: of a heavy network on a CPU, and of any other
-AFFORDABLE = 5e9  # FLOPs of a timed step on a CPU
+FEW, MANY = 2, 16  # images of a timed step: for a large network on a CPU, and for all others
+AFFORDABLE = 5e9  # most FLOPs of a timed step on a CPU with MANY images
 TIMED_STEPS = 8
 
 
 def seconds_on(device: str, run: Experiment, cost: Cost, results: Path) -> float:
-    """Return the seconds that a run of this cost takes on a device of this machine."""
+    """Return the seconds that a run with this cost takes on a device of this machine."""
     data = stand_in_set(run.data.name, run.data.pooled_test)
     step = (run.model, data.image_shape, data.num_classes, run.precision, device)
     if device == CPU:
@@ -49,7 +50,7 @@ def seconds_on(device: str, run: Experiment, cost: Cost, results: Path) -> float
 def timed_step(
     model: Model, image_shape: ImageShape, num_classes: int, precision: Precision, device: str
 ) -> tuple[float, float, int]:
-    """Return a training step's seconds on one core or the device, its seconds on the reference, and its FLOPs."""
+    """Return a training step's seconds on one core or the device, on the reference processor, and its FLOPs."""
     place = torch.device(device)
     network = copy.deepcopy(network_on_meta(model, image_shape, num_classes))
     flops, operations = counted_step(network, MANY, image_shape)
@@ -67,7 +68,7 @@ def timed_step(
     torch.set_num_threads(1)
     try:
         with faster_products():
-            train(real, images, image_shape, place, 1)  # it also takes its memory
+            train(real, images, image_shape, place, 1)  # also allocates memory
             began = clock(place)
             steps = TIMED_STEPS if flops < AFFORDABLE / TIMED_STEPS else 1
             train(real, images, image_shape, place, steps)
@@ -85,7 +86,7 @@ def counted_step(network: nn.Module, images: int, image_shape: ImageShape) -> tu
 
 
 def train(network: nn.Module, images: int, image_shape: ImageShape, device: torch.device, steps: int) -> None:
-    """Train the network on labels for some steps, as launchers do."""
+    """Train the network on labels for some steps, with the optimizer of launchers."""
     images_NCHW = torch.zeros(images, *image_shape, device=device)
     labels_N = torch.zeros(images, dtype=torch.int64, device=device)
     is_fused = device != META  # torch has no fused kernel for it
@@ -97,7 +98,7 @@ def train(network: nn.Module, images: int, image_shape: ImageShape, device: torc
 
 
 def clock(device: torch.device) -> float:
-    """Return CPU seconds of this process; for a CUDA device the time, once it has done all that it was given."""
+    """Return the CPU seconds of this process. For a CUDA device, wait for its work and return the time instead."""
     if device.type == CPU:
         return time.process_time()
     torch.cuda.synchronize(device)

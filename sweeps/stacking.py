@@ -1,7 +1,8 @@
-"""Which kinds of job train together on a GPU, found without one.
+"""Find the kinds of jobs that train together on a GPU, without a GPU.
 
-A cell's rounds are played on noise of the data's shape. Each kind of job takes one step on the CPU in float64, alone
-and together with another, as the engine `stacked` compares them before it trains (`benchmark.federated.stacked.guard`).
+A cell's rounds run on noise with the shape of the data. Each kind of job takes one step on the CPU in float64,
+separately and together with a second job, like the comparison of the stacked engine before it trains
+(`benchmark.federated.stacked.guard`).
 """
 
 import warnings
@@ -25,7 +26,7 @@ from benchmark.methods.calls import first_state, play_round
 from benchmark.methods.protocol import Job, Outcome, Reader, Tree
 from sweeps.stand_in import SureReader, stand_in
 
-COHORT = 10  # jobs of a round at most, where the method allows it
+COHORT = 10  # most jobs per round, if the method allows it
 ROUNDS = 2
 
 
@@ -34,10 +35,10 @@ class Examiner(GroupRunner):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.reasons: dict[str, str] = {}  # by kind: why its jobs train one at a time; empty if they train together
+        self.reasons: dict[str, str] = {}  # by kind: the reason why its jobs train one at a time; empty if none
 
     def play(self, job_of: Mapping[int, Job], number: int, kept: MutableMapping[str, Tree]) -> dict[int, Outcome]:
-        """Return an outcome of one batch for each job, after its kind has been compared."""
+        """Compare the kinds of these jobs, and return the outcome of one batch for each job."""
         kinds: dict[Kind, list[Member]] = defaultdict(list)
         for index, job in job_of.items():
             begun = self._begin(index, job, number, copied(kept.get(keeper_of(job))), "train", ())
@@ -58,14 +59,17 @@ class Examiner(GroupRunner):
         return module, islice(iter(batches), len(job.update.phases))
 
     def _asking_reader(self, job: Job, *arguments: Any) -> None:
-        """Return None: each job answers its own passes, with `SureReader`."""
+        """Return None, so that each job makes its own passes with `SureReader`."""
 
     def _reader(self, job: Job, round_number: int, purpose: str) -> Reader:
         return SureReader(self._environment, job, round_number)
 
 
 def kinds_of(experiment: Experiment) -> dict[str, str]:
-    """Return the kinds of job of a run, and why each trains one job at a time; an empty reason: together."""
+    """Return the kinds of jobs of a run, each with the reason why its jobs train one at a time.
+
+    The reason is empty if they train together.
+    """
     environment = on_noise(experiment)
     method, examiner = environment.experiment.method, Examiner(environment)
     threads = torch.get_num_threads()
@@ -87,7 +91,7 @@ def kinds_of(experiment: Experiment) -> dict[str, str]:
 
 
 def one_at_a_time(experiments: Iterable[Experiment]) -> dict[str, str]:
-    """Return the kinds of job of these runs that train one at a time, with the reason."""
+    """Return the kinds of jobs of these runs that train one at a time, with the reasons."""
     reasons: dict[str, str] = {}
     seen = set()
     for experiment in experiments:
@@ -99,7 +103,7 @@ def one_at_a_time(experiments: Iterable[Experiment]) -> dict[str, str]:
 
 
 def on_noise(experiment: Experiment) -> Environment:
-    """Return the environment of a `stand_in` whose images are noise, with few jobs a round and equal clients."""
+    """Return the environment of `stand_in` with noise as images, few jobs per round and equally large clients."""
     federation = experiment.federation
     small = replace(experiment, federation=replace(federation, C=min(COHORT, federation.C)), precision="fp32")
     try:
@@ -116,7 +120,7 @@ def on_noise(experiment: Experiment) -> Environment:
 
 
 def noise(N: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return N images, each a window of the same long row of random bytes."""
+    """Return N images that are overlapping windows of one sequence of random bytes."""
     channels, height, width = shape
     row = torch.randint(0, 256, (N + channels * height * width,), dtype=torch.uint8)
     return row.as_strided((N, *shape), (1, height * width, width, 1))

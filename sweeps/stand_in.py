@@ -1,4 +1,4 @@
-"""A data set, its split and its readers without images: a run's work can be counted without any file.
+"""A data set, its split and its readers without images, so that a run's work can be counted without any data file.
 
 Legend: N images, D classes.
 """
@@ -22,13 +22,14 @@ from benchmark.federated.jobs import JobReader
 from benchmark.methods.protocol import Job, PartName, Weights
 from benchmark.streams import torch_stream
 
-SURE = 50.0  # a logit among zeros: probability 1 in float32
+SURE = 50.0  # a logit that has probability 1 in float32 if all other logits are 0
 
 
 def stand_in(experiment: Experiment) -> Environment:
-    """The run's environment over a set of the data set's size: equally large classes and clients, one image for all.
+    """Return the run's environment over a data set of the same size without images.
 
-    A user's own folder of images is loaded for its size. Raises ConfigError where method and setting do not fit.
+    Its classes and clients are equally large, and all images share one array. A custom image folder is loaded to find
+    its size. Raise ConfigError if the method does not suit the setting.
     """
     settings = experiment.data
     even = replace(experiment, partition=Iid(), data=replace(settings, pooled_test=0))
@@ -38,16 +39,21 @@ def stand_in(experiment: Experiment) -> Environment:
 
 @cache
 def stand_in_set(name: str, pooled_test: int) -> DataSet:
-    """Return a set of equally large classes whose images are one; a user's own folder is loaded for its size."""
+    """Return a data set with equally large classes whose images share one array of zeros.
+
+    A custom image folder is loaded to find its size.
+    """
     known = DATASETS.get(name) or load(name)
     shape, num_classes = known.image_shape, known.num_classes
     if isinstance(known, DataSet):
         N_train, N_test, N_extra = len(known.train_labels_N), len(known.test_labels_N), 0
     else:
         N_train, N_test, N_extra = known.train, known.test, known.extra
-    if pooled_test:  # no image is moved for it
+    if pooled_test:  # only the numbers of images change
         if pooled_test >= N_train + N_test:
-            raise ConfigError(f"pooled_test: {pooled_test} of the {N_train + N_test:,} images of {name}; choose fewer")
+            raise ConfigError(
+                f"data.pooled_test is {pooled_test}, but {name} has only {N_train + N_test:,} images; choose fewer"
+            )
         N_train, N_test = N_train + N_test - pooled_test, pooled_test
     image_CHW = torch.zeros((), dtype=torch.uint8).expand(shape)
     return DataSet(
@@ -66,17 +72,17 @@ def stand_in_set(name: str, pooled_test: int) -> DataSet:
 
 @cache
 def _split_of(N: int, *, num_classes: int, **rule: Any) -> Split:
-    """How a stand-in of N images is divided; many runs share it."""
+    """Return the split of a data set of N images with equally large classes. Many runs share it."""
     return split(np.arange(N) % num_classes, num_classes, **rule)
 
 
 class SureReader(JobReader):
-    """A reader without images: every prediction is certain, the classes in turn; images are only counted."""
+    """A reader without images, which counts images and predicts the classes in turn, with probability 1."""
 
     def __init__(self, environment: Environment, job: Job, number: int) -> None:
         draw = torch_stream(0, "cost", number, job.key.client, job.key.draw)
         super().__init__(environment, nn.Identity(), job.key.client, number, draw)
-        self.images_read = Counter[str]()  # by their view
+        self.images_read = Counter[str]()  # numbers of images by view
         self.predicted = False
 
     def _read(self, part: PartName, view: str = "plain") -> int:

@@ -1,4 +1,4 @@
-"""Report the progress of runs, read only from their folders: any machine that sees the folders can call it."""
+"""Report the progress of runs, which is read from their folders, so that any machine with the folders can do it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +14,8 @@ from benchmark.records.identity import look_again, seed_folder, why_apart
 from benchmark.records.record import FAILED, FINISHED, Round, RunRecord, read_run
 from benchmark.records.run_lock import is_held, why_dead
 
-# stopped: on purpose, and saved. failed: by an exception; the next command tries it again. dead: its process is gone,
-# or its heartbeat is too old; the next worker takes over.
+# A stopped run was stopped on purpose and saved. A failed run ended with an exception, and the next command tries it
+# again. The process of a dead run has ended, or its heartbeat is too old; the next worker takes it over.
 State = Literal["done", "diverged", "running", "stopped", "failed", "dead", "damaged", "missing"]
 ACCURACY = "test/accuracy"
 
@@ -30,21 +30,21 @@ def in_words(seconds: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """One run as its folder shows it."""
+    """The status of one run according to its folder."""
 
     cell_key: str
     seed: int
-    name: str  # what people call its cell; the key where it has no name
+    name: str  # the name of its cell, or the cell key if it has no name
     state: State
     rounds: int
-    round: int = 0  # the last one that is recorded
-    attempt: int = 0  # how many processes have been at it
-    accuracy: float | None = None  # of the last test, a fraction
-    seconds_per_round: float | None = None  # None: no round is recorded
-    work: float = 0.0  # its planned CPU seconds; its rounds where no time left is asked for
-    share_done: float = 0.0  # of its work
-    trouble: str | None = None  # what is wrong with a damaged, a dead or a failed run
-    curve: tuple[tuple[int, float], ...] = field(default=(), repr=False)  # (round, test accuracy) of a running one
+    round: int = 0  # the last recorded round
+    attempt: int = 0  # number of processes that have trained it so far
+    accuracy: float | None = None  # accuracy of the last test, as a fraction
+    seconds_per_round: float | None = None  # None if no round is recorded
+    work: float = 0.0  # planned CPU seconds, or rounds if no time left is requested
+    share_done: float = 0.0  # finished fraction of its work
+    trouble: str | None = None  # the problem of a damaged, dead or failed run
+    curve: tuple[tuple[int, float], ...] = field(default=(), repr=False)  # (round, test accuracy) of a running run
 
     @property
     def work_left(self) -> float:
@@ -55,7 +55,7 @@ class RunStatus:
 class RunCounts:
     """Counts of all runs.
 
-    `seconds_left` is estimated from the pace so far; it is None if nothing runs or no round was timed.
+    `seconds_left` is estimated from the pace so far; it is None if no run is running or no round was timed.
     """
 
     counts: Mapping[str, int]
@@ -110,7 +110,7 @@ def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunS
     if is_held(folder):
         state = "running"
     elif why := why_dead(folder):
-        state, trouble = "dead", f"{folder}: dead: {why}; the same command resumes from the last save"
+        state, trouble = "dead", f"{folder} is dead: {why}; the same command resumes from the last save"
     elif failed := read_json(folder / FAILED):
         state, trouble = "failed", str(failed.get("error", "unknown error"))
     timed = [line["time/round_seconds"] for line in lines if "time/round_seconds" in line]
@@ -147,16 +147,19 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
     runs: dict[Path, RunStatus] = {}
     troubles: list[str] = []
     cells = sorted(results.glob("runs/*"))
-    # `fssl verify` names what else lies there.
+    # `fssl verify` names all other files in these folders.
     folders = [one for cell in cells for one in runs_in(cell, troubles) if _seed_named(one).isdecimal()]
     for folder in folders:
         key = folder.parent.name
         try:
             record = read_run(folder)
         except (FsslError, OSError):
-            runs[folder] = status_of(folder, name=key, rounds=0)  # damaged, and why
+            runs[folder] = status_of(folder, name=key, rounds=0)  # the status of a damaged run, with the reason
             continue
-        if record is not None and profile in (None, record.experiment.get("profile")):  # None: it begins at this moment
+        if record is not None and profile in (
+            None,
+            record.experiment.get("profile"),
+        ):  # None if it starts at this moment
             experiment = record.experiment
             name = f"{experiment['method']['kind']} on {public_name(experiment['data']['name'])}, {key}"
             right = seed_folder(folder.parent, experiment)

@@ -1,6 +1,7 @@
-"""Where the trials of a study are stored: a journal file, or a database. Passwords of databases are shown nowhere.
+"""Store the trials of a study in a journal file or a database, and never show the password of a database.
 
-A worker's trial has a heartbeat in either. Optuna has them in databases; in a journal they are files beside it.
+The trial of a worker has a heartbeat. In databases Optuna implements heartbeats; for a journal they are files next to
+it.
 """
 
 import contextlib
@@ -21,26 +22,26 @@ from sweeps.launcher import MOST_DEATHS
 
 FORMS = "a journal's path, sqlite:///FILE or postgresql+psycopg://USER@HOST:PORT/DATABASE"
 BEAT = 10  # seconds between heartbeats
-PATIENCE = 120  # seconds without one, after which a trial is queued again
+PATIENCE = 120  # seconds without a heartbeat after which a trial is queued again
 
 
 def checked_place(place: str) -> str:
     """Return a database's URL unchanged, or a journal's absolute path. Raise ConfigError, which shows no password."""
     if "://" not in place:
         path = Path(place)
-        if not path.is_absolute() and (":" in place or "@" in place):  # a misspelt URL, which may hold a password
-            raise ConfigError(f"--storage: neither a path nor a URL; give {FORMS}")
+        if not path.is_absolute() and (":" in place or "@" in place):  # a misspelt URL, which may contain a password
+            raise ConfigError(f"--storage is neither a path nor a URL; give {FORMS}")
         try:
             if path.exists() and path.open("rb").read(1) not in (b"", b"{"):
-                raise ConfigError(f"--storage: {place} is not a journal; give {FORMS}")
+                raise ConfigError(f"--storage {place} is not a journal; give {FORMS}")
         except OSError as error:
-            raise ConfigError(f"--storage: {place} cannot be read ({error.strerror}); give {FORMS}") from None
+            raise ConfigError(f"--storage {place} cannot be read ({error.strerror}); give {FORMS}") from None
         return str(path.absolute())
     try:
-        sqlalchemy.create_engine(place)  # loads the driver, and does not connect
+        sqlalchemy.create_engine(place)  # loads the driver without connecting
     except (sqlalchemy.exc.ArgumentError, ImportError, ValueError):
         driver = "pip install 'fssl[postgres]'"
-        raise ConfigError(f"--storage: no database can be reached by this URL; give {FORMS} ({driver})") from None
+        raise ConfigError(f"--storage is a URL that no database driver accepts; give {FORMS} ({driver})") from None
     return place
 
 
@@ -70,7 +71,7 @@ def queue_again() -> RetryHeartbeatStaleTrialCallback:
 
 
 class _Database(RDBStorage):
-    """A beat that the server does not take is left out: the next one may be taken."""
+    """A database storage that ignores a heartbeat that the server refuses, because the next one may succeed."""
 
     def record_heartbeat(self, trial_id: int) -> None:
         with contextlib.suppress(Exception):
@@ -78,7 +79,7 @@ class _Database(RDBStorage):
 
 
 class _Journal(JournalStorage, BaseHeartbeat):
-    """A journal whose trials beat: times of files beside it, all by the clock of the disk that they are on."""
+    """A journal whose trials have heartbeats: the times of files next to it, all by the clock of their disk."""
 
     def __init__(self, path: Path) -> None:
         self._beats = path.with_name(f"{path.name}.beats")
@@ -97,7 +98,7 @@ class _Journal(JournalStorage, BaseHeartbeat):
         return [trial._trial_id for trial in running if self._time(f"{trial._trial_id}") < latest]
 
     def _time(self, name: str) -> float:
-        """Return the time of the last heartbeat. If there is none, the worker may have died: count from now."""
+        """Return the time of the last heartbeat, or the present time if there is none, as the worker may have died."""
         if not (self._beats / name).exists():
             self.record_heartbeat(name)
         return (self._beats / name).stat().st_mtime
@@ -110,7 +111,7 @@ class _Journal(JournalStorage, BaseHeartbeat):
 
 
 def check_journal(path: Path) -> None:
-    """Raise DataError for a line of a journal that is damaged. What is broken off at its end is mended elsewhere."""
+    """Raise DataError if a line of a journal is damaged. `_MendingLock` removes an incomplete last line."""
     content = path.read_bytes() if path.is_file() else b""
     for number, line in enumerate(content.split(b"\n")[:-1], 1):
         try:
@@ -119,18 +120,20 @@ def check_journal(path: Path) -> None:
             whole = False
         if not whole:
             raise DataError(
-                f"--storage: {path}: line {number} is damaged ({quoted(line.decode(errors='replace')[:40])}); "
-                "make one JSON object a line of it, or remove the line and the trial that it is of; or move the "
-                "file away: the study then begins anew, and reads runs that are finished"
+                f"--storage {path}: line {number} is damaged ({quoted(line.decode(errors='replace')[:40])}); "
+                "write one JSON object per line, or remove the line and its trial, or move the file away, so that "
+                "the study begins again and reads the finished runs"
             )
 
 
 class _MendingLock(JournalFileSymlinkLock):
-    """A journal's lock that cuts away the line which a crash broke off, before its holder writes the next."""
+    """A journal's lock that removes a line that a crash left incomplete, before the next line is written."""
 
     def acquire(self) -> bool:
         acquired = super().acquire()
-        with open(self._lock_target_file, "r+b") as journal:  # nobody is writing that line: the lock is ours
+        with open(
+            self._lock_target_file, "r+b"
+        ) as journal:  # no process is writing that line, since this one has the lock
             content = journal.read()
             if not content.endswith(b"\n"):
                 journal.truncate(content.rfind(b"\n") + 1)
@@ -139,7 +142,7 @@ class _MendingLock(JournalFileSymlinkLock):
 
 @contextlib.contextmanager
 def storage_errors(place: str) -> Iterator[None]:
-    """Turn what a storage raises into one line, CannotWrite, without the password."""
+    """Convert the errors of a storage to CannotWrite, in one line without the password."""
     try:
         yield
     except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError, OSError, json.JSONDecodeError) as error:
@@ -150,6 +153,6 @@ def storage_errors(place: str) -> Iterator[None]:
         if "://" in place and (password := sqlalchemy.make_url(place).password):
             reason = reason.replace(str(password), "***")
         if isinstance(error, json.JSONDecodeError) and "://" not in place:
-            check_journal(Path(place))  # says which line
-        text = f"--storage: {shown(place)} takes no trial ({reason})"
-        raise CannotWrite(f"{text}; nothing is lost, the same command goes on") from None
+            check_journal(Path(place))  # raises an error that names the damaged line
+        text = f"--storage {shown(place)} cannot be written ({reason})"
+        raise CannotWrite(f"{text}; nothing is lost, and the same command resumes") from None

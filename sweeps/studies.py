@@ -1,7 +1,7 @@
-"""Tuning studies: what a paper does not report, over which ranges, and why.
+"""Tuning studies: the values that a paper does not report, the searched ranges, and the reasons.
 
-Each is a TOML file, such as `fedswitch_open.toml` in this folder; a user's own has the same fields. `cells` names the
-cell where the search begins, for each profile, and `fields` what begins with another value than the cell's.
+Each study is a TOML file, such as `fedswitch_open.toml` in this folder. A custom study has the same fields. `cells`
+names the cell where the search begins for each profile, and `fields` has the values that differ from the cell's.
 """
 
 import hashlib
@@ -28,28 +28,28 @@ from benchmark.plain import read_table
 from benchmark.records.identity import own_names, sources
 from sweeps.factors import with_fields
 
-FIRST_SEED = 1000  # apart from the seeds of tables
-DIGITS = 3  # significant digits of a value that is tried: finer differences are noise
-EVALUATIONS = 5  # of a run; after each of them a trial may be pruned
-SETS_ITSELF = ("seed", "profile", "evaluation")  # a study does: to search them would do nothing
-HELD_OUT = 100  # labels at the server by default, at least; else as many as it trains on
-SCALES = {"linear": "linear", "log": "logarithmic", "log below one": "logarithmic in 1 - value"}  # for people
-Value: TypeAlias = float | str  # of a field: also a whole number or a truth value
+FIRST_SEED = 1000  # different from the seeds of tables
+DIGITS = 3  # significant digits of the values that are tried, since finer differences are noise
+EVALUATIONS = 5  # evaluations per run; after each of them a trial may be pruned
+SETS_ITSELF = ("seed", "profile", "evaluation")  # set by the study, so that searching them has no effect
+HELD_OUT = 100  # default number of held-out labels at the server, unless it trains on more
+SCALES = {"linear": "linear", "log": "logarithmic", "log below one": "logarithmic in 1 - value"}  # for readers
+Value: TypeAlias = float | str  # value of a field; also int or bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameter:
-    """A field that is searched between two values, ends included, or among some. Raises ConfigError.
+    """A field that is searched in a closed range or among some values. Raise ConfigError for a range without values.
 
-    The storage holds a coordinate: the value itself, or 1 - value where the scale is "log below one". That scale suits
-    a momentum or an EMA ratio m, whose memory is 1 / (1 - m) steps.
+    The storage contains a coordinate: the value itself, or 1 - value if the scale is "log below one". This scale suits
+    a momentum or an EMA ratio m, which averages over 1 / (1 - m) steps.
     """
 
-    field: str  # of the experiment, with dots: "method.ratio"
+    field: str  # dotted name of a field of the experiment: "method.ratio"
     low: float = math.nan
     high: float = math.nan
     scale: Literal["linear", "log", "log below one"] = "linear"
-    values: tuple[Any, ...] = ()  # in place of low and high
+    values: tuple[Any, ...] = ()  # instead of low and high
     reason: str = ""
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Hyperparameter:
 
     @property
     def coordinates(self) -> tuple[float, float]:
-        """Return the ends of the range as the storage has them, the lower one first."""
+        """Return the ends of the range as coordinates, the lower one first."""
         first, last = self.coordinate(self.low), self.coordinate(self.high)
         return min(first, last), max(first, last)
 
@@ -70,10 +70,10 @@ class Hyperparameter:
         return round(1 - value, 12) if self.scale == "log below one" else value
 
     def value(self, coordinate: Any) -> Any:
-        """Return the field's value at a coordinate, which is rounded to `DIGITS` significant digits."""
+        """Return the field's value at a coordinate after rounding the coordinate to `DIGITS` significant digits."""
         if self.values or isinstance(coordinate, int):
             return coordinate
-        return self.coordinate(float(f"{coordinate:.{DIGITS}g}"))  # which is its own inverse
+        return self.coordinate(float(f"{coordinate:.{DIGITS}g}"))  # `coordinate` is its own inverse
 
     def suggested(self, trial: Trial, *, whole: bool = False) -> Value:
         """Return the value that the trial suggests; only whole numbers if `whole` is true."""
@@ -85,7 +85,7 @@ class Hyperparameter:
         return cast(Value, self.value(trial.suggest_float(self.field, low, high, log=self.scale != "linear")))
 
     def to_json(self) -> dict[str, Any]:
-        """For people and pages."""
+        """Return JSON values that describe the hyperparameter to readers."""
         ends = {"values": list(self.values)} if self.values else {"low": self.low, "high": self.high}
         scale = {} if self.values else {"scale": SCALES[self.scale]}
         return {"field": self.field, **ends, **scale, "reason": self.reason}
@@ -93,32 +93,32 @@ class Hyperparameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Study(Checked):
-    """A question to which no paper prints the answer, at a profile. Raises ConfigError."""
+    """A search, at a profile, for values that no paper reports. Raise ConfigError if the fields are inconsistent."""
 
     name: str  # "fedswitch/open"
     title: str
-    reason: str  # what is not reported, with its source
+    reason: str  # which value is not reported, with its source
     profile: str
     experiment: Experiment  # the defaults, where the search begins
     space: tuple[Hyperparameter, ...]
     trials: Count = 24
-    seeds: Count = 3  # runs of a trial
-    startup: Whole = 10  # trials at random before TPE learns from them; the first is the default
-    typed: str = ""  # what names it on a command line, where that is not its name
+    seeds: Count = 3  # runs per trial
+    startup: Whole = 10  # random trials before TPE learns from them; the first one has the defaults
+    typed: str = ""  # its name on a command line, if this differs from `name`
 
     def __post_init__(self) -> None:
         super().__post_init__()
         fields = [span.field for span in self.space]
         if not fields:
-            raise ConfigError("space: is empty; give one field or more to search")
+            raise ConfigError("space is empty; give one field or more to search")
         for span in self.space:
             if twice := [value for value in span.values if span.values.count(value) > 1]:
-                raise ConfigError(f"{span.field}: has the value {twice[0]} more than once; give each value once")
+                raise ConfigError(f"{span.field} has the value {twice[0]} more than once; give each value once")
         for field in fields:
             if fields.count(field) > 1:
-                raise ConfigError(f"{field}: is searched twice; give it once")
+                raise ConfigError(f"{field} is searched twice; give it once")
             if field.partition(".")[0] in SETS_ITSELF:
-                raise ConfigError(f"{field}: is set by the study itself; search another field")
+                raise ConfigError(f"{field} is set by the study itself; search a different field")
         if not self.experiment.data.N_validation:
             raise ConfigError("data.N_validation is 0: a study chooses on labels held out at the server; set it")
         for span in self.space:
@@ -126,18 +126,22 @@ class Study(Checked):
             is_number = isinstance(default, int | float) and not isinstance(default, bool)
             if default is not None and type(default) not in (bool, int, float, str):
                 raise ConfigError(
-                    f"{span.field}: is a table of fields or a list, which cannot be searched; search a field of it"
+                    f"{span.field} is a table of fields or a list, which cannot be searched; search one of its fields"
                 )
             if not span.values and not is_number:
-                raise ConfigError(f"{span.field}: {quoted(default)} is not a number; give values in place of a range")
+                raise ConfigError(
+                    f"{span.field} is {quoted(default)}, which is not a number; give values instead of a range"
+                )
             if default not in span.values and (span.values or not span.low <= default <= span.high):
-                raise ConfigError(f"{span.field}: its default {default} is not among what is searched; add it")
+                raise ConfigError(
+                    f"{span.field} has the default {default}, which is not among the searched values; add it"
+                )
         for field, value in ((s.field, value) for s in self.space for value in s.values or (s.low, s.high)):
             self.runs({**self.defaults, field: value})
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """Return for each field its value before the search."""
+        """Return the value of each field before the search."""
         return {span.field: _value(self.experiment, span.field) for span in self.space}
 
     @property
@@ -164,8 +168,8 @@ class Study(Checked):
     def key(self) -> str:
         """Return 8 hexadecimal digits that identify the study.
 
-        Another experiment, space or number of seeds is another study, and so is other code or another folder of images
-        of one's own. The number of trials is left out: more of them extend the same study.
+        They depend on the experiment, the space and the number of seeds, and on custom code or a custom image folder.
+        They do not depend on the number of trials, so that more trials extend the same study.
         """
         question: dict[str, Any] = {
             "default": self.runs(self.defaults)[0].cell_key,
@@ -179,7 +183,7 @@ class Study(Checked):
 
     @property
     def slug(self) -> str:
-        """For file names: fedswitch-open-demo."""
+        """Return the study's name in file names, such as fedswitch-open-demo."""
         return re.sub(r"[^\w.]+", "-", f"{self.name}-{self.profile}")
 
 
@@ -191,11 +195,9 @@ def _value(experiment: Experiment, field: str) -> Any:
 
 
 def study_of_words(words: Sequence[str], experiment: Experiment, *, typed: str, **given: int) -> Study:
-    """Build a search over "optimizer.lr=0.01..0.1:log" or "method.batch_size=16,32,64".
+    """Build a search from words such as "optimizer.lr=0.01..0.1:log" or "method.batch_size=16,32,64".
 
-    It begins from `experiment`. Raise ConfigError.
-
-    `given`: numbers of trials and seeds.
+    It begins from `experiment`. `given` are numbers of trials and seeds. Raise ConfigError for a misspelt word.
     """
     data = experiment.data
     if not data.N_validation:
@@ -211,7 +213,7 @@ def study_of_words(words: Sequence[str], experiment: Experiment, *, typed: str, 
         typed=typed,
         **given,
     )
-    return replace(study, name=f"{study.name}-{study.key}")  # another search is another file
+    return replace(study, name=f"{study.name}-{study.key}")  # so that a different search has a different file
 
 
 def _span(word: str) -> Hyperparameter:
@@ -221,24 +223,24 @@ def _span(word: str) -> Hyperparameter:
     values = [scalar(part) for part in text.split(",") if part]
     if not (dots and low and high) and len(values) < 2:
         examples = f"{field}=0.01..0.1, {field}=0.01..0.1:log or {field}=16,32,64"
-        raise ConfigError(f"--search: {word!r} is no range and no list; write {examples}")
+        raise ConfigError(f"--search {word!r} is neither a range nor a list; write {examples}")
     if twice := [value for value in values if values.count(value) > 1]:
-        raise ConfigError(f"--search: {word!r} has {twice[0]} more than once; write each value once")
+        raise ConfigError(f"--search {word!r} has {twice[0]} more than once; write each value once")
     span = {"low": low, "high": high, "scale": scale.replace("-", " ") or "linear"} if dots else {"values": values}
     return from_plain(Hyperparameter, {"field": field, **span}, "--search")
 
 
 # Files
 
-KIND = "# kind: study;"  # how a study's file begins; other TOML files of the folder begin with another kind
+KIND = "# kind: study;"  # first words of a study's file; other TOML files of the folder name a different kind
 FILES = [path for path in sorted(Path(__file__).parent.glob("*.toml")) if path.read_text().startswith(KIND)]
 DECLARED = {tomllib.loads(path.read_text())["name"]: path for path in FILES}
 
 
 def read_study(name: str, profile: str, **given: int) -> Study:
-    """Read a declared study, or a study from a custom file, at a profile. Raise ConfigError.
+    """Read a declared study, or a study from a custom file, at a profile. Raise ConfigError if there is none.
 
-    `given`: trials and seeds in place of the file's.
+    `given` are numbers of trials and seeds that replace those of the file.
     """
     if name not in DECLARED and not name.endswith(".toml"):
         raise ConfigError(f"unknown study {name!r}; {nearest(name, DECLARED)}, or give a file, such as ./mine.toml")

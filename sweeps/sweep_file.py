@@ -1,4 +1,4 @@
-"""W&B sweep files: written from a grid, and read strictly, since W&B checks a file only on its server."""
+"""Write W&B sweep files from grids, and read them strictly, because W&B checks a file only on its server."""
 
 import json
 import re
@@ -15,20 +15,20 @@ from sweeps.factors import check, long_enough
 from sweeps.grid import Grid
 
 COMMAND = ("${env}", "${interpreter}", "-m", "benchmark.cli.main", "run", "--sweep", "${args_json_file}")
-PROGRAM = "benchmark/cli/main.py"  # the agent needs one, though the command does not use it
+PROGRAM = "benchmark/cli/main.py"  # the agent requires a program, although the command does not use it
 METRIC = {"name": "test/accuracy", "goal": "maximize"}
 FIELDS = (
     *("name", "description", "project", "program", "method", "metric"),
     *("run_cap", "command", "parameters", "early_terminate"),
 )
 METHODS = ("grid", "random", "bayes")
-MISSING = {  # what to write for a field without which the server takes no sweep
+MISSING = {  # what to write for a field that the server requires
     "method": "write method: grid, random or bayes",
     "command": f"write command: [{', '.join(map(json.dumps, COMMAND))}]",
     "parameters": "write parameters: and below it the factors, such as R: {values: [0, 0.4]}",
 }
 REPORTED = ("test/accuracy", "test/loss", "validation/accuracy", "validation/loss")  # after every evaluation
-# A text that was meant as a number: YAML 1.1 reads 1e-3 as a text, and 1.0e-3 as a number.
+# A text that was intended as a number: YAML 1.1 reads 1e-3 as a text and 1.0e-3 as a number.
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -52,19 +52,19 @@ def written(grid: Grid, *, name: str, made_by: str) -> str:
 
 
 def read(path: Path) -> dict[str, list[Any]]:
-    """Read the grid of a sweep file. Raise ConfigError that names the file, the entry and what to write."""
+    """Read the grid of a sweep file. Raise ConfigError, which names the file, the entry and what to write."""
     content = config(path)
     if content["method"] != "grid":
-        raise ConfigError(f"{path}: method {content['method']}: W&B chooses its runs; `wandb agent` trains them")
+        raise ConfigError(f"{path} has method {content['method']}, so W&B chooses the runs; `wandb agent` trains them")
     parameters = content["parameters"]
     return {name: entry["values"] if "values" in entry else [entry["value"]] for name, entry in parameters.items()}
 
 
 def chosen_by_wandb(path: Path) -> str:
-    """Read the method of a sweep whose runs W&B chooses, such as "bayes"; empty for a grid.
+    """Return the method of a sweep for which W&B chooses the runs, such as "bayes", or an empty text for a grid.
 
-    Raise ConfigError where no experiment takes the ends of its ranges, and where the shortest run with the longest
-    warm start ends before its clients train.
+    Raise ConfigError if no experiment accepts the ends of its ranges, or if the shortest run with the longest warm
+    start ends before its clients train.
     """
     content = config(path)
     if content["method"] == "grid":
@@ -81,7 +81,7 @@ def chosen_by_wandb(path: Path) -> str:
 
 
 def _shortest(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fewest rounds and the longest warm start that W&B may choose, if it chooses them."""
+    """Return the smallest number of rounds and the longest warm start that W&B may choose, if it chooses them."""
     chosen: dict[str, Any] = {}
     for name, end, extreme in (("federation.rounds", "min", min), ("method.warm_start_rounds", "max", max)):
         if name in parameters:
@@ -97,7 +97,7 @@ def _end(entry: Mapping[str, Any], end: str, place: int) -> Any:
 
 
 def config(path: Path) -> dict[str, Any]:
-    """Return the file's content, as `wandb sweep` sends it to the server. Raise ConfigError."""
+    """Return the file's content, which `wandb sweep` sends to the server. Raise ConfigError for an invalid file."""
     content = read_table(path)
     try:
         _check(content)
@@ -115,19 +115,19 @@ def _check(content: Mapping[str, Any]) -> None:
         if name not in content:
             raise ConfigError(f"{name} is missing; {MISSING[name]}")
     if content["method"] not in METHODS:
-        raise ConfigError(f"method: {content['method']!r}; {choose(METHODS)}")
+        raise ConfigError(f"method is {content['method']!r}; {choose(METHODS)}")
     if content["method"] == "grid" and "early_terminate" in content:
-        raise ConfigError("early_terminate: a grid's runs are all trained to their end; leave it out")
+        raise ConfigError("early_terminate does not suit a grid, whose runs are all trained to their end; leave it out")
     metric = content.get("metric")
     if metric is None and (content["method"] == "bayes" or "early_terminate" in content):
-        raise ConfigError("metric is missing: write name: test/accuracy and goal: maximize")
+        raise ConfigError("metric is missing; write name: test/accuracy and goal: maximize")
     reported = metric.get("name") if isinstance(metric, dict) else metric
     if metric is not None and reported not in REPORTED:
-        raise ConfigError(f"metric: runs do not report {reported!r}; {nearest(reported, REPORTED)}")
+        raise ConfigError(f"metric is {reported!r}, which runs do not report; {nearest(reported, REPORTED)}")
     if content["command"] != list(COMMAND):
-        raise ConfigError(f"command is not that of this suite; {MISSING['command']}")
+        raise ConfigError(f"command is not the command of this suite; {MISSING['command']}")
     if not isinstance(content["parameters"], dict) or not content["parameters"]:
-        raise ConfigError("parameters: the grid is empty")
+        raise ConfigError("parameters is an empty grid; give at least one factor")
     for name, entry in content["parameters"].items():
         _check_parameter(name, entry, ranges=content["method"] != "grid")
 
@@ -136,13 +136,15 @@ def _check_parameter(name: Any, entry: Any, *, ranges: bool) -> None:
     if ranges and isinstance(entry, dict) and {"min", "max"} <= entry.keys() <= {"min", "max", "distribution"}:
         entry = {"values": [entry["min"], entry["max"]]}
     if not isinstance(entry, dict) or list(entry) not in (["value"], ["values"]):
-        raise ConfigError(f"parameters.{name}: write value: or values: [...]; a grid has no ranges")
+        raise ConfigError(
+            f"parameters.{name} has neither value: nor values: [...]; write one of them, since a grid has no ranges"
+        )
     values = entry.get("values", [entry.get("value")])
     if not isinstance(values, list) or not values:
-        raise ConfigError(f"parameters.{name}.values: is not a list of values; give at least one")
+        raise ConfigError(f"parameters.{name}.values is not a list of values; give at least one")
     for value in values:
         if isinstance(value, str) and _NUMBER.fullmatch(value):
-            raise ConfigError(f"parameters.{name}: YAML reads {value} as a text; write {float(value)}")
+            raise ConfigError(f"parameters.{name} has {value}, which YAML reads as a text; write {float(value)}")
         try:
             check(f"{name}", value)
         except ConfigError as error:
@@ -150,7 +152,7 @@ def _check_parameter(name: Any, entry: Any, *, ranges: bool) -> None:
 
 
 def differences(on_server: Mapping[str, Any], in_file: Mapping[str, Any]) -> list[str]:
-    """Return one line for each field that decides what is run and differs between the server's sweep and the file's."""
+    """Return one line for each field that decides the runs and differs between the server's sweep and the file."""
     return [
         f"{name}: the server has {on_server.get(name)!r}, the file {in_file.get(name)!r}"
         for name in ("method", "program", "command", "parameters")

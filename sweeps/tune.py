@@ -1,9 +1,9 @@
-"""Tuning what a paper does not report: Optuna studies on labels held out at the server, never on test data.
+"""Tune values that a paper does not report, by Optuna studies on labels held out at the server, never on test data.
 
-A trial is a setting, run on seeds from 1000 on, one after another; its value is the mean accuracy after the last round.
-Its runs are ordinary records: one that is finished is read, one that was broken off goes on. A trial that falls behind
-the median of the others at the same round is pruned. Any number of workers may be at a study: processes of one command,
-or commands on any machines that share its storage. What is left of a study is `results/studies/NAME.json`.
+A trial runs one setting on seeds from 1000 on, one after another. Its value is the mean accuracy after the last round.
+Its runs have ordinary run records: a finished run is read, and an interrupted run resumes. A trial is pruned if it is
+below the median of the other trials at the same round. Any number of workers may take part in a study: processes of one
+command, or commands on any machines that share its storage. The summary of a study is `results/studies/NAME.json`.
 """
 
 import contextlib
@@ -35,15 +35,15 @@ from sweeps.storage import open_storage, storage_errors
 from sweeps.studies import Study, Value
 from sweeps.workers import SECONDS_TO_SAVE
 
-METRIC = "validation/accuracy"  # of the last round, on labels held out at the server
-FULL_TRIALS = 5  # trials that are not pruned, so that there is a median
-LEAST_FOR_IMPORTANCE = 10  # complete trials; fewer say nothing about which field matters
+METRIC = "validation/accuracy"  # after the last round, on labels held out at the server
+FULL_TRIALS = 5  # first trials that are never pruned, so that there is a median
+LEAST_FOR_IMPORTANCE = 10  # complete trials that are needed to estimate which field matters
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def open_study(study: Study, storage: str) -> optuna.Study:
-    """Open the study's trials in the storage, which is created if it does not exist."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # else it prints a line for each trial
+    """Open the study's trials in the storage. Create the storage if it does not exist."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would print a line for each trial
     warnings.simplefilter("ignore", ExperimentalWarning)
     return optuna.create_study(
         storage=open_storage(storage),
@@ -67,7 +67,7 @@ class TuneWorker:
     results: Path
 
     def work(self) -> None:
-        """Take trials until as many as are wanted have ended, here or in other workers. Raises what `run` does."""
+        """Run trials until enough have ended in all workers together. Raise the errors of `run`."""
         trials = open_study(self.study, self.storage)
         while ended(trials) < self.study.trials:
             optuna.storages.fail_stale_trials(trials)
@@ -76,14 +76,14 @@ class TuneWorker:
                 try:
                     trials.optimize(self._value, n_trials=1)
                 except ValueError as error:
-                    if "Cannot tell" not in f"{error}":  # this process stood still: another one has the trial
+                    if "Cannot tell" not in f"{error}":  # this process was suspended, and another one took the trial
                         raise
                 print(f"fssl: {self.study.name}: {ended(trials)} of {self.study.trials} trials", file=sys.stderr)
-            else:  # the last ones are with other workers, who may die
+            else:  # other workers run the last trials, and may die
                 time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _value(self, trial: Trial) -> float:
-        """Return the trial's value, or NaN, which fails it, if several workers asked for the last trial at once."""
+        """Return the trial's value, or NaN, which fails it, if several workers began the last trial at once."""
         others = trial.study.get_trials(deepcopy=False)
         earlier = [other for other in others if other.number < trial.number and other.state != TrialState.FAIL]
         if len(earlier) >= self.study.trials:
@@ -93,17 +93,17 @@ class TuneWorker:
         try:
             return self._mean_accuracy(values, trial)
         except (Stopped, KeyboardInterrupt):
-            trial.study.enqueue_trial(trial.params)  # its runs go on where they stopped
+            trial.study.enqueue_trial(trial.params)  # its runs resume from their last saves
             raise
 
     def _sampler(self, number: int, *, is_first: bool) -> optuna.samplers.BaseSampler:
-        """Return a sampler (TPE) that depends only on study and the trial's number; the first trial is the default."""
+        """Return a TPE sampler that depends only on study and trial number; the first trial is the default."""
         seed = (int(self.study.key, 16) + number) % 2**32
         sampler = optuna.samplers.TPESampler(n_startup_trials=self.study.startup, seed=seed)
         return optuna.samplers.PartialFixedSampler(self.study.coordinates, sampler) if is_first else sampler
 
     def _mean_accuracy(self, values: Mapping[str, Value], trial: Trial) -> float:
-        """Return the mean accuracy over the seeds; 0, worse than any other setting, if a run diverges."""
+        """Return the mean accuracy over the seeds, or 0, the worst value, if a run diverges."""
         scores: list[float] = []
         for experiment in self.study.runs(values):
             scores.append(self._accuracy(experiment, Pruning(trial, len(scores) * experiment.federation.rounds)))
@@ -114,7 +114,7 @@ class TuneWorker:
 
     def _accuracy(self, experiment: Experiment, pruning: "Pruning") -> float:
         while True:
-            with contextlib.suppress(RunningElsewhere):  # another trial, or a table, has the same run
+            with contextlib.suppress(RunningElsewhere):  # a different trial or a table trains the same run
                 try:
                     result = run(experiment, self.results, callbacks=[pruning])
                 except Diverged:
@@ -124,7 +124,7 @@ class TuneWorker:
 
 
 class Pruning(pl.Callback):
-    """Reports a run's accuracies on held-out labels to its trial, and ends the run where the trial falls behind."""
+    """Reports a run's accuracies on held-out labels to its trial, and ends the run if the trial is pruned."""
 
     def __init__(self, trial: Trial, rounds_before: int) -> None:
         """Create the callback; `rounds_before` is the number of rounds of the earlier seeds."""
@@ -139,16 +139,16 @@ class Pruning(pl.Callback):
 
 
 def tune(worker: TuneWorker, *, jobs: int = 1) -> optuna.Study:
-    """Work at the study in this process and in `jobs` - 1 others, and return its trials.
+    """Run the study's trials in this process and in `jobs` - 1 others, and return all trials.
 
-    Ctrl-C and SIGTERM stop runs at their last finished round. Raises Stopped then, and CannotWrite where the storage
-    fails; after both the same call goes on.
+    Ctrl-C and SIGTERM stop runs at their last finished round and raise Stopped. Raise CannotWrite if the storage fails.
+    After both errors, the same call resumes.
     """
     with storage_errors(worker.storage), sigterm_as_interrupt():
         try:
             others: list[BaseProcess] = []
             try:
-                with process_context() as context:  # a signal that comes meanwhile is heard at its end
+                with process_context() as context:  # a signal in the meantime is handled at its end
                     for _ in range(jobs - 1):
                         others.append(context.Process(target=_work, args=(worker,)))
                         others[-1].start()
@@ -159,12 +159,12 @@ def tune(worker: TuneWorker, *, jobs: int = 1) -> optuna.Study:
             for other in others:
                 other.join()
         except KeyboardInterrupt:
-            raise Stopped("stopped; the same command goes on from the last finished rounds") from None
+            raise Stopped("stopped; the same command resumes from the last finished rounds") from None
         return open_study(worker.study, worker.storage)
 
 
 def _end(others: Sequence[BaseProcess]) -> None:
-    """Ask these processes to stop, and kill what has not ended within `SECONDS_TO_SAVE`."""
+    """Stop these processes, and kill those that have not ended within `SECONDS_TO_SAVE`."""
     for other in others:
         other.terminate()
     until = time.monotonic() + SECONDS_TO_SAVE
@@ -176,7 +176,7 @@ def _end(others: Sequence[BaseProcess]) -> None:
 
 
 def _work(worker: TuneWorker) -> None:
-    """Work at the study in an additional process. Ignore its errors, which the first process also meets."""
+    """Run trials in an additional process. Ignore errors, because the first process meets the same ones."""
     end_with_parent(signal.SIGTERM)  # stops its run
     with contextlib.suppress(FsslError), storage_errors(worker.storage):
         worker.work()
@@ -186,9 +186,9 @@ def _work(worker: TuneWorker) -> None:
 
 
 def summary_of(study: Study, trials: optuna.Study) -> dict[str, Any]:
-    """Sum up what the study asked, each trial that ended, and which setting was best: no clock, no host, no storage.
+    """Summarise the study's question, each trial that ended, and the best setting, without times, hosts and storage.
 
-    Accuracies are fractions. Of equal trials the first is the best.
+    Accuracies are fractions. If several trials are equally good, the first one is the best.
     """
     frozen = trials.get_trials(deepcopy=False, states=ENDED)
     complete = [trial for trial in frozen if trial.state == TrialState.COMPLETE and trial.value is not None]
@@ -234,6 +234,6 @@ def summary_of(study: Study, trials: optuna.Study) -> dict[str, Any]:
 
 
 def _importances(trials: optuna.Study) -> dict[str, float]:
-    """Return how much each field decides whether a trial is in the better half; the shares sum to 1."""
+    """Return the share of each field in deciding whether a trial is in the better half. The shares sum to 1."""
     evaluator = PedAnovaImportanceEvaluator(target_quantile=0.5)
     return {name: float(f"{share:.4g}") for name, share in get_param_importances(trials, evaluator=evaluator).items()}

@@ -1,6 +1,6 @@
-"""The workers of a launch on this machine: processes on the cores or on given devices, each with one run at a time.
+"""The workers of a launch on this machine: processes on the cores or on given devices, with one run at a time each.
 
-With `together`, a process trains several runs of one cell at a time, whose jobs train as one.
+With `together`, a process trains several runs of one cell at a time, and their jobs train as one.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ if TYPE_CHECKING:  # loads torch
 
     from benchmark.federated.stacked.together import Seat
 
-SECONDS_TO_SAVE = 45.0  # from the request to stop until a process is killed: all of them end within a minute
-SECONDS_TO_END = 0.5  # of a killed fork server: until then it passes for alive, and a new one is not started
+SECONDS_TO_SAVE = 45.0  # from the request to stop until a process is killed, so that all end within a minute
+SECONDS_TO_END = 0.5  # of a killed fork server, which counts as alive until then, so that no new one is started
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mirror:
-    """How W&B mirrors the runs of a launch while they are trained."""
+    """The settings with which W&B mirrors the runs of a launch while they are trained."""
 
     mode: Literal["online", "offline"]
     cells: Mapping[str, str]  # cell key -> the name of the cell, such as "ssfl/tab2:FedAvg/full"
@@ -42,18 +42,19 @@ class Mirror:
 
 @dataclass(kw_only=True)
 class _Worker:
-    """A process that trains one run after another, or some runs after others."""
+    """A process that trains lists of runs, one list after another."""
 
     device: str
     process: BaseProcess
-    pipe: Connection  # takes lists of runs; gives the place and the error, or None, of each; closed if the process dies
-    runs: dict[int, Experiment] = field(default_factory=dict)  # by place in the list; those that have not ended
+    pipe: Connection  # lists of runs go in; (place, error or None) of each run comes out; closed if it dies
+    runs: dict[int, Experiment] = field(default_factory=dict)  # unfinished runs by place in the list
 
 
 class LocalWorkers:
-    """Up to `processes` processes, started when there is work for them, and shared evenly among `devices`.
+    """Up to `processes` processes that start when there is work for them, and are distributed evenly among `devices`.
 
-    `together`: runs of one cell that a process trains at a time, with the stacked engine; None: one, with the pool's.
+    `together` is the number of runs of one cell that a process trains at a time with the stacked engine. If it is None,
+    a process trains one run at a time with the pool engine.
     """
 
     def __init__(
@@ -68,18 +69,18 @@ class LocalWorkers:
         self._processes, self._results, self._devices = processes, results, tuple(devices)
         self._together, self._mirror = together, mirror
         self._gathered: list[Experiment] = []  # runs that wait for a process; only with `together`
-        self._apart = set[Experiment]()  # were in a process that died: another one may have ended it
+        self._apart = set[Experiment]()  # runs of a process that died; a different run of it may be the cause
         self._workers: list[_Worker] = []
-        self._until: float | None = None  # when processes that were asked to stop are killed
+        self._until: float | None = None  # time at which stopping processes are killed
 
     def start(self, run: Experiment) -> None:
         if self._together is None:
             self._send([run])
         else:
-            self._gathered.append(run)  # `ended` is called once all others are here, too
+            self._gathered.append(run)  # `ended` sends them after all runs have been added
 
     def _send(self, runs: Sequence[Experiment]) -> None:
-        """Let a process train these runs. Raises RunDied."""
+        """Send these runs to a process, which trains them. Raise RunDied if the process has died."""
         idle = [worker for worker in self._workers if not worker.runs]
         worker = idle[0] if idle else self._new_worker()
         worker.runs = dict(enumerate(runs))
@@ -89,7 +90,7 @@ class LocalWorkers:
             raise self._death_of(worker) from None
 
     def _hand_out(self) -> Iterator[tuple[Experiment, FsslError]]:
-        """Give runs that were gathered to idle processes, to each those of one cell. Yield those that cannot start."""
+        """Send gathered runs to idle processes, with runs of one cell for each. Yield runs that cannot start."""
         while self._gathered and sum(bool(worker.runs) for worker in self._workers) < self._processes:
             first = self._gathered[0]
             alike = [run for run in self._gathered if run.cell_key == first.cell_key and run not in self._apart]
@@ -102,8 +103,8 @@ class LocalWorkers:
                     yield run, death
 
     def _new_worker(self) -> _Worker:
-        """Raises RunDied."""
-        taken = [worker.device for worker in self._workers]  # one that is named twice takes twice as many
+        """Start a process on the least used device. Raise RunDied if it cannot start."""
+        taken = [worker.device for worker in self._workers]  # a device that is named twice gets twice as many
         device = min(self._devices, key=lambda device: taken.count(device) / self._devices.count(device))
         with process_context(fresh=device != CPU) as context:
             pipe, end_of_worker = context.Pipe()
@@ -111,13 +112,13 @@ class LocalWorkers:
             process = context.Process(target=_work, args=orders)
             try:
                 process.start()
-            except (OSError, EOFError) as error:  # no memory for it, or the server that forks it was killed
+            except (OSError, EOFError) as error:  # memory is short, or the fork server was killed
                 time.sleep(SECONDS_TO_END)
-                raise RunDied(f"an error when it was started ({error})") from None
+                raise RunDied(f"an error at its start ({error})") from None
             finally:
                 end_of_worker.close()
             worker = _Worker(device=device, process=process, pipe=pipe)
-            self._workers.append(worker)  # before a signal that came meanwhile is heard, which is to stop it, too
+            self._workers.append(worker)  # before a pending signal is handled, which must also stop this process
         return worker
 
     def ended(self, timeout: float) -> Iterator[tuple[Experiment, FsslError | None]]:
@@ -148,10 +149,10 @@ class LocalWorkers:
     def close(self) -> None:
         try:
             for worker in self._workers:
-                worker.pipe.close()  # an idle process ends, the others after their runs
+                worker.pipe.close()  # an idle process ends now, and the others end after their runs
             for worker in self._workers:
                 worker.process.join(None if self._until is None else max(0.0, self._until - time.monotonic()))
-                if worker.process.is_alive():  # it does not hear: what it saved last is whole
+                if worker.process.is_alive():  # it does not react; its last save is complete
                     worker.process.kill()
                     worker.process.join()
         except BaseException:
@@ -161,16 +162,16 @@ class LocalWorkers:
 
 
 def _in_words(code: int) -> str:
-    """An exit code of `multiprocessing`."""
+    """Describe an exit code of `multiprocessing`, which is negative for a signal."""
     if code == -signal.SIGKILL:
         return "SIGKILL (too little memory?)"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def _work(pipe: Connection, results: Path, device: str, together: int | None, mirror: Mirror | None) -> None:
-    """The whole life of a worker process."""
+    """Receive lists of runs, train them, and send the results, until the launch ends. A worker process calls this."""
     end_with_parent(signal.SIGTERM)  # stops its run
-    with contextlib.suppress(EOFError, OSError):  # the launch is over, or was killed
+    with contextlib.suppress(EOFError, OSError):  # the launch has ended or was killed
         while True:
             runs = pipe.recv()
             if together is None:
@@ -186,9 +187,9 @@ def attempt_together(
     tell: Callable[[int, FsslError | None], object],
     mirror: Mirror | None = None,
 ) -> None:
-    """Train runs of one cell in this process, as one. `tell` is given the place and the error of each when it ends.
+    """Train runs of one cell together in this process. Call `tell` with the place and the error of each when it ends.
 
-    SIGTERM stops all of them at their last finished round.
+    SIGTERM stops all runs at their last finished round.
     """
     from benchmark.federated.stacked.together import Together
     from benchmark.federated.stopping import StopOnSignal
@@ -200,7 +201,7 @@ def attempt_together(
     with StopOnSignal(at_once=False).listening():
         works = [partial(work, place) for place in range(len(runs))]
         for ended in Together(lap=CpuClock().lap).play(works):
-            if ended is not None:  # the launch is over: nobody takes the answers
+            if ended is not None:  # the launch has ended, and nobody reads the results
                 raise ended
 
 
@@ -211,9 +212,9 @@ def attempt(
     seat: "Seat | None" = None,
     mirror: Mirror | None = None,
 ) -> FsslError | None:
-    """Train a run in this process. Returns the error with which it ended; None where its record is written.
+    """Train a run in this process. Return its error, or None if its run record is written.
 
-    `seat`: of a run that trains together with others of its cell.
+    `seat` is the run's seat if it trains together with other runs of its cell.
     """
     from benchmark.federated.engines import EngineOptions
     from benchmark.records.run import run
@@ -238,23 +239,23 @@ def attempt(
         return error
     except Exception as error:
         failure = failure_of(error)
-        if failure is None:  # a bug of this suite: the launch's process has no traceback of it
+        if failure is None:  # a bug of this suite, whose traceback the launch's process does not have
             traceback.print_exc(file=sys.stderr)
-            return RunFailed(f"{named(experiment)}: failed with {error!r}")
-        return RunFailed(f"{named(experiment)}: failed with {failure.line()}", failure)
+            return RunFailed(f"{named(experiment)} failed with {error!r}")
+        return RunFailed(f"{named(experiment)} failed with {failure.line()}", failure)
     return None
 
 
 @contextlib.contextmanager
 def _mirrored(experiment: Experiment, results: Path, mirror: Mirror | None) -> "Iterator[list[Callback]]":
-    """Give the callbacks that mirror the run in W&B; none without a mirror."""
+    """Yield the callbacks that mirror the run in W&B, or none without a mirror."""
     if mirror is None:
         yield []
         return
     from benchmark.records.record import run_folder
     from benchmark.records.wandb_mirror import mirrored
 
-    os.environ.setdefault("WANDB_SILENT", "true")  # else each run prints three lines
+    os.environ.setdefault("WANDB_SILENT", "true")  # without this, each run prints three lines
     cell = mirror.cells.get(experiment.cell_key)
     words = {} if cell is None else {"cell": cell}
     folder = run_folder(results, experiment)

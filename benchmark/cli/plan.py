@@ -14,7 +14,7 @@ from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.processes import CPU, usable_cores
 from benchmark.verdicts.open_claims import could_decide, looks_in_words
 from sweeps.cards import Card, OnCard, devices_or_card, on_card
-from sweeps.cost import Cost, cost_of, count
+from sweeps.cost import Cost, cost_of, count, countable
 from sweeps.deciding import gaps_of, words_on_seeds
 from sweeps.plan import Plan, plan
 from sweeps.stacking import one_at_a_time
@@ -148,9 +148,13 @@ def _print(counted: dict[str, Any], done: int, times: list[tuple[str, str]]) -> 
 
 
 def cost_there(runs: Sequence[Experiment], card: Card) -> OnCard:
-    """Estimate how long the runs take on a card if they are trained one after the other."""
-    costs = [count(run).whole for run in runs]
-    return on_card(card, [(run, cost.local_steps, cost.flops) for run, cost in zip(runs, costs, strict=True)])
+    """Estimate how long the runs take on a card if they are trained one after the other.
+
+    Runs that cannot be counted are left out; `cost_here` has a note on them.
+    """
+    able, _ = countable(runs)
+    costs = [count(run).whole for run in able]
+    return on_card(card, [(run, cost.local_steps, cost.flops) for run, cost in zip(able, costs, strict=True)])
 
 
 def as_there(there: OnCard) -> dict[str, Any]:
@@ -162,10 +166,11 @@ def as_there(there: OnCard) -> dict[str, Any]:
 def cost_here(runs: Sequence[Experiment], options: argparse.Namespace) -> tuple[Cost, tuple[str, ...]]:
     """Return the cost of the runs, and the device of each run that is trained at the same time.
 
-    `options.devices` are names, or None for auto.
+    `options.devices` are names, or None for auto. Runs that cannot be counted are left out, and named in a note.
     """
     devices = options.devices or auto_devices(runs)
-    total = sum((cost_of(run, options.results, devices[0]) for run in runs), Cost())
+    able, notes = countable(runs)
+    total = sum((cost_of(run, options.results, devices[0]) for run in able), Cost(notes=notes))
     return total, (CPU,) * usable_cores() if devices == (CPU,) else devices
 
 

@@ -358,7 +358,7 @@ class PrintedEntry:
         )
 
     def as_published(self, keys: Iterable[str], data_of_item: str) -> ItemEntry:
-        """The line in the paper's own words.
+        """Return the entry of this line with the paper's own names and published values.
 
         `keys` name its row and its column; `data_of_item` is the data set of a line that names none.
         """

@@ -83,8 +83,8 @@ def main() -> None:
     torch.set_num_threads(1)
     lines = [
         "# kind: measured differences; see results/benchmarks/README.md",
-        "# The reference engine channels last against contiguous, and the stacked engine against the reference engine,",
-        "# both on a CPU in float32. Written by `python -m tests.performance.memory_order`.",
+        "# Differences between channels-last and contiguous images in the reference engine, and between the stacked",
+        "# and the reference engine, both on a CPU in float32. Written by `python -m tests.performance.memory_order`.",
         f"date = {date.today()}",
         f'torch = "{torch.__version__}"',
         f"seeds = {len(SEEDS)}",

@@ -1,24 +1,21 @@
-"""Records that are odd or damaged: every command tells of each in one line, and does its work on all others.
+"""Damaged run records: each command names each of them in one line, and does its work on all others.
 
-Odd is each field of each file of a run, and of a committed copy, replaced by each of ODD, with a digest that fits. Each
-odd record has a seed of its own, and a sound one of another cell beside it. One odd record in 250 is tried, or in EVERY
-of the environment. Damaged bytes give a value or an error of ours, whatever reads them; EXAMPLES in the environment is
-how many of each file; then they are other ones at every run, or by --hypothesis-seed.
+DAMAGES lists what another program, a crash or a disk may do to a run, to an unfinished run or to a committed copy. Each
+damaged record has a seed of its own, for which a different cell has a sound record. Damaged bytes and odd values of any
+field lead to a value or an error of this suite, whatever reads them: EXAMPLES of the environment is the number of
+examples per file; they then differ in each run, or by --hypothesis-seed.
 """
 
 import contextlib
 import errno
 import gzip
-import hashlib
 import json
 import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
@@ -39,253 +36,219 @@ from benchmark.records.state import NAME as STATE
 from benchmark.records.state import load
 from benchmark.sharing.verify import record_faults
 from benchmark.verdicts import families, registered
-from benchmark.verdicts.families import families_at
 from benchmark.verdicts.rule import rule
 from tests.conftest import record_of, tiny_experiment
 from tests.records.conftest import stopped_after
 from tests.reports.fakes import pair
 from tests.sweeps.here import in_this_process
 
-EXPERIMENT, MANIFEST, COPY = "experiment.json", "manifest.json", "copy.json.gz"
-FILES = (EXPERIMENT, MANIFEST, ROUNDS, RESULT)  # of a run; all that its digest is made of
+EXPERIMENT, MANIFEST, COPY = "experiment.json", "manifest.json", "seed={}.json.gz"
+FILES = (EXPERIMENT, MANIFEST, ROUNDS, RESULT)  # the files of a run that decide its digest
 MISSING = object()
-ODD: dict[str, Any] = {
-    "null": None, "text": "x", "list": [1], "object": {"a": 1}, "NaN": float("nan"), "400 digits": int("9" * 400),
-    "negative": -1, "true": True, "missing": MISSING,
-}  # fmt: skip
-COMMANDS = ("status --json", "status ITEM", "plan ITEM", "report ITEM", "verify ITEM --claims", "work ITEM")
-EVERY = int(os.environ.get("EVERY", "250"))
-FIRST = 100  # the first seed, all of which confirm
+NAN, HUGE = float("nan"), int("9" * 400)
+FIRST = 100  # the first seed; all seeds are confirmatory
 TINY = tiny_experiment(profile="demo", federation=Federation(K=4, C=4, T=1, rounds=2)).with_seed(FIRST)
 OTHER = replace(TINY, optimizer=replace(TINY.optimizer, lr=0.04))
 CLAIM = replace(pair().claims[0], contrasts=({"odd": 1, "sound": -1},))
-Field = tuple[str | int, ...]  # the path of a field in a tree
 
 
-def item(profile: str) -> Item:
-    cells = tuple(
+def item(profile):
+    cells = [
         Cell(label=label, setting={"method": label}, experiment=experiment.with_seed(0))
         for label, experiment in (("odd", TINY), ("sound", OTHER))
-    )
-    return Item(name="ssfl/odd", title="t", profile=profile, cells=cells, claims=(CLAIM,), seeds=2)
+    ]
+    return Item(name="ssfl/odd", title="t", profile=profile, cells=tuple(cells), claims=(CLAIM,), seeds=2)
 
 
 @pytest.fixture(autouse=True)
-def only_item(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    caches = (families_at, registered._registered, registered._committed)
-    for cached in caches:
-        cached.cache_clear()
+def only_item(monkeypatch):
+    caches = (families.families_at, registered._registered, registered._committed)
     for module in (paper_items, report, families, registered):
         monkeypatch.setattr(module, "ITEMS", {"ssfl/odd": item})
-    for module in (paper_items, report, families):
-        monkeypatch.setattr(module, "VARIANTS", {})
+        monkeypatch.setattr(module, "VARIANTS", {}, raising=False)
     monkeypatch.setattr(launch, "LocalWorkers", in_this_process)
+    for cached in caches:
+        cached.cache_clear()
     yield
     for cached in caches:
         cached.cache_clear()
 
 
 @pytest.fixture
-def called(fssl: Any) -> Callable[..., tuple[int, str, str]]:
-    """A command on a folder of results: exit code, standard output, standard error."""
+def called(fssl):
+    """A command on a results folder: exit code, standard output, standard error."""
 
-    def call(command: str, results: Path, seeds: int = 1) -> tuple[int, str, str]:
+    def call(command, results, seeds=1):
         verb, *words = command.replace("ITEM", "ssfl/odd --profile demo").split()
         if "ITEM" in command and verb in ("status", "plan", "work"):
-            words += ["--seeds", str(seeds)]
-        words += {"report": ["--site", str(results / "site")], "work": ["--jobs", "1"]}.get(verb, [])
-        code, out, err = fssl(verb, *words, "--results", results)
-        assert "Traceback" not in err
-        return code, out, err
+            words += ["--seeds", seeds]
+        words += {"report": ["--site", results / "site"], "work": ["--jobs", 1]}.get(verb, [])
+        return fssl(verb, *words, "--results", results)
 
     return call
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five seeds of one cell, which are to judge the claim, and one of the other."""
+def trained(tmp_path_factory):
+    """One run of each cell, which was begun under the claim."""
     results = tmp_path_factory.mktemp("trained")
     begun = {"claims": {"ssfl demo": {"main": [], "others": [item("demo").hash_of(CLAIM)]}}, "rule": rule()}
-    for experiment in (*map(TINY.with_seed, range(FIRST, FIRST + 5)), OTHER):
+    for experiment in (TINY, OTHER):
         run(experiment, results, begun_under=lambda: begun)
     return results
 
 
-# Odd fields
-
-
-@pytest.fixture(scope="module")
-def sound(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the first run, with all that a manifest may have."""
-    folder = run_folder(tmp_path_factory.mktemp("sound"), TINY)
-    shutil.copytree(run_folder(trained, TINY), folder)
-    manifest = {**read_json(folder / MANIFEST), "sources": {"mine:Mine": "0" * 64}}
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-    sign(folder)
-    (folder / COPY).write_bytes(copied(record_of(folder)))
-    return folder
-
-
-def sign(folder: Path) -> None:
+def sign(folder):
     """Write the digest that fits the run's files."""
     result = read_json(folder / RESULT)
     (folder / RESULT).write_text(json.dumps({**result, "digest": run_digest(folder, result)}))
 
 
-class Odd(NamedTuple):
-    form: str  # a "run", an "unfinished" one, or a "copy"
-    file: str
-    field: Field
-    kind: str  # in ODD
+# Damaged records
 
-
-def fields_of(tree: Any) -> Iterator[Field]:
-    """Yield the paths of the tree itself, of all fields, and of the first and the last entry of lists."""
-    yield ()
-    inner: Any = tree if isinstance(tree, dict) else {}
-    if tree and isinstance(tree, list):
-        inner = {0: tree[0], len(tree) - 1: tree[-1]}
-    for key in inner:
-        yield from ((key, *field) for field in fields_of(inner[key]))
-
-
-def odd_records(sound: Path) -> list[Odd]:
-    """List one odd record in EVERY, of all kinds, always the same ones.
-
-    Rounds that a digest vouches for are not looked at before they are shown: see `test_record`.
-    """
-    forms = {COPY: ["copy"], ROUNDS: ["unfinished"], RESULT: ["run"]}
-    odds = []
-    for name in (*FILES, COPY):
-        fields = [field for field in fields_of(read_tree(sound / name)) if field or name != ROUNDS]
-        for form in forms.get(name, ["run", "unfinished"]):
-            odds += [Odd(form, name, field, kind) for field in fields for kind in ODD]
-    return sorted(odds, key=lambda odd: hashlib.sha256(repr(tuple(odd)).encode()).digest())[::EVERY]
-
-
-def read_tree(path: Path) -> Any:
-    text = gzip.decompress(path.read_bytes()).decode() if path.name == COPY else path.read_text()
-    return [json.loads(line) for line in text.splitlines()] if path.name == ROUNDS else json.loads(text)
-
-
-def replaced(tree: Any, field: Field, value: Any) -> Any:
-    """Set one field, or remove it if the value is MISSING."""
-    if not field:
-        return value
-    inner = tree
-    for key in field[:-1]:
-        inner = inner[key]
-    inner[field[-1]] = value
-    if value is MISSING:
-        del inner[field[-1]]
-    return tree
-
-
-def write_as(results: Path, sound: Path, seed: int, odd: Odd | None = None) -> None:
-    """Write a sound run with another seed, one field changed, and a digest that fits, as another program might."""
-    form = odd.form if odd else "run"
-    folder = results / ("reference" if form == "copy" else "runs") / sound.parent.name / f"seed={seed}"
-    folder.mkdir(parents=True)
-    for name in {"run": FILES, "unfinished": FILES[:-1], "copy": [COPY]}[form]:
-        tree = json.loads(re.sub(rf'("seed": ){FIRST}\b', rf"\g<1>{seed}", json.dumps(read_tree(sound / name))))
-        if odd and odd.file == name:
-            tree = replaced(tree, odd.field, ODD[odd.kind])
-        if isinstance(tree, dict) and name in (RESULT, COPY) and not (odd and odd.field == ("digest",)):
-            with contextlib.suppress(FsslError, AttributeError):  # no digest of what is no record
-                tree["digest"] = copy_digest(tree) if name == COPY else run_digest(folder, tree)
-        lines = tree if name == ROUNDS and isinstance(tree, list) else [tree]
-        text = "".join(json.dumps(line) + "\n" for line in lines if line is not MISSING)
-        if form == "copy":
-            folder.with_name(f"{folder.name}.json.gz").write_bytes(gzip.compress(text.encode(), 1))
-        elif text:
-            (folder / (PROGRESS if (name, form) == (ROUNDS, "unfinished") else name)).write_text(text)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_fails_on_odd_records(
-    command: str, called: Callable[..., Any], trained: Path, sound: Path, tmp_path: Path
-) -> None:
-    """A failure names the seed, which is the number of the odd record."""
-    odds = odd_records(sound)
-    for seed, odd in enumerate(odds, FIRST):
-        write_as(tmp_path, sound, seed, odd)
-        write_as(tmp_path, run_folder(trained, OTHER), seed)
-    try:
-        code, out, err = called(command, tmp_path, len(odds))
-    except BaseException as error:
-        error.add_note(f"{dict(enumerate(odds, FIRST))}")
-        raise
-    assert code in ((0, 1, 65, 66) if command.startswith(("verify", "work")) else (0,)), err
-    assert not command.startswith("verify") or " records, " in out.splitlines()[-1]
-    if command == "status --json":
-        states = [run["state"] for run in json.loads(out)["runs"] if run["cell_key"] == OTHER.cell_key]
-        assert states == ["done"] * len(odds)
-
-
-# Broken files
-
-
-# Seed, file, its content. Runs with a broken claim or state are not finished.
-OWN_METHOD = json.dumps({**to_json(TINY.with_seed(104)), "method": {"kind": "leaves:Mine"}}).encode()
-BROKEN = [(101, "claim", b"\xff\xfe"), (102, STATE, b"PK"), (103, RESULT, b"null"), (104, EXPERIMENT, OWN_METHOD)]
-LAST = 105  # of those that are wanted
+LEAVES = {"kind": "leaves:Mine"}
+# Name -> file, field ("": the whole tree; None: the content is these bytes), new value, and a text in the line of `fssl
+# verify`. A damaged PROGRESS, claim or state belongs to an unfinished run. The digest fits, unless it is the damage.
+DAMAGES = {
+    "experiment of nothing": (EXPERIMENT, "", None, EXPERIMENT),
+    "data as a list": (EXPERIMENT, "data", [1], "data"),
+    "method without a kind": (EXPERIMENT, "method.kind", MISSING, "method.kind"),
+    "rounds below 0": (EXPERIMENT, "federation.rounds", -1, "federation.rounds"),
+    "seed of another run": (EXPERIMENT, "seed", 7, "seed 7"),
+    "unknown field": (EXPERIMENT, "optimizer.momentums", 0.5, "momentums"),
+    "method in an unnamed file": (EXPERIMENT, "method", LEAVES, "leaves"),
+    "manifest in pieces": (MANIFEST, None, b'{"code": ', MANIFEST),
+    "manifest is missing": (MANIFEST, "", MISSING, MANIFEST),
+    "hash as a number": (MANIFEST, "data.hash", HUGE, "data.hash"),
+    "claims as a text": (MANIFEST, "claims.ssfl demo", "x", "claims.ssfl demo"),
+    "deep nesting": (MANIFEST, None, b"[" * 100_000, MANIFEST),
+    "result of nothing": (RESULT, None, b"null", RESULT),
+    "accuracy is NaN": (RESULT, "last.test/accuracy", NAN, "NaN"),
+    "accuracy has 400 digits": (RESULT, "last.test/accuracy", HUGE, "last.test/accuracy"),
+    "seconds are true": (RESULT, "wall_seconds", True, "wall_seconds"),
+    "result of another seed": (RESULT, "seed", 7, "seed 7"),
+    "wrong digest": (RESULT, "digest", "0" * 64, "digest"),
+    "round as a text": (ROUNDS, "0.round", "x", "line 1"),
+    "round in pieces": (PROGRESS, None, b'{"round": 1,\n', "line 1"),
+    "loss of an unfinished run": (PROGRESS, "0.test/loss", {"a": 1}, "test/loss"),
+    "claim is not text": ("claim", None, b"\xff\xfe", "claim"),
+    "state in pieces": (STATE, None, b"PK", STATE),
+    "copy is not gzip": (COPY, None, b"PK", COPY),
+    "copy without evaluations": (COPY, "evaluated", MISSING, "evaluated"),
+    "copy with a short column": (COPY, "counts.local_steps", [1], "compact"),
+    "copy of another cell": (COPY, "cell_key", "0" * 16, "0" * 16),
+}
+SEEDS = {name: FIRST + place for place, name in enumerate(DAMAGES)}
+NAMING = ("verify ITEM --claims", "wandb-rebuild --offline")  # commands that fail if a record is damaged
 OWN = {"name_error": "nothing_of_this_name", "syntax_error": "def (", "leaves": "import sys; sys.exit(3)"}
 
 
+def replaced(tree, field, value):
+    """Return the tree after setting one field, or removing it if the value is MISSING."""
+    if not field:
+        return value
+    *parents, last = [int(key) if key.isdecimal() else key for key in field.split(".")]
+    inner = tree
+    for key in parents:
+        inner = inner[key]
+    inner[last] = value
+    if value is MISSING:
+        del inner[last]
+    return tree
+
+
+def write_as(results, source, seed):
+    """Write a sound run with a different seed, and return its folder."""
+    folder = results / "runs" / source.parent.name / f"seed={seed}"
+    folder.mkdir(parents=True)
+    for name in FILES:
+        (folder / name).write_text(re.sub(rf'("seed": ?){FIRST}\b', rf"\g<1>{seed}", (source / name).read_text()))
+    sign(folder)
+    return folder
+
+
+def damage(folder, file, field, value):
+    """Damage one file of a sound run, as another program might: the digest fits."""
+    seed, is_lines = int(folder.name.removeprefix("seed=")), file in (ROUNDS, PROGRESS)
+    path = folder / file
+    if file == COPY:
+        tree = json.loads(gzip.decompress(copied(record_of(folder))))
+        shutil.rmtree(folder)
+        path = folder.parents[2] / "reference" / folder.parent.name / file.format(seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    elif is_lines:
+        tree = [json.loads(line) for line in (folder / ROUNDS).read_text().splitlines()]
+    elif file in FILES:
+        tree = read_json(path)
+    if file in (PROGRESS, "claim", STATE):
+        (folder / RESULT).unlink()
+    if field is not None:
+        tree = replaced(tree, field, value)
+        if file == COPY:
+            tree["digest"] = copy_digest(tree)
+        value = "".join(
+            json.dumps(line) + "\n" for line in (tree if is_lines else [tree]) if line is not MISSING
+        ).encode()
+    path.unlink(missing_ok=True)
+    if value:
+        path.write_bytes(gzip.compress(value) if file == COPY and field is not None else value)
+        os.utime(path, (1000.0, 1000.0))  # no heartbeat
+    if field != "digest" and file in (EXPERIMENT, MANIFEST, RESULT):
+        with contextlib.suppress(Exception):  # content that is not a record has no digest
+            sign(folder)
+
+
 @pytest.fixture
-def results(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Sound runs, the broken ones, and the user's own files, which leave a mark when they are run."""
+def results(trained, tmp_path, monkeypatch):
+    """Damaged runs, sound runs of a different cell, and custom modules that leave a file when they are run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name, text in OWN.items():
         (tmp_path / f"{name}.py").write_text(f"open({name!r}, 'w')\n{text}\n")
-    results = shutil.copytree(trained, tmp_path / "results")
-    for seed, name, content in BROKEN:
-        folder = run_folder(results, TINY.with_seed(seed))
-        (folder / name).write_bytes(content)
-        if name == EXPERIMENT:
-            sign(folder)
-        elif name != RESULT:
-            (folder / RESULT).unlink()
-            os.utime(folder / name, (1000.0, 1000.0))  # no heartbeat
+    results = tmp_path / "results"
+    for name, seed in SEEDS.items():
+        damage(write_as(results, run_folder(trained, TINY), seed), *DAMAGES[name][:3])
+        write_as(results, run_folder(trained, OTHER), seed)
     yield results
     assert not any((tmp_path / name).exists() for name in OWN)
 
 
-def test_each_broken_file_is_named_once_and_the_others_count(
-    results: Path, called: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_damaged_record_is_named_once_by_its_file_or_field(results, called):
+    """Records of several seeds with equal rounds are a further problem, which has lines of its own."""
     code, out, _ = called("verify --json", results)
-    summary = json.loads(out)
-    assert (code, summary["records"], len(summary["troubles"])) == (66, 5, len(BROKEN))
-    for seed, name, _ in BROKEN:
-        folder = str(run_folder(results, TINY.with_seed(seed)))
-        (line,) = [line for line in summary["troubles"] if line.startswith(folder)]
-        assert name in line
-    assert called("report ITEM", results)[0] == 0
-    assert "seed=103/result.json" in "".join(path.read_text() for path in results.rglob("*.html"))
+    troubles = json.loads(out)["troubles"]
+    counts = {}
+    for name, seed in SEEDS.items():
+        lines = [line for line in troubles if re.search(rf"{TINY.cell_key}/seed={seed}\b", line)]
+        counts[name] = sum(DAMAGES[name][3].format(seed) in line.partition(" different seed")[0] for line in lines)
+    assert code == 66 and counts == dict.fromkeys(DAMAGES, 1), troubles
 
+
+def test_every_command_does_its_work_on_the_other_records(results, called, monkeypatch):
     monkeypatch.setattr("benchmark.records.wandb_mirror.WandbMirror", lambda *_, **__: Mock(failed=False))
-    code, out, err = called("wandb-rebuild --offline", results)
-    lines = [*out.splitlines(), *err.splitlines()]
-    assert code == 66 and "4 of 5 runs mirrored" in lines
-    for seed in (103, 104):
-        assert sum(f"seed={seed}" in line or f"seed {seed}" in line for line in lines) == 1
+    for command in (*("status --json", "status ITEM", "plan ITEM", "report ITEM"), *NAMING):
+        code, out, err = called(command, results, len(SEEDS))
+        assert code == (66 if command in NAMING else 0) and "Traceback" not in err, (command, err)
+        if command == "status --json":
+            states = [found["state"] for found in json.loads(out)["runs"] if found["cell_key"] == OTHER.cell_key]
+            assert states == ["done"] * len(SEEDS)
+    pages = "".join(path.read_text() for path in results.rglob("*.html"))
+    assert f"seed={SEEDS['result of nothing']}/result.json" in pages
 
-    # One cannot be begun before somebody looks at it; two begin anew, and one begins.
-    code, _, err = called("work ITEM", results, LAST - FIRST + 1)
-    assert code == 66 and "seed=103/result.json" in err
-    for seed in (101, 102, LAST):
+
+def test_work_trains_runs_with_a_broken_claim_or_state_again(results, called):
+    """It names a run with a damaged record, which somebody has to look at."""
+    code, _, err = called("work ITEM", results, len(SEEDS) + 1)
+    assert code == 66 and f"seed={SEEDS['result of nothing']}/result.json" in err
+    for seed in (SEEDS["claim is not text"], SEEDS["state in pieces"], FIRST + len(SEEDS)):
         assert read_json(run_folder(results, TINY.with_seed(seed)) / RESULT)["status"] == "done"
 
 
-def test_what_a_disk_does_not_give_is_named(
-    results: Path, called: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`work` leaves such a run alone: see `test_launcher`."""
-    lost, read, reason = run_folder(results, TINY), Path.read_bytes, os.strerror(errno.EIO)
+def test_a_file_that_the_disk_does_not_return_is_named(results, called, monkeypatch):
+    """`work` skips such a run: see `test_launcher`."""
+    lost, read, reason = run_folder(results, OTHER), Path.read_bytes, os.strerror(errno.EIO)
 
-    def reading(path: Path) -> bytes:
+    def reading(path):
         if path.parent == lost:
             raise OSError(errno.EIO, reason)
         return read(path)
@@ -293,33 +256,32 @@ def test_what_a_disk_does_not_give_is_named(
     monkeypatch.setattr(Path, "read_bytes", reading)
     for command in ("status", "status ITEM", "plan ITEM", "verify"):
         code, out, err = called(command, results)
-        named = [line for line in (out + err).splitlines() if f"seed={FIRST}" in line and reason in line]
-        assert named and code == (66 if command == "verify" else 0)
+        assert code == (66 if command == "verify" else 0)
+        assert re.search(rf"seed={FIRST}\b.*{reason}", out + err)
     assert called("report", results)[0] == 0
     assert f"seed={FIRST}: [Errno {errno.EIO}]" in (results / "site" / "index.html").read_text()
 
 
-def test_a_record_runs_no_file_that_the_user_has_not_named(results: Path, called: Callable[..., Any]) -> None:
-    """Named on the command line, it is run, and what it does wrong is one line."""
-    for name in OWN:
-        own = {**to_json(TINY), "method": {"kind": f"{name}:Mine"}}
-        for read in (from_record, from_json):
-            with pytest.raises(ConfigError, match=name):
-                read(own)
-        code, _, err = called(f"verify --method {name}:Mine", results)
-        assert code == 65 and err.startswith("fssl: method.kind: ") and err.count("\n") == 1
-        (results.parent / name).unlink(missing_ok=True)  # Python does not begin what it cannot parse
+@pytest.mark.parametrize("name", OWN)
+def test_a_record_runs_no_file_that_the_user_has_not_named(name, results, called):
+    """A file that the command line names is run, and its error is one line."""
+    own = {**to_json(TINY), "method": {"kind": f"{name}:Mine"}}
+    for read in (from_record, from_json):
+        with pytest.raises(ConfigError, match=name):
+            read(own)
+    code, _, err = called(f"verify --method {name}:Mine", results)
+    assert code == 65 and err.startswith("fssl: method.kind: ") and err.count("\n") == 1
+    (results.parent / name).unlink(missing_ok=True)  # Python does not run a file that it cannot parse
 
 
 # Damaged bytes
-
 
 CONFIG, PACKED = json.dumps(to_json(TINY)).encode(), f"seed={FIRST}.json.gz"
 WORDS = [word.encode() for word in ("null", "NaN", "-", "{", "}", "[" * 3000, "&a [*a]", "\t", "1e999", "''", "🙂")]
 
 
-def broken(data: bytes) -> st.SearchStrategy[bytes]:
-    """A few bytes cut out and others put in, somewhere; or the rest cut off."""
+def broken(data):
+    """Return a strategy for bytes in which a few are replaced, or the rest is missing."""
     return st.builds(
         lambda at, size, word: data[:at] + word + data[at + size :],
         st.integers(0, len(data)),
@@ -329,8 +291,8 @@ def broken(data: bytes) -> st.SearchStrategy[bytes]:
 
 
 @pytest.fixture(scope="module")
-def whole(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a run and of a configuration."""
+def whole(trained, tmp_path_factory):
+    """The undamaged files of a run and of a configuration."""
     folder, stopped = run_folder(trained, TINY), tmp_path_factory.mktemp("stopped")
     stopped_after(1, TINY, stopped)
     return {
@@ -341,13 +303,13 @@ def whole(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     }
 
 
-def read_record(path: Path) -> None:
+def read_record(path):
     record = read_copy(path) if path.name == PACKED else read_run(path.parent)
     if record is not None:
         record_faults(record)
 
 
-READERS: dict[str, Callable[[Path], Any]] = {
+READERS = {
     **dict.fromkeys((*FILES, PACKED), read_record),
     STATE: lambda path: load(path.parent, run_name(TINY)),
     **dict.fromkeys(("a.json", "a.yaml"), lambda path: resolve(path, [])),
@@ -361,7 +323,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     derandomize="EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_damaged_bytes(tmp_path: Path, whole: dict[str, bytes], name: str, data: st.DataObject) -> None:
+def test_damaged_bytes(tmp_path, whole, name, data):
     folder = run_folder(tmp_path, TINY)
     folder.mkdir(parents=True, exist_ok=True)
     for other in FILES if name in FILES else ():
@@ -370,13 +332,13 @@ def test_damaged_bytes(tmp_path: Path, whole: dict[str, bytes], name: str, data:
     path = (folder.parent if name == PACKED else folder) / name
     path.write_bytes(gzip.compress(content, 1) if name == PACKED else content)
     with warnings.catch_warnings(), contextlib.suppress(FsslError):
-        warnings.simplefilter("ignore")  # torch's, on what is in the file
+        warnings.simplefilter("ignore")  # warnings of torch about the file's content
         READERS[name](path)
 
 
 @given(
     st.lists(st.tuples(st.sampled_from(("method", "data.name", "federation.K", "optimizer.lr", "x", "")), st.text()))
 )
-def test_configuration_words(words: list[tuple[str, str]]) -> None:
+def test_configuration_words(words):
     with contextlib.suppress(FsslError):
         resolve(None, [f"--{name}={value}" for name, value in words])

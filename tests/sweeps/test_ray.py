@@ -110,14 +110,14 @@ def test_a_node_that_cannot_take_part_says_why(tmp_path, monkeypatch):
     (tmp_path / "there").touch()
     with pytest.raises(CannotWrite, match="does not see"):
         train({}, tmp_path / "not there", commit(), "", "cpu", None)
-    with pytest.raises(ConfigError, match="other code .* check out commit ffffffffff there"):
+    with pytest.raises(ConfigError, match="commit ffffffffff"):
         train({}, tmp_path / "there", {"commit": "f" * 40, "changes": None}, "", "cpu", None)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "auto"])
 def test_an_address_without_a_cluster_is_refused(address, monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # no cluster is noted there
-    with pytest.raises(ConfigError, match=f"no Ray cluster at '{address}' .*local starts one"), joined(address):
+    with pytest.raises(ConfigError, match=f"'{address}'.*local"), joined(address):
         pass
 
 

@@ -76,13 +76,13 @@ def test_factors_land_where_the_papers_letters_mean():
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("- 0.2", "- 2e-1", "YAML reads 2e-1 as a text; write 0.2"),
+        ("- 0.2", "- 2e-1", "write 0.2"),
         ("- crl", "- clr", "did you mean 'crl'"),
         ("  R:", "  partitio.R:", "unknown factor 'partitio.R'"),
         ("    values:\n    - 0\n    - 0.2", "    min: 0.0\n    max: 0.2", "a grid has no ranges"),
         ("    values:\n    - 0\n    - 0.2", "    values: 0.2", "is not a list of values"),
-        ("method: grid", "method: bayes", "W&B chooses its runs"),
-        ("- benchmark.cli.main", "- os", "command is not that of this suite"),
+        ("method: grid", "method: bayes", "`wandb agent`"),
+        ("- benchmark.cli.main", "- os", "write command: ["),
         ("project: fssl", "project: !!python/object/apply:os.system [id]", "is not valid"),
     ],
 )
@@ -120,11 +120,9 @@ def test_methods_for_clients_with_labels_are_swept_too():
     skewed = experiment_of({"data": "clients", "method": "sage", "profile": "demo", "alpha": 1})
     made = experiment_of({"data": "clients", "method": "sage", "profile": "demo"})
     assert skewed == replace(made, partition=Dirichlet(alpha=1.0, rule="sage"))
-    with pytest.raises(ConfigError, match="method: 'sage' does not suit data=mnist; choose data=clients"):
+    with pytest.raises(ConfigError, match="'sage' .*data=mnist; choose data=clients"):
         experiment_of({"data": "mnist", "method": "sage"})
-    with pytest.raises(
-        ConfigError, match="method: 'crl' does not suit data=clients; choose data=digits, data=mnist or"
-    ):
+    with pytest.raises(ConfigError, match="'crl' .*data=clients; choose data=digits, data=mnist or"):
         experiment_of({"data": "clients"})
 
 

@@ -79,7 +79,7 @@ def test_a_process_that_dies_costs_only_the_run_that_ended_it(tiny, tmp_path):
     deadly = next(seed for seed in range(100) if is_deadly(seed))
     others = [seed for seed in range(100) if not is_deadly(seed)][:2]
     runs = [cell.with_seed(seed) for seed in (others[0], deadly, others[1])]
-    with pytest.raises(RunFailed, match=f"seed {deadly}: its process ended 3 times"):
+    with pytest.raises(RunFailed, match=f"seed {deadly} ended 3 times"):
         launch(LocalWorkers(1, tmp_path, together=3), runs, tmp_path)
     for seed in others:
         assert record_of(run_folder(tmp_path, cell.with_seed(seed))).status == "done"

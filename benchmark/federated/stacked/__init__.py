@@ -1,17 +1,18 @@
 """Train many jobs as one: each tensor operation of a local step works on the tensors of M jobs at once.
 
-A GPU needs 20 to 40 microseconds to be told of an operation, and the kernels of a small network take less. M jobs with
-the same network and batch sizes need the same operations; here they take them together.
+Launching an operation on a GPU takes 20 to 40 microseconds, and the kernels of a small network need less time than
+that. M jobs with the same network and batch sizes need the same operations, so this package launches each operation
+once for all of them.
 
-* `kinds`: which jobs can take their steps together, and what their steps read.
-* `trees`: the tensors of M jobs as one tensor with M rows, and back.
-* `layers`: convolutions, norms and dropout of M networks in one operation each.
-* `tick`: one local step of M jobs: `torch.func.vmap` over the method's own loss.
-* `optimizer`: SGD and Adam of M jobs, whose norms, rates and step counts are each job's own.
-* `log`: what the steps of a group report, read once.
-* `guard`: the first step of each kind, compared with the same jobs alone.
-* `runner`, `engine`: a group's training, and rounds.
-* `together`: several runs of one cell in one process, whose jobs train as one.
+* `kinds` decides which jobs can take their steps together, and which entries their steps read.
+* `trees` converts the tensors of M jobs to one tensor with M rows, and back.
+* `layers` computes the convolutions, norms and dropout of M networks in one operation each.
+* `tick` takes one local step of M jobs: `torch.func.vmap` over the method's own loss.
+* `optimizer` implements SGD and Adam for M jobs, each with its own norm, rate and step count.
+* `log` collects the reports of a group's steps and reads them once.
+* `guard` compares the first step of each kind with the same jobs trained separately.
+* `runner` and `engine` train groups and rounds.
+* `together` trains the jobs of several runs of one cell as one, in one process.
 
 Legend: M jobs of a group, N images of a batch, C channels, H W pixels, D classes.
 """

@@ -1,11 +1,11 @@
-"""One local step of a group as a fixed list of operations on fixed memory: a CUDA graph.
+"""Record one local step of a group as a CUDA graph: a fixed list of operations on fixed memory.
 
-A GPU is told of a whole step at once, in place of some hundred operations. What changes from step to step is copied
-into the memory that the operations read: batches, drawn numbers, rates and dropout masks. The state is in memory that
-stays (`Group`). Only steps of all of a group's jobs are recorded.
+A whole step is then launched at once, instead of some hundred operations one by one. All values that change from step
+to step (batches, drawn numbers, rates and dropout masks) are copied into the memory that the operations read. The
+state is in memory that does not move (`Group`). Only steps of all jobs of a group are recorded.
 
-A recording repeats what the step was when it was recorded. So a kind whose steps read `step.number` is never recorded,
-and every recording is compared with the step itself once, at another step than the one it was made of.
+A recording repeats the step as it was when it was recorded. So a kind whose steps read `step.number` is never recorded,
+and every recording is compared once with the step itself, at a different step from the recorded one.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from benchmark.federated.stacked.layers import Masks
 from benchmark.federated.stacked.tick import Inputs, Results, State, Tick
 from benchmark.federated.stacked.trees import copy_into
 
-TOLERANCE = 1e-4  # relative: kernels of a GPU add in an order that changes
+TOLERANCE = 1e-4  # relative; kernels of a GPU add in an order that varies
 
 
 class Graph(Protocol):
@@ -29,7 +29,7 @@ class Graph(Protocol):
     def replay(self) -> None: ...
 
 
-# Records the operations of a function on fixed memory. Whether they are also carried out does not matter.
+# A recorder records the operations of a function on fixed memory. It may execute them or not.
 Recorder = Callable[[Callable[[], None]], Graph]
 
 
@@ -42,11 +42,11 @@ def cuda_graph(function: Callable[[], None]) -> Graph:
 
 
 class CannotRepeat(Exception):
-    """A recording that differs from the step itself. The message says by how much."""
+    """Raised if a recording differs from the step itself. The message contains the difference."""
 
 
 class Recording:
-    """A step of a group, recorded. `shapes`: of the dropout masks that the step draws, in their order."""
+    """A recorded step of a group. `shapes` are the shapes of the dropout masks that it draws, in their order."""
 
     def __init__(
         self, recorder: Recorder, tick: Tick, state: State, inputs: Inputs, shapes: Sequence["MaskShape"]
@@ -64,16 +64,16 @@ class Recording:
         private, notes = state.private, state.notes
         try:
             self._graph = recorder(step)
-        finally:  # a step that cannot be recorded may end in its middle
+        finally:  # a step that cannot be recorded may stop before its end
             state.private, state.notes = private, notes
             copy_into(state.trees(), before)
 
     def replay(self, inputs: Inputs, masks: Masks) -> Results:
-        """Take the step with these inputs, changing the state."""
+        """Take the step with these inputs, which changes the state."""
         given = tensors_of(with_tensor_rates(inputs))
         for mine, theirs in zip(tensors_of(self._inputs), given, strict=True):
-            if mine.shape != theirs.shape and theirs.dim():  # one rate fits all jobs; else it is no copy of its place
-                raise RuntimeError(f"what a step is given changes its shape to {list(theirs.shape)[1:]}")
+            if mine.shape != theirs.shape and theirs.dim():  # a single rate fits all jobs
+                raise RuntimeError(f"an input of the step has changed its shape to {list(theirs.shape)[1:]}")
         copy_into(tensors_of(self._inputs), given)
         drawn = [masks.draw(shape.of_one, shape.like, shape.p) for shape in self._shapes]
         copy_into(self._masks, drawn)
@@ -81,9 +81,10 @@ class Recording:
         return copied(self._results)
 
     def check(self, inputs: Inputs, masks: Masks, again: Masks) -> Results:
-        """Take the step both ways. Return the results; the state is that of the step itself if the two differ.
+        """Take the step twice from the same state, recorded and not recorded, and return its results.
 
-        `masks` and `again` draw the same. Raises CannotRepeat if the two differ.
+        `masks` and `again` draw the same numbers. Raise CannotRepeat if the two steps differ. The state is then that
+        of the step that was not recorded.
         """
         before = copied(self._state.trees())
         repeated = self.replay(inputs, masks)
@@ -106,7 +107,7 @@ class MaskShape:
 
 
 class NotedMasks(Masks):
-    """Masks that note what is drawn."""
+    """Masks that also note the shapes that are drawn."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         super().__init__(generators)
@@ -119,7 +120,7 @@ class NotedMasks(Masks):
 
 
 class HeldMasks(Masks):
-    """Masks that were drawn before, in their order."""
+    """Masks that were drawn before, returned in their order."""
 
     def __init__(self, held: Sequence[Tensor]) -> None:
         super().__init__([])
@@ -130,7 +131,7 @@ class HeldMasks(Masks):
 
 
 def copied(tree: Any) -> Any:
-    """Return a copy of a tree's tensors. `Inputs` count as a tree."""
+    """Return a copy of a tree or of `Inputs`, with copied tensors."""
     if isinstance(tree, Inputs):
         return with_tensors(tree, [tensor.clone() for tensor in tensors_of(tree)])
     return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, tree)
@@ -143,7 +144,7 @@ def tensors_of(inputs: Inputs) -> list[Tensor]:
 
 
 def with_tensors(inputs: Inputs, tensors: Sequence[Tensor]) -> Inputs:
-    """Return the inputs with other tensors, in the order of `tensors_of`."""
+    """Return the inputs with these tensors instead, in the order of `tensors_of`."""
     leaves, layout = tree_flatten([inputs.batch, list(inputs.drawn), list(inputs.rates)])
     rest = iter(tensors)
     batch, drawn, rates = tree_unflatten([next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves], layout)
@@ -151,14 +152,14 @@ def with_tensors(inputs: Inputs, tensors: Sequence[Tensor]) -> Inputs:
 
 
 def with_tensor_rates(inputs: Inputs) -> Inputs:
-    """Return the inputs with a tensor in place of a rate that is a number."""
+    """Return the inputs with all rates as tensors."""
     images = next(tensor for tensor in tensors_of(inputs) if tensor.is_floating_point())
     rates = [rate if isinstance(rate, Tensor) else images.new_full((), rate) for rate in inputs.rates]
     return replace(inputs, rates=rates)
 
 
 def largest_difference(left: Any, right: Any) -> float:
-    """Return the largest difference of two trees, relative to the largest entry of its tensor."""
+    """Return the largest difference between two trees, relative to the largest entry of the tensor."""
     worst = 0.0
     for mine, theirs in zip(tree_flatten(left)[0], tree_flatten(right)[0], strict=True):
         if isinstance(mine, Tensor) and mine.numel():

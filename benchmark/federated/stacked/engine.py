@@ -1,4 +1,4 @@
-"""Rounds of jobs that train together where they can."""
+"""The engine that trains the jobs of a round together if their steps allow it."""
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
@@ -15,7 +15,7 @@ from benchmark.streams import seed_globals
 
 
 class StackedEngine:
-    """All jobs of a round on one device, those of one kind as one."""
+    """The engine that trains all jobs of a round on one device, and the jobs of each kind as one."""
 
     def __init__(
         self,
@@ -26,9 +26,10 @@ class StackedEngine:
         capture: bool | None = None,
         shared: Shared | None = None,
     ) -> None:
-        """`most`: jobs in one step. `capture`: whether steps become CUDA graphs; None: on a CUDA device.
+        """Create the engine of a run.
 
-        `shared`: what runs that train together share; it decides both.
+        `most` limits the jobs in one step. `capture` says whether steps become CUDA graphs; if it is None, they do
+        on a CUDA device. `shared` is the state that runs share if they train together; it overrides the other two.
         """
         self.device = torch.device(device)
         self.name = "stacked"
@@ -44,13 +45,13 @@ class StackedEngine:
         self._seed = experiment.seed
 
     def close(self) -> None:
-        """Do nothing: this engine has no processes."""
+        """Return without action, because this engine has no processes."""
 
     def fit(self, jobs: Sequence[Job], round_number: int, kept: MutableMapping[str, Tree]) -> Iterator[Outcome]:
-        """Yield one outcome per job, in job order. Jobs with the same keeper train one after another.
+        """Yield one outcome per job, in job order. Jobs with the same state key train one after another.
 
-        The global generators are then seeded from a stream of the round: what the jobs drew, of this run or of others
-        that train with it, moves no number after them.
+        Afterwards the global generators are seeded from a stream of the round. So no later number depends on the
+        numbers that the jobs of this run, or of runs that train with it, have drawn.
         """
         outcomes: dict[int, Outcome] = {}
         for number, wave in enumerate(waves(jobs)):
@@ -68,7 +69,7 @@ class StackedEngine:
     def trained(
         self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
     ) -> dict[int, Outcome]:
-        """Return the outcomes of jobs that keep their private state in different places."""
+        """Return the outcomes of jobs that have different state keys."""
         return self.runner.run_all(jobs, round_number, privates)
 
     def gradients(
@@ -84,9 +85,9 @@ class StackedEngine:
 
 
 def waves(jobs: Sequence[Job]) -> list[list[int]]:
-    """Divide the jobs so that no two of a wave keep their private state in the same place; the order is kept.
+    """Divide the jobs, in order, so that no two jobs of a wave have the same state key.
 
-    Jobs without such a state are all in the first wave.
+    Jobs without client state are all in the first wave.
     """
     divided: list[list[int]] = []
     turn: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The jobs of one group: their tensors as rows, and their steps.
+"""Groups of jobs whose tensors are the rows of stacked tensors, and the local steps of a group.
 
 Legend: M jobs, S of them in one step.
 """
@@ -25,10 +25,10 @@ from benchmark.optimizer import Optimizer
 
 
 class Group:
-    """The jobs of one group: their state, and their steps.
+    """The state of a group's jobs, and their local steps.
 
-    A group's memory can be used again for other jobs of the same kind and shapes (`begin`). With a `recorder` steps of
-    all jobs are recorded and repeated (`capture`).
+    The memory of a group can be reused for different jobs of the same kind and shapes (`begin`). With a `recorder`,
+    steps of all jobs are recorded and repeated (`capture`).
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Group:
         self._networks, self._settings, self._uses, self._device = networks, settings, uses, device
         self._is_used_again = recorder is not None
         self._recorder = None if uses.number else recorder
-        self._shapes: dict[Signature, list[MaskShape]] = {}  # of the dropout masks of a step
+        self._shapes: dict[Signature, list[MaskShape]] = {}  # shapes of the dropout masks of a step
         self._recordings: dict[Signature, Recording] = {}
         self.why_not_recorded = "its steps read step.number" if recorder and uses.number else ""
         self._update, self._members = members[0].job.update, members
@@ -53,13 +53,13 @@ class Group:
             names = dict(network.named_parameters()).keys()
             self._parameters[name] = only(self.state.trainable[name], names)
         parameters = [value for value in self._parameters.values() if value]
-        self._type = next(iter(parameters[0].values())).dtype  # of rates; a buffer may hold whole numbers
+        self._type = next(iter(parameters[0].values())).dtype  # type of the rates; buffers may be whole numbers
         self.optimizer = self._optimizer_of(members)
         self.state.slots = self.optimizer.slots
         self._tick = Tick(self._update, networks, self.optimizer)
 
     def begin(self, members: Sequence[Member]) -> None:
-        """Take other jobs of the same kind and shapes into the group's memory."""
+        """Copy the state of different jobs of the same kind and shapes into the group's memory."""
         self._members = members
         state = self._stacked(members)
         state.slots = self._optimizer_of(members).slots
@@ -70,7 +70,7 @@ class Group:
         frozen = stacked_each([local.frozen for local in locals_])
         received, private, notes = zip(*map(self._uses.of, members), strict=True)
         shared: Tree = {}
-        if not self._is_used_again:  # what one round's jobs share may differ in the next one
+        if not self._is_used_again:  # entries that all jobs of a round share may differ in the next round
             shared = self._shared_by_all(received)
         apart = [without(tree, shared) for tree in received]
         return State(
@@ -93,7 +93,7 @@ class Group:
         return shared
 
     def _left_out(self, members: Sequence[Member]) -> dict[str, set[str]]:
-        """Return the names of what the jobs received, keep and noted, and the steps do not use."""
+        """Return the names of received entries, client state and notes that the steps do not use."""
         uses, names = self._uses, defaultdict[str, set[str]](set)
         for member in members:
             names["received"] |= member.job.receives.keys() - uses.received
@@ -105,7 +105,10 @@ class Group:
         return StackedOptimizer(self._settings, self._parameters, [member.local.momentum for member in members])
 
     def step(self, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]], number: int) -> Results:
-        """Take one local step of some of the jobs, each on its own batch, which comes once for each loss in turn."""
+        """Take one local step of some of the jobs.
+
+        `batches` contains, for each of these jobs, its batch once for each loss in turn.
+        """
         inputs = self._inputs(jobs, batches, number)
         if len(jobs) == len(self._members):
             return self._step_of_all(inputs, signature_of(batches[0][0]))
@@ -116,7 +119,7 @@ class Group:
         return results
 
     def _step_of_all(self, inputs: Inputs, signature: Signature) -> Results:
-        """Take a step of all jobs: the first one of its shapes as it is, the second one recorded."""
+        """Take a step of all jobs. The first step with these batch shapes is not recorded; later steps are."""
         everyone = range(len(self._members))
         if self._recorder is None:
             return self._tick.take(self.state, inputs, self._masks(everyone))
@@ -131,7 +134,7 @@ class Group:
             results, reason = error.args[1], str(error.args[0])
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # whatever cannot be recorded
+        except Exception as error:  # a step that cannot be recorded may raise any error
             reason = " ".join(str(error).split())[:160]
             results = self._tick.take(self.state, inputs, self._masks(everyone))
         self._recorder, self._recordings, self.why_not_recorded = None, {}, reason
@@ -153,7 +156,7 @@ class Group:
         return Masks([self._members[at].dropout for at in jobs])
 
     def add_gradients(self, sums: Places, jobs: Sequence[int], batches: Sequence[Sequence[LocalBatch]]) -> int:
-        """Add the gradients of some of the jobs on one batch, times the batch's size. Return that size."""
+        """Add the gradients of some of the jobs on one batch, times the batch size. Return the batch size."""
         size = max(len(next(iter(images.views.values()))) for images in batches[0][0].streams.values())
         inputs = self._inputs(jobs, batches, 0)
         at_S = self._rows(jobs)
@@ -166,7 +169,7 @@ class Group:
         return size
 
     def zeros(self) -> Places:
-        """Return zeros of the shape of all parameters, to add gradients to."""
+        """Return zeros with the shapes of all parameters, to which gradients can be added."""
         zeros: Places = mapped(self._parameters, torch.zeros_like)
         return zeros
 
@@ -180,7 +183,7 @@ class Group:
         return Inputs(batch=stacked_batches(by_phase[0]), drawn=drawn, rates=rates, number=number)
 
     def _drawn(self, jobs: Sequence[int], batches: Sequence[LocalBatch]) -> Tree:
-        """Draw what one loss needs, from each job's own stream."""
+        """Draw the random numbers that one loss needs, from each job's own stream."""
         rows = [
             dict(self._update.draws(self._members[at].draw, batch.streams))
             for at, batch in zip(jobs, batches, strict=True)
@@ -194,7 +197,7 @@ class Group:
         return to_device(torch.tensor(rates, dtype=self._type), self._device)
 
     def results_of(self, at: int, results: Results) -> Tree:
-        """Return one job's results as `guard.alone` does."""
+        """Return one job's results in the form of `guard.alone`."""
         return {
             "loss": {str(phase): loss_S[at] for phase, (loss_S, _) in enumerate(results)},
             "trainable": row(self.state.trainable, at),
@@ -206,7 +209,7 @@ class Group:
 
 
 def typed_as(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> Places:
-    """Return the weight sets with the types of their networks, as `load` copies them."""
+    """Return the weight sets with the types of their networks, to which `load` also converts."""
     typed: Places = {}
     for name, weights in weight_sets.items():
         own = networks[name].state_dict()
@@ -215,7 +218,7 @@ def typed_as(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> Pla
 
 
 def first_batch(batches: JobBatches) -> list[LocalBatch]:
-    """Return a job's first batch as often as the update has losses."""
+    """Return a job's first batch, repeated once for each loss of the update."""
     iterator = iter(batches)
     return [next(iterator) for _ in range(batches.phases)]
 
@@ -224,9 +227,10 @@ Step = list[dict[int, list[LocalBatch]]]
 
 
 def in_lockstep(members: Sequence[Member]) -> Iterator[Step]:
-    """Yield the batches of all jobs step by step, those of equal sizes together, by the jobs' places in the group.
+    """Yield the batches of all jobs step by step, with the jobs' places in the group.
 
-    Each batch comes as often as the update has losses. A job that has taken all of its steps is left out.
+    Batches of equal sizes are yielded together. Each batch is repeated once for each loss of the update. A job that
+    has taken all of its steps is left out.
     """
     iterators = {at: iter(member.batches) for at, member in enumerate(members)}
     ahead = steps_at_once(list(iterators.values()))
@@ -244,7 +248,10 @@ def in_lockstep(members: Sequence[Member]) -> Iterator[Step]:
 
 
 def steps_at_once(iterators: Sequence[BatchIterator]) -> int:
-    """Return of how many steps the views are made at once, as memory allows; 0: each job makes its own, on a CPU."""
+    """Return for how many steps the views are computed at once, as far as memory allows.
+
+    Return 0 on a CPU, where each job computes its own views.
+    """
     streams = list(itertools.chain.from_iterable(iterator.streams.values() for iterator in iterators))
     if streams[0].device.type == "cpu":
         return 0
@@ -254,14 +261,14 @@ def steps_at_once(iterators: Sequence[BatchIterator]) -> int:
 
 
 def copy_of(generator: torch.Generator) -> torch.Generator:
-    """Return a generator that draws what this one would."""
+    """Return a copy of the generator, which draws the same numbers."""
     copied = torch.Generator()
     copied.set_state(generator.get_state())
     return copied
 
 
 def stacked_batches(batches: Sequence[LocalBatch]) -> dict[str, dict[str, Any]]:
-    """Return the fields of the batch of each stream, a row per job."""
+    """Return the fields of each stream's batch, with one row per job."""
     return stacked_each([fields_of(batch) for batch in batches])
 
 

@@ -27,16 +27,16 @@ from benchmark.federated.trees import leaves, mapped
 from benchmark.methods.calls import change_since, marks_of
 from benchmark.methods.protocol import Local, Step, Tree
 
-TOLERANCE = 1e-9  # relative to the largest entry
+TOLERANCE = 1e-9  # relative to the largest entry of a part of the results
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the first step of a kind showed."""
+    """The facts on a kind that its first step showed."""
 
     uses: Uses
-    flops: int  # of one local step of one job
-    sizes: set[tuple[int, ...]] = field(default_factory=set)  # of the batches that were compared, by stream
+    flops: int  # FLOPs of one local step of one job
+    sizes: set[tuple[int, ...]] = field(default_factory=set)  # batch sizes that were compared, by stream
 
 
 def doubled(tree: Any) -> Any:
@@ -49,7 +49,7 @@ def doubled(tree: Any) -> Any:
 
 
 def in_double(member: Member) -> Member:
-    """Return the job with what it received and its weight sets in float64, as copies."""
+    """Return the job with copies of its weight sets and of what it received, in float64."""
     local = member.local
     copied = Local(
         trainable=doubled(local.trainable),
@@ -68,7 +68,7 @@ def batch_in_double(batch: LocalBatch) -> LocalBatch:
 
 
 def first_images(batch: LocalBatch, sizes: Sequence[int]) -> LocalBatch:
-    """Return a batch of the first images of each stream, so many as `sizes` says in the order of the streams."""
+    """Return a batch of the first images of each stream; `sizes` has their number, in the order of the streams."""
     streams = {}
     for (name, images), size in zip(batch.streams.items(), sizes, strict=True):
         streams[name] = replace(images, **mapped({**vars(images), "views": dict(images.views)}, partial(_first, size)))
@@ -83,7 +83,7 @@ def _first(size: int, tensor_N: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """One job after one batch, as the reference engine takes its steps."""
+    """One job after one batch whose steps were taken like those of the reference engine."""
 
     results: Tree  # losses, weights, momentum and notes
     uses: Uses
@@ -102,7 +102,7 @@ class WatchedStep(Step):
 
 
 def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Generator) -> Alone:
-    """Train the module on one batch (with all its losses in turn) and watch what its steps use."""
+    """Train the module on one batch, with all its losses in turn, and record which entries its steps use."""
     received, private = Watched(module.step.received), Watched(module.step.private)
     notes = Watched(module.step.notes)
     step = module.step = WatchedStep(
@@ -152,7 +152,10 @@ def tensors_of_each(networks: nn.ModuleDict) -> Tree:
 
 @contextlib.contextmanager
 def masks_of(module: LocalModule, dropout: torch.Generator) -> Iterator[None]:
-    """Let dropout draw from this stream: on a CPU as `F.dropout` does, so that a rule is compared with it."""
+    """Make dropout draw from this stream inside the context.
+
+    On a CPU it draws with `F.dropout`, so that the rule of this package is compared with PyTorch's own code.
+    """
     if next(module.parameters()).device.type != "cpu":
         with drawing(Masks([dropout])):
             yield
@@ -166,7 +169,10 @@ OF_LAYERS = set(vars(nn.Module())) - {"training"}
 
 
 def kept_by_layers(module: LocalModule) -> dict[str, Any]:
-    """Return what the layers of the module's networks keep besides weights: jobs that train together would share it."""
+    """Return the values besides weights that the layers of the module's networks keep.
+
+    Jobs that train together would share these values.
+    """
     kept: dict[str, Any] = {}
     for kind, networks in (("trainable", module.trainable), ("frozen", module.frozen)):
         for name, layer in networks.named_modules():
@@ -178,7 +184,7 @@ def kept_by_layers(module: LocalModule) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def fields_watched(module: LocalModule) -> Iterator[set[str]]:
-    """Collect the fields with `repr=False` that the steps read: by them, jobs of one kind may differ."""
+    """Collect the fields with `repr=False` that the steps read. Jobs of one kind may differ in these fields."""
     update, read = module.update, set[str]()
     hidden: set[str] = {part.name for part in fields(update) if not part.repr} if is_dataclass(update) else set()
     if not hidden or not hasattr(update, "__dict__"):
@@ -197,28 +203,31 @@ def fields_watched(module: LocalModule) -> Iterator[set[str]]:
 
 
 def numbers_of(tree: Watched) -> dict[str, Any]:
-    """Return the leaves that are no tensors, by name."""
+    """Return the leaves that are not tensors, by name."""
     return {name: value for name, value in leaves(tree.plain()) if not isinstance(value, Tensor)}
 
 
 def compare(alone: Tree, together: Tree) -> None:
-    """Raise CannotStack if the results differ by more than rounding, relative to the largest entry of their kind."""
+    """Raise CannotStack if the results differ by more than rounding errors.
+
+    Differences are relative to the largest entry of a part of the results, such as all weights.
+    """
     for part, expected in alone.items():
         wanted, given = dict(leaves(expected)), dict(leaves(together[part]))
         floats = {name: value for name, value in wanted.items() if isinstance(value, Tensor)}
         if wanted.keys() != given.keys():
-            raise CannotStack(f"its {part} has other entries than the same job alone")
+            raise CannotStack(f"its {part} has entries that differ from those of the same job trained separately")
         sizes = [float(value.double().abs().max()) for value in floats.values() if value.numel()]
         scale = max([*sizes, torch.finfo(torch.float64).tiny])
         for name, value in floats.items():
             off = float((given[name].double() - value.double()).abs().max()) if value.numel() else 0.0
             if not off <= TOLERANCE * scale:
                 where = f"{part} {name}" if part != "loss" else "loss"
-                raise CannotStack(f"its {where} differs from the same job alone by {off / scale:.1e}")
+                raise CannotStack(f"its {where} differs by {off / scale:.1e} from the same job trained separately")
 
 
 def reason_of(error: Exception, kind: Kind) -> str:
-    """Return why a kind cannot train together, with the file and line of the method."""
+    """Return the reason why a kind cannot train together, with the file and line of the method."""
     if isinstance(error, CannotStack):
         return str(error)
     own = {_file_of(base) for base in kind.update.__mro__} - {None}

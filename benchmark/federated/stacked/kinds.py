@@ -1,7 +1,7 @@
-"""Which jobs can take their local steps together.
+"""Kinds of jobs that can take their local steps together.
 
-Jobs of one kind have the same update, network, shapes of weights and streams. What a kind's steps use of what a job
-received, kept and noted is found by watching one step (`guard`).
+Jobs of one kind have the same update, network, shapes of weights and streams. `guard` watches one step of a kind to
+find which received entries, client state and notes its steps use.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ class Member:
 
     index: int  # among the jobs of the round, or of the rounds of several runs
     run: int  # names the job's run
-    prototype: Callable[[], nn.Module]  # a network of the job's run, whose weights are of no account
-    has_own_network: bool  # a user's own, which may keep more than its weights
+    prototype: Callable[[], nn.Module]  # returns a network of the job's run; its weights do not matter
+    has_own_network: bool  # whether it is a custom network, which may keep more than its weights
     job: Job  # with what it receives on the engine's device
     local: Local
     batches: JobBatches
@@ -36,16 +36,16 @@ class Member:
     base_rate: float
     draw: torch.Generator  # the job's own random stream, for `LocalUpdate.draws`
     dropout: torch.Generator
-    states: tuple[Any, ...]  # of the global generators, where `start` left them, for `finish`
-    pseudo: PseudoLabelQuality  # of pseudo-labels that `start` gave
+    states: tuple[Any, ...]  # states of the global generators after `start`, for `finish`
+    pseudo: PseudoLabelQuality  # quality of the pseudo-labels that `start` assigned
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What has to be equal in jobs that train together."""
+    """The properties that must be equal in jobs that train together."""
 
     update: type
-    settings: object  # the update's fields, but for those with `repr=False`, which steps do not use
+    settings: object  # the update's fields except those with `repr=False`, which steps do not use
     network: Hashable
     trainable: Shape
     frozen: Shape
@@ -53,7 +53,7 @@ class Kind:
     streams: tuple[tuple[str, tuple[str, ...]], ...]
     momentum: Shape | None
     optimizer: Optimizer
-    run: int | None  # of a user's own network: what it keeps beside its weights may depend on the run's seed
+    run: int | None  # only for a custom network, whose state besides weights may depend on the seed
 
     @property
     def name(self) -> str:
@@ -61,7 +61,10 @@ class Kind:
 
 
 def settings_of(value: Any) -> object:
-    """Return what has to be equal in two updates: their text, and what tensors and arrays have, which text rounds."""
+    """Return a description of an update that must be equal in jobs that train together.
+
+    Tensors and arrays are described by a digest, because their text is rounded; other values by their text.
+    """
     if isinstance(value, Tensor | np.ndarray):
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
         return str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).hexdigest()
@@ -101,7 +104,7 @@ class Uses:
     number: bool = False  # whether they read `step.number`
 
     def of(self, member: Member) -> tuple[Tree, Tree, Tree]:
-        """Return these entries of what the job received, keeps and noted."""
+        """Return these entries of the received tree, the client state and the notes of the job."""
         local = member.local
         return (
             only(member.job.receives, self.received),
@@ -118,8 +121,11 @@ class Uses:
         )
 
     def in_two_places(self, member: Member) -> str | None:
-        """Return the name of a tensor that steps may change in place and that another entry is made of, too."""
-        memory: dict[int, tuple[str, bool]] = {}  # where a tensor lies -> its entry, and whether steps use it
+        """Return the name of an entry that shares memory with a different entry, if steps use one of the two.
+
+        Steps may change tensors in place, so shared memory would change both entries. Return None if there is none.
+        """
+        memory: dict[int, tuple[str, bool]] = {}  # address of a tensor -> its entry, and whether steps use it
         for tree, used in ((member.local.private or {}, self.private), (member.local.notes, self.notes)):
             for entry, value in tree.items():
                 for place in places_of(value):
@@ -129,12 +135,12 @@ class Uses:
         return None
 
     def shape(self, member: Member) -> tuple[Shape, ...]:
-        """Return what has to be equal in these entries so that jobs can train together."""
+        """Return the shapes of these entries, which must be equal in jobs that train together."""
         return tuple(shape_of(tree) for tree in self.of(member))
 
 
 def places_of(value: Any) -> list[int]:
-    """Return where the tensors of an entry lie in memory; on a device without addresses, the tensors themselves."""
+    """Return the memory addresses of an entry's tensors, or the tensors' ids on a device without addresses."""
     tensors = [leaf for _, leaf in leaves({"entry": value}) if isinstance(leaf, Tensor) and leaf.numel()]
     return [tensor.untyped_storage().data_ptr() or id(tensor) for tensor in tensors]
 
@@ -148,7 +154,7 @@ Signature = tuple[object, ...]
 
 
 def signature_of(batch: LocalBatch) -> Signature:
-    """Return what has to be equal in the batches of one step of several jobs: sizes, and which labels there are."""
+    """Return the properties that must be equal in the batches of a step of several jobs: sizes and kinds of labels."""
     described = []
     for name, images in batch.streams.items():
         size = len(next(iter(images.views.values())))
@@ -157,7 +163,7 @@ def signature_of(batch: LocalBatch) -> Signature:
 
 
 def same_tensors(trees: list[Tree]) -> bool:
-    """Return whether all trees contain the same objects, such as weights that all jobs received."""
+    """Return whether all trees contain the same tensor objects, such as weights that all jobs received."""
     first = trees[0]
     return all(_same(first, tree) for tree in trees[1:])
 

@@ -1,10 +1,10 @@
 """Layers whose rules for `torch.func.vmap` keep the M jobs in the channels: one operation on (N, M C, H, W).
 
-PyTorch's own rules are as right, but copy the images before and after every norm and pool: a step of WRN-28-2 takes 711
-operations with them and 315 with these. A layer that is not listed in `RULES` keeps PyTorch's rule.
+PyTorch's own rules are also correct, but they copy the images before and after every norm and pool. A step of WRN-28-2
+takes 711 operations with them and 315 with these rules. A layer that is not listed in `RULES` keeps PyTorch's rule.
 
-The functions of `torch._C._functorch` that open and close a stacked tensor are those that PyTorch's own Python code
-uses. The public way to a rule, `torch.autograd.Function.vmap`, does the same and takes .2 ms more per call.
+PyTorch's own Python code uses the same functions of `torch._C._functorch` to open and close a stacked tensor. The
+public way to define a rule, `torch.autograd.Function.vmap`, has the same result and takes .2 ms more per call.
 
 Legend: M jobs, N images, C channels, H W pixels, O outputs, I inputs.
 """
@@ -35,7 +35,10 @@ Rule = Callable[..., tuple[Tensor, int]]  # (M, dims, *arguments) -> the result,
 
 
 def stacked_call(rule: Rule, *arguments: Any) -> Tensor:
-    """Call the rule on the physical tensors; `dims` has each argument's dimension of jobs, None where it has none."""
+    """Call the rule on the physical tensors.
+
+    `dims` contains each argument's dimension of jobs, or None if the argument has no such dimension.
+    """
     interpreter = retrieve_current_functorch_interpreter()
     level = interpreter.level()
     opened: list[Any] = []
@@ -59,7 +62,10 @@ _ORDER: ContextVar[torch.memory_format | None] = ContextVar("order", default=Non
 
 @contextlib.contextmanager
 def lying(order: torch.memory_format) -> Iterator[None]:
-    """Let the images of stacked layers lie in this order; otherwise channels last on a CPU, contiguous elsewhere."""
+    """Set the memory order of images in stacked layers inside the context.
+
+    Without this context the order is channels last on a CPU and contiguous on other devices.
+    """
     token = _ORDER.set(order)
     try:
         yield
@@ -68,33 +74,33 @@ def lying(order: torch.memory_format) -> Iterator[None]:
 
 
 def order_of(images: Tensor) -> torch.memory_format:
-    """Return in which order the images of stacked layers lie."""
+    """Return the memory order of images in stacked layers."""
     return _ORDER.get() or (torch.channels_last if images.is_cpu else torch.contiguous_format)
 
 
 def in_channels(images: Tensor, dim: int | None, M: int) -> Tensor:
-    """Return the images of M jobs as (N, M C, H, W); a copy unless they already lie so."""
+    """Return the images of M jobs as (N, M C, H, W). Copy them unless they have this layout in memory."""
     images = with_rows(images, dim, M).transpose(0, 1)
     images = images.flatten(1, 2)
     if len(images) == 1:
-        # A single image counts as contiguous whatever its first stride is. But kernels on a CPU read its memory order
-        # from the strides, and some give wrong values or gradients if the first does not fit.
+        # A single image counts as contiguous, whatever its first stride is. But CPU kernels read the memory order from
+        # the strides, and some return wrong values or gradients if the first stride does not fit.
         return images.clone(memory_format=torch.contiguous_format)
     return images.contiguous(memory_format=order_of(images))
 
 
 def out_of_channels(images: Tensor, M: int) -> tuple[Tensor, int]:
-    """Return (N, M, C, H, W), a view, and that its dimension of jobs is 1."""
+    """Return a view of shape (N, M, C, H, W), and 1, its dimension of jobs."""
     return images.unflatten(1, (M, -1)), 1
 
 
 def with_rows(tensor: Tensor, dim: int | None, M: int) -> Tensor:
-    """Return the tensor with M rows, one per job."""
+    """Return the tensor with M rows, one for each job."""
     return tensor.unsqueeze(0).expand(M, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
 def one_after_another(tensor: Tensor | None, dim: int | None, M: int) -> Tensor | None:
-    """Return the tensors of M jobs, one behind the other in their first dimension."""
+    """Concatenate the tensors of M jobs in their first dimension. Return None for None."""
     return None if tensor is None else with_rows(tensor, dim, M).flatten(0, 1)
 
 
@@ -110,7 +116,7 @@ def _convolution(
 
 
 def norm_copies(images: Tensor) -> bool:
-    """Return whether PyTorch's group norm would copy the images into another order."""
+    """Return whether PyTorch's group norm would copy the images into a different memory order."""
     return not images.is_cpu and order_of(images) is torch.channels_last
 
 
@@ -136,7 +142,11 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, int]:
-    """Running statistics have to lie one job behind the other: else PyTorch would update a copy of them."""
+    """Apply F.batch_norm to the channels of all jobs.
+
+    Raise RuntimeError if the running statistics of the jobs are not contiguous, since PyTorch would then update a
+    copy of them.
+    """
     means, variances = one_after_another(mean, dims[1], M), one_after_another(variance, dims[2], M)
     for given, used in ((mean, means), (variance, variances)):
         if training and given is not None and used is not None and used.data_ptr() != given.data_ptr():
@@ -162,7 +172,7 @@ def _adaptive_max_pool(M: int, dims: Sequence[int | None], images: Tensor, size:
 def _linear(
     M: int, dims: Sequence[int | None], inputs: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, int]:
-    """Compute the transposed product, so that the gradient of the weights is contiguous."""
+    """Compute the transposed product, so that the gradient with respect to the weights is contiguous."""
     inputs_MNI, weight_MOI = with_rows(inputs, dims[0], M), with_rows(weight, dims[1], M)
     if bias is None:
         return torch.bmm(weight_MOI, inputs_MNI.mT).mT, 0
@@ -226,16 +236,16 @@ class Linear(nn.Linear):
 
 
 class Masks:
-    """Draw each job's dropout masks from the job's own stream, in the order of the jobs.
+    """Draws each job's dropout masks from the job's own stream, in the order of the jobs.
 
-    A mask is what `F.dropout` draws on a CPU from the global generator if that is seeded for the job.
+    A mask equals the mask that `F.dropout` draws on a CPU from a global generator that is seeded for the job.
     """
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self._generators = generators
 
     def draw(self, shape: Sequence[int], like: Tensor, p: float) -> Tensor:
-        """Return the masks of all jobs, (M, *shape): 0, or 1 / (1 - p)."""
+        """Return the masks of all jobs, (M, *shape), with the values 0 and 1 / (1 - p)."""
         masks = [
             torch.empty(shape, dtype=like.dtype).bernoulli_(1 - p, generator=generator).div_(1 - p)
             for generator in self._generators
@@ -248,7 +258,7 @@ _MASKS: ContextVar[Masks | None] = ContextVar("masks", default=None)
 
 @contextlib.contextmanager
 def drawing(masks: Masks) -> Iterator[None]:
-    """Let the dropout layers of this file draw from `masks`."""
+    """Make the dropout layers of this file draw from `masks` inside the context."""
     token = _MASKS.set(masks)
     try:
         yield
@@ -257,7 +267,7 @@ def drawing(masks: Masks) -> Iterator[None]:
 
 
 def _dropped(images: Tensor, p: float, whole_channels: bool) -> Tensor:
-    """Drop out with the masks of `drawing`: of all stacked jobs, or of the one job that is alone."""
+    """Apply dropout with the masks of `drawing`, for all stacked jobs or for a job that trains separately."""
     masks = _MASKS.get()
     assert masks is not None
 
@@ -271,7 +281,7 @@ def _dropped(images: Tensor, p: float, whole_channels: bool) -> Tensor:
     if is_stacking():
         return stacked_call(rule, images)
     if any(one.key() == _functorch.TransformType.Vmap for one in _functorch.get_interpreter_stack() or ()):
-        raise RuntimeError("dropout within a transform of a loss has no rule for several jobs")
+        raise RuntimeError("dropout inside a transform of a loss has no rule for several jobs")
     return images * masks.draw(mask_shape(images.shape), images, p)[0]
 
 
@@ -307,7 +317,7 @@ DROPOUT: dict[type[nn.Module], type[nn.Module]] = {nn.Dropout: Dropout, nn.Dropo
 
 
 def with_rules(network: nn.Module, rules: Mapping[type[nn.Module], type[nn.Module]] = RULES) -> nn.Module:
-    """Return a copy of the network, with the layers of this file in place of those that have a rule here."""
+    """Return a copy of the network in which the layers of `rules` replace the layers that they are written for."""
     network = copy.deepcopy(network)
     for layer in network.modules():
         if type(layer) in rules and _fits(layer):
@@ -316,7 +326,7 @@ def with_rules(network: nn.Module, rules: Mapping[type[nn.Module], type[nn.Modul
 
 
 def _fits(layer: nn.Module) -> bool:
-    """Return whether the layer is one that the rule is written for."""
+    """Return whether the rule supports the options of this layer."""
     if isinstance(layer, nn.Conv2d):
         return layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
     if isinstance(layer, nn.MaxPool2d):

@@ -1,4 +1,4 @@
-"""What the steps of a group of jobs report. It stays on the device until the group has trained, and is read once.
+"""The log of a group's steps, which stays on the device until the group has trained and is then read once.
 
 Legend: M jobs of the group, S of them in one step, N images.
 """
@@ -28,15 +28,15 @@ class Reported:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What one loss of one step reported."""
+    """The values that one loss of one step reported."""
 
-    jobs: Sequence[int]  # S of the group's jobs, in the order of the rows
+    jobs: Sequence[int]  # S jobs of the group, in the order of the rows
     loss_S: Tensor
     values: Mapping[str, Tensor]  # (S,)
     pseudo: tuple[Tensor, Tensor, Tensor | None] | None  # labels_SN, kept_SN, truth_SN
 
     def tensors(self) -> list[Tensor]:
-        """Return everything that is to be read, in the order of the fields."""
+        """Return all tensors that must be read, in the order of the fields."""
         pseudo = [tensor for tensor in self.pseudo or () if tensor is not None]
         return [self.loss_S, *self.values.values(), *pseudo]
 
@@ -48,7 +48,7 @@ class Log:
         self._entries: list[Entry] = []
 
     def add(self, jobs: Sequence[int], results: Results, truths: Sequence[Tensor | None]) -> None:
-        """Add the losses of one step of some of the jobs. `truths`: the hidden labels of their batches."""
+        """Add the losses of one step of some of the jobs. `truths` are the hidden labels of their batches."""
         known = [truth_N for truth_N in truths if truth_N is not None]
         truth_SN = torch.stack(known) if known else None
         for loss_S, aux in results:
@@ -57,7 +57,7 @@ class Log:
             self._entries.append(Entry(jobs=jobs, loss_S=loss_S, values=values, pseudo=pseudo))
 
     def of_each(self, M: int) -> list[Reported]:
-        """Return what each of the M jobs reported, step by step. The device is waited for once."""
+        """Return the reports of each of the M jobs, step by step. Wait only once for the device."""
         read = iter(read_at_once([tensor for entry in self._entries for tensor in entry.tensors()]))
         reported = [Reported() for _ in range(M)]
         for entry in self._entries:

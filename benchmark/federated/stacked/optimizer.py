@@ -1,4 +1,4 @@
-"""SGD and Adam of M jobs: the formulas of `torch.optim`, with a rate, a norm and a step count per job.
+"""SGD and Adam for M jobs: the formulas of `torch.optim`, with a rate, a norm and a step count per job.
 
 Legend: M jobs. A weight set's tensors are (M, ...).
 """
@@ -14,20 +14,20 @@ from benchmark.federated.stacked.trees import row
 from benchmark.methods.protocol import Weights
 from benchmark.optimizer import Optimizer
 
-EPSILON = 1e-8  # of Adam
-LEAST_NORM = 1e-6  # added to a norm before it divides: torch.nn.utils.clip_grad_norm_
+EPSILON = 1e-8  # Adam's epsilon
+LEAST_NORM = 1e-6  # added to a norm before the division, as in torch.nn.utils.clip_grad_norm_
 
 Places = dict[str, Weights]  # weight set -> parameter -> (M, ...)
 
 
 class StackedOptimizer:
-    """Steps the weight sets of M jobs. `slots` are the tensors that it keeps for each parameter, by name."""
+    """An optimizer of the weight sets of M jobs. `slots` are its tensors for each parameter, by name."""
 
     def __init__(self, settings: Optimizer, weights: Places, momentum: Sequence[Mapping[str, Weights] | None]) -> None:
-        """Begin with the momentum that each job brings, as `LocalModule.momentum_of` wrote it. Else with zeros."""
+        """Start with the momentum of each job, in the form of `LocalModule.momentum_of`, or with zeros if None."""
         self._settings = settings
         self.slots: dict[str, Places] = {}
-        self._stepped: set[tuple[str, str]] = set()  # parameters that have had a gradient, here or before
+        self._stepped: set[tuple[str, str]] = set()  # parameters that have had a gradient, now or in earlier rounds
         names = ("exp_avg", "exp_avg_sq", "step") if settings.rule == "adam" else ("momentum_buffer",)
         for slot in names:
             self.slots[slot] = {name: {} for name in weights}
@@ -38,7 +38,7 @@ class StackedOptimizer:
     def _first(
         self, slot: str, name: str, tensor: str, value: Tensor, momentum: Sequence[Mapping[str, Weights] | None]
     ) -> Tensor:
-        """Return what one slot of one parameter begins with, a row per job."""
+        """Return the initial value of one slot of one parameter, with one row per job."""
         key = f"{tensor}{SLOT}{slot}" if self._settings.rule == "adam" else tensor
         zeros = torch.zeros_like(value).detach() if slot != "step" else value.new_zeros(len(value))
         for of_job, brought in zip(zeros, momentum, strict=True):
@@ -49,7 +49,10 @@ class StackedOptimizer:
 
     @torch.no_grad()
     def step(self, weights: Places, gradients: Places, slots: Mapping[str, Places], rate_M: Tensor | float) -> None:
-        """Take one step, in place. A parameter without a gradient stays. `rate_M`: one rate, or one per job."""
+        """Take one step, in place. A parameter without a gradient does not change.
+
+        `rate_M` is one rate, or one rate per job.
+        """
         listed = [(name, tensor, value) for name, some in gradients.items() for tensor, value in some.items()]
         self._stepped.update((name, tensor) for name, tensor, _ in listed)
         if not listed:
@@ -63,7 +66,7 @@ class StackedOptimizer:
         step_of(own, self._clipped(alike), kept, rate_M)
 
     def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Scale each job's gradient down to the largest norm, over all of its parameters together."""
+        """Scale each job's gradient down to the largest allowed norm, computed over all of its parameters."""
         if self._settings.clip is None:
             return gradients
         norms = torch.stack([gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients])
@@ -81,7 +84,7 @@ class StackedOptimizer:
             return
         if settings.weight_decay:
             gradients = list(torch._foreach_add(gradients, weights, alpha=settings.weight_decay))
-        if not settings.momentum:  # none is kept
+        if not settings.momentum:  # plain SGD keeps no momentum
             buffers = gradients
         else:
             torch._foreach_mul_(buffers, settings.momentum)
@@ -111,7 +114,7 @@ class StackedOptimizer:
         torch._foreach_sub_(weights, changes)
 
     def brought_back(self, index: int) -> dict[str, Weights]:
-        """Return one job's momentum as `LocalModule.momentum_of` does, as views."""
+        """Return one job's momentum in the form of `LocalModule.momentum_of`, as views."""
         if self._settings.rule != "adam":
             return dict(row(self.slots["momentum_buffer"], index))
         kept: dict[str, Weights] = {}
@@ -127,11 +130,11 @@ class StackedOptimizer:
 
 
 def _laid_out_as(weight: Tensor, gradient: Tensor) -> Tensor:
-    """Return the gradient with the layout of the weight: kernels that step many tensors at once expect that."""
+    """Return the gradient with the layout of the weight, which kernels for many tensors expect."""
     return gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
 
 
 def per_job(values_M: Tensor | Any, like: Tensor) -> Tensor:
-    """Return one value per job, shaped so that it multiplies a tensor of M rows."""
+    """Return one value per job, with a shape that can be multiplied with a tensor of M rows."""
     shaped: Tensor = values_M.view(-1, *(1 for _ in like.shape[1:]))
     return shaped

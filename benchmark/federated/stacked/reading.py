@@ -1,13 +1,13 @@
-"""The passes over images that `start` asks its reader for (`Reader`), made for all jobs of a round at once.
+"""Make the passes over images that `start` requests from its reader (`Reader`) for all jobs of a round at once.
 
-A `start` that asks for a pass is interrupted. When all jobs of the round have asked or ended, their passes are made
-together, and each interrupted `start` is called again from the beginning with the same streams, this time with the
-answers. So a method is written for one job, as it is for the other engines, and has nothing to declare.
+A `start` that requests a pass is interrupted. When the `start` of each job of the round has requested a pass or ended,
+the passes are made together, and each interrupted `start` is called again from its beginning, with the same streams and
+with the answers. So a method is written for one job, as it is for the other engines, and declares nothing.
 
 Images of jobs with the same weight tensors go through the network together, as many at once as memory allows. Jobs with
 different weights and few images each share one pass under `torch.func.vmap`. In evaluation mode an image's logits do
-not depend on the other images, so shorter rows are filled up with repeated images. The statistics of static batch norms
-are those of each batch: `NormByBatch` normalises every batch of a pass on its own.
+not depend on the other images, so shorter rows are padded with repeated images. Static batch norms need the statistics
+of each batch, so `NormByBatch` normalises every batch of a pass separately.
 
 Legend: N images, C channels, D classes, B batches, W weight sets, P channels of all layers, R reads, H W pixels.
 """
@@ -48,17 +48,17 @@ MOST_WEIGHTS = 256 << 20  # bytes of the weight sets in one pass
 
 
 class NotReadYet(BaseException):
-    """Interrupts a `start` that asks for a pass. It is no Exception, so that a method's own `except` lets it pass."""
+    """Interrupts a `start` that requests a pass. It is not an Exception, so that a method's `except` lets it pass."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Images:
-    """The images of one pass: images of the data set in a view, or one image that is given."""
+    """The images of one pass: images of the data set in a view, or a single given image."""
 
     environment: Environment
     part: Part | None = None
     view: str = "plain"
-    draws_ND: Tensor | None = None  # of the view
+    draws_ND: Tensor | None = None  # random numbers of the view
     given_NCHW: Tensor | None = None
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Images:
 
     @property
     def recipe(self) -> tuple[object, ...]:
-        """Return what decides the operations that make them: images with equal recipes are made at once."""
+        """Return the properties that decide how the images are computed; equal recipes are computed at once."""
         if self.part is None:
             return ("given",)
         data = self.environment.data
@@ -82,7 +82,7 @@ class Read:
     weights: Weights
     images: Images
     draw: Tensor | None = None  # the state of the job's stream after the pass, if the pass draws
-    batch_size: int = 0  # of `statistics`
+    batch_size: int = 0  # batch size of `statistics`
     pooled: bool = False
 
     @property
@@ -91,13 +91,13 @@ class Read:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Return what has to be equal in reads that are made together."""
+        """Return the properties that must be equal in reads that are made together."""
         return self.question[0] == "statistics", self.pooled, self.model, *self.images.recipe
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Answer:
-    """The result of a pass. Without `values` the job makes the pass itself."""
+    """The result of a pass. If `values` is None, the job makes the pass itself."""
 
     question: tuple[object, ...]
     values: Tensor | None = None
@@ -107,9 +107,9 @@ class Answer:
 class Span(NamedTuple):
     """Some consecutive images of one read."""
 
-    read: int  # its number among the reads of a pass
+    read: int  # number of the read among the reads of a pass
     start: int
-    end: int  # the first image that is not in it
+    end: int  # the first image after the span
 
     @property
     def size(self) -> int:
@@ -118,7 +118,7 @@ class Span(NamedTuple):
 
 
 def views_in(reads: Sequence[Read], spans: Sequence[Span]) -> Tensor:
-    """Compute images_NCHW of spans whose reads have one recipe, in the order of the spans."""
+    """Compute images_NCHW of the spans, in their order. Their reads have the same recipe."""
     first = reads[spans[0].read].images
     given, positions, draws = list[Tensor](), list[Tensor](), list[Tensor]()
     for number, start, end in spans:
@@ -139,7 +139,7 @@ def views_in(reads: Sequence[Read], spans: Sequence[Span]) -> Tensor:
 
 
 class AskingReader(JobReader):
-    """A reader that interrupts `start` at the first pass that has no answer yet; `read` then says which it is."""
+    """A reader that interrupts `start` at the first pass without an answer. `read` is then this pass."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class AskingReader(JobReader):
     ) -> None:
         super().__init__(environment, network, holder, round_number, draw)
         self._model, self._answers = model, deque(answers)
-        self._is_alone = False  # whether this reader makes the rest itself
+        self._is_alone = False  # whether this reader makes the remaining passes itself
         self.read: Read | None = None
 
     def predict(self, weights: Weights, part: PartName, view: str) -> Tensor:
@@ -178,7 +178,7 @@ class AskingReader(JobReader):
             self._ask(Read(question=question, model=self._model, weights=weights, images=passed, **options))
         if answer.values is None:
             return super().statistics(weights, part, batch_size, pooled)
-        seed_global(self.draw.initial_seed())  # as a pass of only this job leaves it
+        seed_global(self.draw.initial_seed())  # the state after a pass of only this job
         count = len(images) if pooled else len(images.positions_N.split(batch_size))
         return named_statistics(self._network, answer.values.clone()), count
 
@@ -191,7 +191,10 @@ class AskingReader(JobReader):
         return super().on_noise(weights) if answer.values is None else answer.values[0].clone()
 
     def _answer(self, question: tuple[object, ...]) -> Answer | None:
-        """Return the answer to a question; it has no values if `start` now asks different questions than before."""
+        """Return the answer to a question, or None if there is none yet.
+
+        The answer has no values if `start` asks different questions from those of its earlier call.
+        """
         if self._answers:
             answer = self._answers.popleft()
             self._is_alone = self._is_alone or answer.question != question
@@ -206,9 +209,9 @@ class AskingReader(JobReader):
 
 
 def has_only_static_norms(network: nn.Module) -> bool:
-    """Return whether static norms are the only layers that differ in training mode: no dropout, no running statistics.
+    """Return whether static norms exist and are the only layers that behave differently in training mode.
 
-    A network without static norms has nothing to measure.
+    Dropout and running statistics are such layers. A network without static norms has nothing to measure.
     """
     others = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
     layers = list(network.modules())
@@ -218,7 +221,7 @@ def has_only_static_norms(network: nn.Module) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SameSize:
-    """The batches of one size in a pass."""
+    """All batches of one size in a pass."""
 
     size: int
     batches_G: Tensor  # int64, their numbers among all batches of the pass
@@ -226,7 +229,7 @@ class SameSize:
 
 
 def same_sizes(sizes: Sequence[int], device: torch.device) -> list[SameSize]:
-    """Group the batches of a pass, whose images are in a row, by their sizes."""
+    """Group the batches of a pass, whose images are consecutive, by their sizes."""
     starts = [start for start, _ in spans_of(sizes)]
     numbers_of: dict[int, list[int]] = defaultdict(list)
     for number, size in enumerate(sizes):
@@ -240,7 +243,7 @@ def same_sizes(sizes: Sequence[int], device: torch.device) -> list[SameSize]:
 
 
 class NormByBatch(StaticBatchNorm2d):
-    """A static batch norm in training mode that normalises each batch of a pass on its own."""
+    """A static batch norm in training mode that normalises each batch of a pass separately."""
 
     groups: Sequence[SameSize] = ()  # all batches of the pass
     measured: tuple[Tensor, Tensor, int] | None = None  # mean_BC, unbiased variance_BC, pixels of an image
@@ -248,9 +251,9 @@ class NormByBatch(StaticBatchNorm2d):
     def forward(self, hidden_NCHW: Tensor) -> Tensor:
         """Return hidden_NCHW, normalised by batch and channel. Raise ValueError for one value per channel.
 
-        Batches of one size are normalised by one call of torch's batch norm, as further channels. So a batch has the
-        numbers that it has on its own, since torch sums a channel in the order of its images if their order in memory
-        is kept.
+        One call of torch's batch norm normalises all batches of one size, as additional channels. A batch then has
+        the same numbers as in a separate pass, since torch sums a channel in the order of its images if their order
+        in memory is kept.
         """
         is_channels_last = hidden_NCHW.is_contiguous(memory_format=torch.channels_last)
         in_memory = torch.channels_last if is_channels_last else torch.contiguous_format
@@ -273,7 +276,7 @@ class NormByBatch(StaticBatchNorm2d):
 
 
 def static_norms(network: nn.Module) -> Iterator[tuple[str, StaticBatchNorm2d]]:
-    """Yield the static norms, each with the start of its tensors' names."""
+    """Yield the static norms, each with the prefix of its tensors' names."""
     for name, layer in network.named_modules():
         if isinstance(layer, StaticBatchNorm2d):
             yield f"{name}.".lstrip("."), layer
@@ -292,7 +295,7 @@ def named_statistics(network: nn.Module, values_2P: Tensor) -> Weights:
 
 @dataclass(kw_only=True)
 class Passes:
-    """Makes passes for several jobs at once. `network_of` returns a network whose weights may be overwritten."""
+    """Makes passes for several jobs at once."""
 
     most: int | None = None  # images in one pass; None: as many as an evaluation on a GPU uses
     count: int = 0  # passes so far, for tests
@@ -300,7 +303,10 @@ class Passes:
     _networks: dict[tuple[object, ...], nn.Module] = field(default_factory=dict)
 
     def answers(self, reads: Sequence[Read], network_of: Callable[[Model | None], nn.Module]) -> list[Answer]:
-        """Make the passes. A read that cannot be made with others has an answer without values."""
+        """Make the passes, and return an answer for each read. It has no values if the read needs a separate pass.
+
+        `network_of` returns a network whose weights may be overwritten.
+        """
         by_kind: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for index, read in enumerate(reads):
             by_kind[read.kind].append(index)
@@ -316,7 +322,7 @@ class Passes:
         return answers
 
     def _tried(self, kind: tuple[object, ...], reads: Sequence[Read], network: nn.Module) -> Sequence[Tensor]:
-        """Return the values of each read, in smaller passes if memory does not suffice; nothing if they fail."""
+        """Return the values of each read, or an empty list if the pass fails. Use smaller passes if memory is short."""
         if kind in self.refused:
             return []
         name = str(reads[0].question[0])
@@ -327,7 +333,7 @@ class Passes:
             if at_once == 1:
                 return []
             self.most = at_once // 2
-        except FsslError:  # the job that is to blame meets it again when it makes the pass itself
+        except FsslError:  # the job that causes it raises it again when it makes the pass itself
             return []
         except Exception as error:
             reason = self.refused[kind] = " ".join(str(error).split())[:160]
@@ -341,7 +347,7 @@ class Passes:
         return self.most or max(CHUNK, CUDA_PIXELS // math.prod(shape[1:]))
 
     def _changed(self, network: nn.Module, rules: Mapping[type[nn.Module], type[nn.Module]], model: Any) -> nn.Module:
-        """Return a copy of the network with other layers, made once."""
+        """Return a copy of the network with replaced layers, which is created once and then reused."""
         key = (model, *rules.values())
         if key not in self._networks:
             self._networks[key] = with_rules(network, rules)
@@ -366,7 +372,7 @@ class Passes:
         return [by_read[number] for number in range(len(reads))]
 
     def _blocks(self, reads: Sequence[Read], sets: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-        """Divide the weight sets, which have fewer and fewer images, into those of one pass."""
+        """Divide the weight sets, which are sorted by decreasing number of images, among passes."""
         shape = reads[0].images.environment.data.image_shape
         pixels, at_once = math.prod(shape[1:]), self._at_once(reads)
         most_sets = max(1, MOST_WEIGHTS // max(1, tree_bytes(reads[0].weights)))
@@ -383,7 +389,7 @@ class Passes:
     def _of_one_set(
         self, reads: Sequence[Read], numbers: Sequence[int], network: nn.Module, found: dict[int, list[Tensor]]
     ) -> None:
-        """Compute the logits of reads with the same weights, as many images at once as memory allows."""
+        """Compute the logits of reads with the same weights, with as many images at once as memory allows."""
         load(network, reads[numbers[0]].weights)
         was_training = network.training
         network.eval()
@@ -426,7 +432,7 @@ class Passes:
                 first += size
 
     def _passed(self, network: nn.Module, reads: Sequence[Read], spans: Sequence[Span]) -> Tensor:
-        """Send spans through the network in one pass."""
+        """Compute the logits of the spans in one pass through the network."""
         check()
         self.count += 1
         images_NCHW = views_in(reads, spans)
@@ -435,7 +441,7 @@ class Passes:
 
     @torch.no_grad()
     def _statistics(self, reads: Sequence[Read], network: nn.Module) -> Sequence[Tensor]:
-        """Return statistics_2P of each read: a row of the means of all its static norms, and one of the variances."""
+        """Return statistics_2P of each read: the means of all its static norms in one row, and the variances in one."""
         network = self._changed(network, {StaticBatchNorm2d: NormByBatch}, reads[0].model).train()
         values: dict[int, Tensor] = {}
         for numbers in by_weights(reads).values():
@@ -454,9 +460,9 @@ class Passes:
         return [values[number] for number in range(len(reads))]
 
     def _by_batch(self, reads: Sequence[Read], pieces: Sequence[Span], network: nn.Module) -> tuple[Tensor, Tensor]:
-        """Return means_BP and variances_BP of the batches in float64, from one pass. Only pooled variances are biased.
+        """Return means_BP and variances_BP of the batches (`pieces`) in float64, from one pass.
 
-        `pieces`: the batches.
+        Only pooled variances are biased.
         """
         sizes, device = [piece.size for piece in pieces], next(network.parameters()).device
         layers = [layer for _, layer in static_norms(network) if isinstance(layer, NormByBatch)]
@@ -489,13 +495,13 @@ def images_in(reads: Sequence[Read], numbers: Sequence[int]) -> int:
 
 
 def batch_sizes(read: Read) -> list[int]:
-    """Return the sizes of the batches that a read's statistics are taken over; the last may be incomplete."""
+    """Return the sizes of the batches of a read's statistics; the last batch may be incomplete."""
     whole, rest = divmod(len(read.images), read.batch_size)
     return [read.batch_size] * whole + [rest] * (rest > 0)
 
 
 def spans_of(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield where each of several pieces starts and ends."""
+    """Yield the start and end of each of several consecutive pieces."""
     start = 0
     for size in sizes:
         yield start, start + size
@@ -521,7 +527,7 @@ def chunks_of(reads: Sequence[Read], numbers: Sequence[int], at_once: int) -> It
 
 
 def passes_of(batches: Sequence[Span], at_once: int) -> Iterator[list[Span]]:
-    """Divide batches into those of one pass, which has at least one."""
+    """Divide the batches among passes of up to `at_once` images, with at least one batch each."""
     together: list[Span] = []
     images = 0
     for batch in batches:
@@ -537,7 +543,7 @@ def passes_of(batches: Sequence[Span], at_once: int) -> Iterator[list[Span]]:
 def joined(
     means_BP: Tensor, vars_BP: Tensor, of_read_B: Sequence[int], weights_B: Sequence[float], *, pooled: bool
 ) -> Tensor:
-    """Return statistics_R2P of each read from those of its batches, as `mean_statistics` joins them."""
+    """Return statistics_R2P of each read from the statistics of its batches, joined like `mean_statistics`."""
     device, R = means_BP.device, of_read_B[-1] + 1
     at_B = to_device(torch.tensor(of_read_B), device)
     weights_B1 = to_device(torch.tensor(weights_B, dtype=torch.float64)[:, None], device)

@@ -1,4 +1,4 @@
-"""The training of a round's jobs, those of one kind together; also of the jobs of several runs of one cell.
+"""Train the jobs of a round, or of one round of several runs of one cell, and jobs of one kind together.
 
 Legend: M jobs of a group, S of them in one step.
 """
@@ -47,19 +47,20 @@ from benchmark.streams import global_states, seed_global, set_global_states, str
 
 Result = TypeVar("Result")
 
-# Of all jobs in one step. An estimate, not measured on a card yet: 550 operations of 28 us are launched in 15 ms, in
-# which an H200 does some 200 GFLOP of small float32 convolutions (14 TFLOP/s). With much more, nothing is gained.
+# FLOPs of all jobs in one step. This is an estimate that was not measured on a card yet: launching 550 operations of
+# 28 us takes 15 ms, in which an H200 does about 200 GFLOP of small float32 convolutions (14 TFLOP/s). Many more jobs
+# per step gain nothing.
 FLOPS_PER_TICK = 250e9
-MOST_RECORDED = 8  # groups whose memory is kept
+MOST_RECORDED = 8  # groups whose memory is kept for later jobs
 
 
 @dataclass(kw_only=True)
 class Seen:
-    """Count what was trained how, for tests and messages."""
+    """Counts of the jobs that were trained in each way, for tests and messages."""
 
     ticks: int = 0
-    compared: int = 0  # steps that the guard took
-    steps: int = 0  # local steps of jobs in these ticks
+    compared: int = 0  # steps that the guard compared
+    steps: int = 0  # local steps of all jobs in these ticks
     together: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # jobs by kind
     alone: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     reasons: dict[str, str] = field(default_factory=dict)  # why a kind trains one job at a time
@@ -76,19 +77,22 @@ class Trained:
 
 @dataclass(kw_only=True, eq=False)
 class Shared:
-    """What runs whose jobs train together share: what is known of kinds, and their networks without weights."""
+    """The state that runs share if their jobs train together: findings on kinds, groups, networks and images."""
 
     most: int | None = None  # jobs in one step; None: as many as `FLOPS_PER_TICK` and memory allow
-    recorder: Recorder | None = None  # how steps are recorded, so that they can be repeated at once; None: they are not
-    groups: dict[tuple[object, ...], Group] = field(default_factory=dict)  # whose memory is used again
+    recorder: Recorder | None = None  # records steps as graphs; None: steps are not recorded
+    groups: dict[tuple[object, ...], Group] = field(default_factory=dict)  # groups whose memory is reused
     networks: dict[tuple[object, ...], Networks] = field(default_factory=dict)
     findings: dict[Kind, Findings | None] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
-    passes: Passes = field(default_factory=Passes)  # over images, for `start`
-    images: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by id: a tensor, and it on the device
+    passes: Passes = field(default_factory=Passes)  # passes over images for `start`
+    images: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by id: a tensor and its copy on the device
 
     def on_device(self, environment: Environment, device: torch.device) -> Environment:
-        """Return the run's environment with the images that it trains on, once for all runs that loaded the same."""
+        """Return the run's environment with its training images on the device.
+
+        Runs that loaded the same images share one copy.
+        """
         tensors = {name: getattr(environment.data, name) for name in TRAINED_ON}
         there: dict[str, Any] = {}
         for name, tensor in tensors.items():
@@ -100,34 +104,35 @@ class Shared:
 
     @property
     def least(self) -> int:
-        """Return the smallest group: recorded steps are faster also for one job."""
+        """Return the smallest size of a group. Recorded steps are faster even for a single job."""
         return 1 if self.recorder else 2
 
 
 @dataclass(kw_only=True, eq=False)
 class Request:
-    """Some jobs of one round of one run, and what has become of them."""
+    """Some jobs of one round of one run, with their results so far."""
 
     runner: "GroupRunner"
     jobs: Mapping[int, Job]
     round: int
     privates: Mapping[int, Tree | None]
     trained: dict[int, Trained] = field(default_factory=dict)
-    waiting: dict[int, Member] = field(default_factory=dict)  # jobs that have been started and train alone
-    error: BaseException | None = None  # which ends the run
+    waiting: dict[int, Member] = field(default_factory=dict)  # started jobs that train separately
+    error: BaseException | None = None  # ends the run
 
     def outcomes(self) -> dict[int, Outcome]:
-        """Return the outcome of each job. Raises the error of the run, if there is one."""
+        """Return the outcome of each job. Raise the error of the run, if there is one."""
         if self.error is not None:
             raise self.error
         return {index: self.trained[index].outcome for index in self.jobs}
 
 
 def train_together(requests: Sequence[Request]) -> None:
-    """Train the jobs of several runs of one cell, those of one kind as one, whichever run they are of.
+    """Train the jobs of several runs of one cell, and all jobs of one kind as one, whatever their run.
 
-    Every request then has its outcomes, or the error that `run` raises for the first of its jobs that has a fault. An
-    error belongs to one run: the jobs of the others are trained. Only what ends them all is raised, such as Preempted.
+    Afterwards every request has its outcomes, or the error that `run` raises for its first job with a fault. Such an
+    error ends only its own run: the jobs of the other runs are trained. Raise only errors that end all runs, such as
+    Preempted.
     """
     lead = requests[0].runner
     received: dict[int, dict[int, Marks]] = {}
@@ -142,7 +147,7 @@ def train_together(requests: Sequence[Request]) -> None:
     for kind, members in _kinds(starts, owners).items():
         compared = lead.seen.compared
         groups = lead.groups(kind, members)
-        if compared == lead.seen.compared:  # otherwise the guard has called the methods' code with these jobs
+        if compared == lead.seen.compared:  # if not, the guard has called the methods' code with these jobs
             _let_wait(members, groups, owners)
         for group in groups:
             for place, trained in lead.together(kind, group, lead.train).items():
@@ -157,7 +162,10 @@ def train_together(requests: Sequence[Request]) -> None:
 
 
 def _kinds(starts: Sequence["Start"], owners: Sequence[tuple[Request, int]]) -> dict[Kind, list[Member]]:
-    """Return the jobs to train by kind; none of a run in which a `start` failed. Note what the other jobs send."""
+    """Return the jobs to train by kind, without jobs of a run in which a `start` failed.
+
+    Record the outcome of each job that has nothing to train.
+    """
     for start, (request, _) in zip(starts, owners, strict=True):
         request.error = request.error or start.error
     kinds: dict[Kind, list[Member]] = defaultdict(list)
@@ -177,7 +185,7 @@ def _kinds(starts: Sequence["Start"], owners: Sequence[tuple[Request, int]]) -> 
 def _let_wait(
     members: Sequence[Member], groups: Sequence[Sequence[Member]], owners: Sequence[tuple[Request, int]]
 ) -> None:
-    """Keep started jobs that are in no group: each trains by itself, and its `start` is not called again."""
+    """Keep started jobs that are in no group. Each trains separately, and its `start` is not called again."""
     grouped = {member.index for group in groups for member in group}
     for member in members:
         if member.index not in grouped:
@@ -185,21 +193,21 @@ def _let_wait(
             request.waiting[index] = member
 
 
-Begun: TypeAlias = Member | Outcome  # a job that is to be trained, or the outcome of one that is not
+Begun: TypeAlias = Member | Outcome  # a job to train, or the outcome of a job with nothing to train
 
 
 @dataclass(kw_only=True, eq=False)
 class Start:
-    """A job's `start`, which is called again while it asks for passes over images that have not been made."""
+    """A job's `start`, which is called again as long as it requests passes over images that were not made yet."""
 
-    begin: Callable[[Sequence[Answer]], Begun | Read]  # with the answers to what was asked before
+    begin: Callable[[Sequence[Answer]], Begun | Read]  # its argument: the answers to earlier requests
     answers: list[Answer] = field(default_factory=list)
-    read: Read | None = None  # what it asks for now
+    read: Read | None = None  # the pass that it requests now
     result: Begun | None = None
     error: Exception | None = None
 
     def call(self) -> None:
-        """Call `start` once."""
+        """Call `start` once, and store its request, its result or its error."""
         self.read = None
         try:
             begun = self.begin(self.answers)
@@ -213,7 +221,7 @@ class Start:
 
 
 class GroupRunner(JobRunner):
-    """Runs all jobs of a round. `shared`: also of the runs whose jobs may train with these, if there are some."""
+    """Runs all jobs of a round. `shared` is the state that it shares with runs whose jobs train with its own."""
 
     def __init__(self, environment: Environment, *, device: str = "cpu", shared: Shared | None = None) -> None:
         self._shared = shared or Shared()
@@ -234,13 +242,13 @@ class GroupRunner(JobRunner):
     def run_all(
         self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
     ) -> dict[int, Outcome]:
-        """Return the outcome of each job. Raises what `run` raises, for the first job that has a fault."""
+        """Return the outcome of each job. Raise the same errors as `run`, for the first job with a fault."""
         request = Request(runner=self, jobs=jobs, round=round_number, privates=privates)
         train_together([request])
         return request.outcomes()
 
     def complete(self, request: Request, received: Mapping[int, Marks]) -> None:
-        """Train the jobs that are in no group, and check all of them. Raises what `run` raises."""
+        """Train the jobs that are in no group, and check all jobs. Raise the same errors as `run`."""
         for index, job in request.jobs.items():
             if index not in request.trained:
                 self.seen.alone[type(job.update).__name__] += 1
@@ -255,7 +263,7 @@ class GroupRunner(JobRunner):
         self._check_finite(request.jobs, request.trained, request.round)
 
     def _resumed(self, member: Member, round_number: int) -> Outcome:
-        """Train a started job by itself. Raise the errors that `run` raises."""
+        """Train a started job separately. Raise the same errors as `run`."""
         set_global_states(member.states)
         with failures_named(holder_name(member.job.key.client), round_number):
             outcome, losses = self._trained_from(member.job, member.local, member.pseudo, round_number)
@@ -264,7 +272,7 @@ class GroupRunner(JobRunner):
         return outcome
 
     def _check_finite(self, jobs: Mapping[int, Job], trained: Mapping[int, Trained], round_number: int) -> None:
-        """Raise Diverged for the first job that left something not finite. The device is waited for once."""
+        """Raise Diverged for the first job with a value that is not finite. Wait only once for the device."""
         outcomes = {index: trained[index].outcome for index in jobs}
         parts = [(outcome.sends, outcome.private or {}) for outcome in outcomes.values()]
         unread = [sums_of({str(at): {"sends": sends, "private": kept} for at, (sends, kept) in enumerate(parts)})]
@@ -278,7 +286,7 @@ class GroupRunner(JobRunner):
     def gradients_of_all(
         self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
     ) -> dict[int, dict[str, Weights]]:
-        """Return the gradient of each job's loss at the weights that it begins with; empty if it would sit out."""
+        """Return the gradient of each job's loss at its initial weights; empty if the job would skip the round."""
         gradients: dict[int, dict[str, Weights]] = {}
         kinds: dict[Kind, list[Member]] = defaultdict(list)
         request = Request(runner=self, jobs=jobs, round=round_number, privates=privates)
@@ -300,7 +308,7 @@ class GroupRunner(JobRunner):
         return gradients
 
     def start_of(self, place: int, index: int, request: Request, purpose: str) -> Start:
-        """Return a job's `start`, to be called. `place`: the job's number among those that start together."""
+        """Return a job's `start`, which is not called yet. `place` is its number among the jobs that start together."""
         job, private = request.jobs[index], request.privates[index]
 
         def begin(answers: Sequence[Answer]) -> Begun | Read:
@@ -310,7 +318,7 @@ class GroupRunner(JobRunner):
         return Start(begin=begin)
 
     def start_together(self, starts: Sequence[Start]) -> None:
-        """Call each `start` until nothing is left to read. Passes that several ask for are made together."""
+        """Call each `start` until none requests a pass. Passes that several jobs request are made together."""
         waiting = list(starts)
         while waiting:
             for start in waiting:
@@ -331,7 +339,10 @@ class GroupRunner(JobRunner):
         purpose: str,
         answers: Sequence[Answer],
     ) -> Begun | Read:
-        """Call the job's `start`. Return its outcome if nothing is to be trained, or the pass that it asks for."""
+        """Call the job's `start`.
+
+        Return the job to train, its outcome if it has nothing to train, or the pass that it requests.
+        """
         asking = self._asking_reader(job, round_number, purpose, answers)
         local: Local | None = None
         with contextlib.suppress(NotReadYet):
@@ -347,7 +358,7 @@ class GroupRunner(JobRunner):
         experiment = self._environment.experiment
         batches = JobBatches(self._environment, job, round_number, purpose, local.selected)
         names = (purpose, "round", round_number, *key_names(job.key))
-        # As `LocalModule.reuse`: what `start` makes on the host is moved, and mappings of any kind become dicts.
+        # As in `LocalModule.reuse`, tensors that `start` created on the host are moved, and mappings become dicts.
         local.private = None if local.private is None else moved(local.private, self._device)
         local.notes = moved(local.notes, self._device)
         local.trainable, local.frozen = moved(local.trainable, self._device), moved(local.frozen, self._device)
@@ -378,7 +389,7 @@ class GroupRunner(JobRunner):
         return AskingReader(environment, network, holder, round_number, draw, job.network, answers)
 
     def groups(self, kind: Kind, members: Sequence[Member]) -> list[list[Member]]:
-        """Divide jobs of one kind into groups that train together. A job in none of them trains alone."""
+        """Divide jobs of one kind into groups that train together. A job that is in no group trains separately."""
         findings = self._examined(kind, members) if len(members) >= self._shared.least else None
         if findings is None:
             return []
@@ -395,7 +406,7 @@ class GroupRunner(JobRunner):
         return [group for group in groups if len(group) >= self._shared.least]
 
     def _examined(self, kind: Kind, members: Sequence[Member]) -> Findings | None:
-        """Return what the first step of the kind showed; None if its jobs cannot train together."""
+        """Return the findings of the first step of the kind, or None if its jobs cannot train together."""
         findings, is_known = self._shared.findings, kind in self._shared.findings
         try:
             known = findings[kind] if is_known else self._compared(members)
@@ -404,12 +415,12 @@ class GroupRunner(JobRunner):
             findings[kind] = known
         except (FsslError, torch.OutOfMemoryError):  # the job that causes it raises it again when it trains by itself
             return None
-        except Exception as error:  # whatever a method's code raises under `vmap`
+        except Exception as error:  # a method's code may raise any error under `vmap`
             self._refuse(kind, error)
         return findings[kind]
 
     def _refuse(self, kind: Kind, error: Exception) -> None:
-        """Train the kind one job at a time from now on, and say so once."""
+        """Train the jobs of this kind one at a time from now on, and print one warning with the reason."""
         self._shared.findings[kind] = None
         if kind.name not in self.seen.reasons:
             reason = self.seen.reasons[kind.name] = reason_of(error, kind)
@@ -418,7 +429,7 @@ class GroupRunner(JobRunner):
     def _compared(self, members: Sequence[Member]) -> Findings:
         """Take the first step of two jobs separately and together, in float64. Raise CannotStack if the steps differ.
 
-        The two have batches of the same sizes; the second is the first one again if there is no other such job.
+        The two jobs have batches of the same sizes. If there is only one such job, it is used twice.
         """
         firsts = [first_batch(member.batches) for member in members[:8]]
         signatures = [signature_of(batches[0]) for batches in firsts]
@@ -428,9 +439,9 @@ class GroupRunner(JobRunner):
         return findings
 
     def _compare_sizes(self, findings: Findings, members: Sequence[Member]) -> None:
-        """Take a step with each size of batches that is new, such as that of incomplete last batches.
+        """Compare a step for each new batch size, such as the size of incomplete last batches.
 
-        It is taken with the first images of the jobs' first batches. Raises CannotStack as `_compared`.
+        The step uses the first images of the jobs' first batches. Raise CannotStack like `_compared`.
         """
         largest = [member.batches.sizes()[0] for member in members]
         wanted: set[tuple[int, ...]] = set()
@@ -458,7 +469,7 @@ class GroupRunner(JobRunner):
         uses = singles[0].uses.joined(singles[-1].uses)
         twice = uses.in_two_places(two[0])
         if twice is not None:
-            raise CannotStack(f"{twice!r} is in two places of what it keeps and notes; make a copy")
+            raise CannotStack(f"{twice!r} is in two entries of its client state and notes; make a copy")
         if uses.shape(two[0]) != uses.shape(two[-1]):
             two, batches, singles = two[:1], batches[:1], singles[:1]
         doubles = [in_double(with_fresh_streams(member)) for member in two]
@@ -470,7 +481,7 @@ class GroupRunner(JobRunner):
 
     def _alone(self, member: Member, batches: Sequence[LocalBatch]) -> Alone:
         member = in_double(with_fresh_streams(member))
-        # The layers themselves, but for dropout off a CPU, whose masks have to come from the job's stream.
+        # The network's own layers; only dropout on a GPU is replaced, so that its masks come from the job's stream.
         rules = {} if self._device.type == "cpu" else DROPOUT
         network = with_rules(member.prototype(), rules).double()
         settings, job = self.settings, member.job
@@ -504,7 +515,10 @@ class GroupRunner(JobRunner):
     def together(
         self, kind: Kind, members: list[Member], work: Callable[[Kind, Sequence[Member], Uses], dict[int, Result]]
     ) -> dict[int, Result]:
-        """Do the work on a group; in halves if its memory does not suffice. A job without a result has to be alone."""
+        """Call `work` on a group, or on its halves if memory does not suffice.
+
+        A job without a result must be trained separately.
+        """
         findings = self._shared.findings[kind]
         if findings is None or len(members) < self._shared.least:
             return {}
@@ -517,13 +531,13 @@ class GroupRunner(JobRunner):
             half = self._shared.most = len(members) // 2
         except FsslError:  # the job that causes it raises it again when it trains by itself
             return {}
-        except Exception as error:  # at a later step than the guard's, such as one of another batch size
+        except Exception as error:  # a step after the guard's, such as one with a different batch size
             self._refuse(kind, error)
             return {}
         return self.together(kind, members[:half], work) | self.together(kind, members[half:], work)
 
     def _group(self, kind: Kind, members: Sequence[Member], uses: Uses) -> Group:
-        """Return a group of these jobs. With a recorder the memory of an earlier one is used again."""
+        """Return a group of these jobs. With a recorder, the memory of an earlier group is reused."""
         networks, recorder = self._networks_for(members[0]), self._shared.recorder
         if recorder is None or members[0].has_own_network:
             return Group(networks, members, self.settings, uses, self._device)
@@ -571,19 +585,19 @@ class GroupRunner(JobRunner):
         return {member.index: means_of(row(sums, at), images[at]) for at, member in enumerate(members)}
 
     def _concluded(self, member: Member, group: Group, at: int, reported: Reported) -> Outcome:
-        """Call the job's `finish` with its rows, and with the global generators as they are where a job is alone."""
+        """Call the job's `finish` with its rows, and with the generator states of a job that trains separately."""
         local, left = replace(member.local), group.state
         local.trainable = {name: row(tensors, at) for name, tensors in left.trainable.items()}
         local.frozen = {name: row(tensors, at) for name, tensors in left.frozen.items()}
         local.momentum, local.steps = group.optimizer.brought_back(at), len(member.batches)
         local.notes = {**local.notes, **row(left.notes, at)}
         if left.added - local.notes.keys():
-            local.notes = LeftOut(local.notes, left.added)  # `finish` may ask for them
+            local.notes = LeftOut(local.notes, left.added)  # `finish` may request them, which raises an error
         if local.private is not None:
             local.private = {**local.private, **row(left.private, at)}
         set_global_states(member.states)
         seed_global(member.dropout.initial_seed())
-        torch.default_generator.set_state(member.dropout.get_state())  # as dropout leaves it where a job is alone
+        torch.default_generator.set_state(member.dropout.get_state())  # as after separate training
         return concluded(member.job, local, reported.values, member.pseudo.joined(reported.pseudo))
 
 
@@ -593,5 +607,5 @@ def means_of(sums: dict[str, Weights], images: int) -> dict[str, Weights]:
 
 
 def with_fresh_streams(member: Member) -> Member:
-    """Return the job with copies of its random streams, so that the job can be begun again."""
+    """Return the job with copies of its random streams, so that the job can be started again."""
     return replace(member, draw=copy_of(member.draw), dropout=copy_of(member.dropout))

@@ -1,6 +1,6 @@
-"""One local step of M jobs: every loss of one batch in turn, each with its optimizer step and `after_step`.
+"""Take one local step of M jobs: each loss of one batch in turn, with its optimizer step and `after_step`.
 
-`vmap` calls the update's own functions with the tensors of one job, so that a method is written for one job alone.
+`vmap` calls the update's own functions with the tensors of one job, so a method is written for a single job.
 Everything that a step changes is in `State` and is changed in place.
 
 Legend: M jobs.
@@ -26,16 +26,16 @@ from benchmark.methods.protocol import Batch, LocalUpdate, Step, Tree
 
 @dataclass(kw_only=True)
 class State:
-    """The tensors of M jobs, a row per job."""
+    """The tensors of M jobs, with one row per job."""
 
     trainable: Places  # parameters and buffers of each weight set
     frozen: Places
-    slots: dict[str, Places]  # of the optimizer
-    # The entries that the steps use:
+    slots: dict[str, Places]  # tensors of the optimizer
+    # The following fields contain only entries that the steps use.
     private: Tree
     notes: Tree
     received: Tree
-    shared: Tree = field(default_factory=dict)  # of what was received: the same tensors for all jobs, without rows
+    shared: Tree = field(default_factory=dict)  # received tensors that all jobs share, without rows
     left_out: Mapping[str, Collection[str]] = field(default_factory=dict)  # entries that the steps do not use, by tree
     added: set[str] = field(default_factory=set)  # names of notes that steps add
 
@@ -44,8 +44,8 @@ class State:
         return {name: tree for name, tree in vars(self).items() if name not in ("shared", "left_out", "added")}
 
     def take_over(self, other: "State") -> None:
-        """Copy the values of another state of the same shapes into the tensors of this one."""
-        assert not self.shared and not other.shared  # they are other jobs' own
+        """Copy the values of a state with the same shapes into the tensors of this one."""
+        assert not self.shared and not other.shared  # shared tensors belong to the jobs of one round
         copy_into(self.trees(), other.trees())
         self.left_out = other.left_out
 
@@ -55,19 +55,20 @@ class State:
         return replace(self, **some)
 
     def without(self, name: str, tree: Tree) -> Tree:
-        """Return the tree so that to ask for what was left out of it is an error."""
+        """Return the tree as a mapping that raises an error if an entry is requested that was left out."""
         return LeftOut(tree, self.left_out[name]) if self.left_out.get(name) else tree
 
     def put(self, at_S: Tensor, some: "State") -> None:
-        """Take over the state of some of the jobs."""
+        """Copy the state of some of the jobs back to their rows."""
         for name, tree in self.trees().items():
             put_rows(tree, at_S, getattr(some, name))
 
 
 def keep_in_place(state: State, begun: State) -> None:
-    """Copy private state and notes into the tensors that a step began with.
+    """Copy client state and notes into the tensors that a step began with.
 
-    What a step adds to the notes is dropped: it lasts from loss to loss of the same batch. `added` has its names.
+    Notes that a step adds are dropped, since they last only from loss to loss of the same batch; `added` has their
+    names.
     """
     for name in ("private", "notes"):
         before, after = getattr(begun, name), getattr(state, name)
@@ -85,7 +86,7 @@ def keep_in_place(state: State, begun: State) -> None:
 
 
 class Networks(nn.Module):
-    """The networks of one job's weight sets, without weights of their own: each call is given them."""
+    """The networks of one job's weight sets. They have no weights of their own: each call receives the weights."""
 
     def __init__(self, trainable: nn.ModuleDict, frozen: nn.ModuleDict) -> None:
         super().__init__()
@@ -95,17 +96,17 @@ class Networks(nn.Module):
         return function(self.trainable, self.frozen)
 
 
-Results = list[tuple[Tensor, Mapping[str, Tensor]]]  # loss_M and what is reported (M, ...), of each loss in turn
+Results = list[tuple[Tensor, Mapping[str, Tensor]]]  # for each loss in turn: loss_M, and reported tensors (M, ...)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What M jobs are given for one local step."""
+    """The inputs of M jobs for one local step."""
 
     batch: Mapping[str, Mapping[str, Any]]  # stream -> the fields of its `Batch`, (M, ...)
     drawn: Sequence[Tree]  # for each loss in turn
-    rates: Sequence[Tensor | float]  # for each loss in turn: one, or one per job
-    number: int  # of optimizer steps that the jobs have taken before
+    rates: Sequence[Tensor | float]  # for each loss in turn: one rate, or one rate per job
+    number: int  # optimizer steps that the jobs have taken before
 
 
 class Tick:
@@ -120,10 +121,10 @@ class Tick:
             self._parameters[name] = trained
 
     def take(self, state: State, inputs: Inputs, masks: Masks) -> Results:
-        """Take one step, changing `state` in place."""
+        """Take one step, and change `state` in place."""
         results: Results = []
         begun = replace(state)
-        weights = self._with_gradients(state)  # once: a later loss may use what an earlier one computed
+        weights = self._with_gradients(state)  # only once, since a later loss may use results of an earlier one
         last = len(self._update.phases) - 1
         for phase, rate in enumerate(inputs.rates):
             loss_M, aux = self._loss(state, weights, inputs, phase, inputs.number + phase, masks)
@@ -138,7 +139,7 @@ class Tick:
         return results
 
     def gradients(self, state: State, inputs: Inputs, masks: Masks) -> Iterator[Places]:
-        """Yield the gradient of each loss in turn, at the weights as they are; no step is taken."""
+        """Yield the gradient of each loss in turn at the present weights, without taking a step."""
         begun = replace(state)
         weights = self._with_gradients(state)
         last = len(self._update.phases) - 1
@@ -148,7 +149,7 @@ class Tick:
         keep_in_place(state, begun)
 
     def _with_gradients(self, state: State) -> Places:
-        """Return the parameters as leaves of a new graph, which share the memory of the state."""
+        """Return the parameters as leaves of a new graph. They share the memory of the state."""
         weights: Places = {}
         for name, tensors in self._parameters.items():
             here = state.trainable[name]
@@ -156,7 +157,7 @@ class Tick:
         return weights
 
     def _gradients(self, loss_M: Tensor, weights: Places, keeps_graph: bool) -> Places:
-        """Return the gradient of each parameter that the loss reaches, (M, ...)."""
+        """Return the gradient (M, ...) of each parameter on which the loss depends."""
         places = [(name, tensor) for name, some in weights.items() for tensor in some]
         leaves = [weights[name][tensor] for name, tensor in places]
         found = torch.autograd.grad(loss_M.sum(), leaves, allow_unused=True, retain_graph=keeps_graph)
@@ -182,7 +183,10 @@ class Tick:
     def _of_each(
         self, function: Callable[[Step], Any], state: State, trainable: Places, inputs: Inputs, phase: int, number: int
     ) -> Any:
-        """Call a function of one job's step for all jobs at once. Return its result; `private` and `notes` are kept."""
+        """Call a function of one job's step for all jobs at once, and return its result.
+
+        Changes of `private` and `notes` are written into `state`.
+        """
         given = {
             "weights": {"trainable": trainable, "frozen": state.frozen},
             "received": state.received,
@@ -230,7 +234,7 @@ class Tick:
 
 
 class _Flat:
-    """A tree as a list of its tensors, which is all that `vmap` may return, and back."""
+    """Converts a tree to a list of its tensors, since `vmap` can return only tensors, and back."""
 
     def flattened(self, tree: Any) -> list[Tensor]:
         self._leaves, self._layout = tree_flatten(tree)
@@ -243,11 +247,11 @@ class _Flat:
         return tree_unflatten([next(values) if leaf is _TENSOR else leaf for leaf in self._leaves], self._layout)
 
 
-_TENSOR = object()  # stands for a tensor
+_TENSOR = object()  # placeholder for a tensor
 
 
 class OperationsWithRules(TorchFunctionMode):
-    """Replaces operations that `vmap` would take job by job, or not at all, by others with the same result."""
+    """Replaces operations that `vmap` would execute job by job, or refuse, by operations with the same result."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -259,7 +263,7 @@ class OperationsWithRules(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def _per_tensor(self, name: str, args: Any, kwargs: Any) -> Any:
-        """Take an operation on lists of tensors one tensor at a time."""
+        """Execute an operation on lists of tensors one tensor at a time."""
         operation = name.removeprefix("_foreach_")
         function = REPLACED.get(operation) or getattr(Tensor, operation)
         results = []
@@ -285,7 +289,7 @@ def _kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    """Compute `F.kl_div`, whose arguments have these names."""
+    """Compute `F.kl_div`, which has the same argument names."""
     terms = target.exp() * (target - input) if log_target else torch.xlogy(target, target) - target * input
     if reduction == "batchmean":
         return terms.sum() / len(terms)
@@ -308,7 +312,7 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Compute `F.cross_entropy` of whole-number labels, without a gather, whose gradient is added up in any order."""
+    """Compute `F.cross_entropy` for integer labels without a gather, whose gradient is summed in an undefined order."""
     if weight is not None or label_smoothing or target.is_floating_point() or input.dim() != 2:
         options: Any = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
         with torch._C.DisableTorchFunction():
@@ -316,7 +320,7 @@ def _cross_entropy(
     counts_N = target != ignore_index
     is_label_ND = (target[:, None] == torch.arange(input.shape[1], device=input.device)) & counts_N[:, None]
     losses_N = -torch.where(is_label_ND, torch.log_softmax(input, dim=-1), 0.0).sum(dim=-1)
-    # A label that is no class is an error of F.cross_entropy, which a stacked operation cannot raise.
+    # F.cross_entropy raises an error for a label that is not a class, which a stacked operation cannot do.
     losses_N = torch.where(counts_N == is_label_ND.any(dim=-1), losses_N, torch.nan)
     return losses_N.sum() / counts_N.sum() if reduction == "mean" else _reduced(losses_N, reduction)
 

@@ -1,8 +1,8 @@
-"""Several runs of one cell in one process: a thread per run, whose jobs train as one.
+"""Train several runs of one cell in one process, with one thread per run, so that their jobs train as one.
 
-There is one baton. A run computes only while it holds the baton, and hands it on when it waits in `fit` for its jobs.
-When all runs that have not ended wait, their jobs train together, whichever rounds they are at. So no two runs draw
-from the global generators or build a network at the same time, and every run has its own lock, folder and saves.
+A run computes only while it has the lock (`_baton`), and releases the lock while it waits in `fit` for its jobs. When
+all unfinished runs wait, their jobs train together, whatever their rounds. So no two runs draw from the global
+generators or build a network at the same time, and every run has its own run lock, folder and saves.
 """
 
 import threading
@@ -19,14 +19,14 @@ from benchmark.federated.stacked.runner import Request, Shared, train_together
 from benchmark.methods.protocol import Job, Outcome, Tree
 
 Result = TypeVar("Result")
-SECONDS_BETWEEN_LOOKS = 0.5  # of the main thread, at whether all runs have ended
+SECONDS_BETWEEN_LOOKS = 0.5  # between checks of the main thread whether all runs have ended
 
 
 class Together:
     """Runs of one cell that train together.
 
-    `most`: jobs in one step; None: as many as a device has use for. `lap`: the CPU seconds of the process since the
-    last call, which are divided among the runs; None: they are not counted.
+    `most` limits the jobs in one step; None stands for as many as a device can use. `lap` returns the CPU seconds of
+    the process since its last call, which are divided among the runs; if it is None, they are not counted.
     """
 
     def __init__(self, *, most: int | None = None, lap: Callable[[], float] | None = None) -> None:
@@ -34,20 +34,20 @@ class Together:
         self._lap = lap
         self._data: dict[str, DataSet] = {}
         self._baton = threading.Condition()
-        self.size = 0  # runs
-        self._live = 0  # runs that have not ended
-        self._asked: dict[int, Request] = {}  # what runs wait for, by the run's number
-        self._seconds: dict[int, float] = defaultdict(float)  # since they were read last
+        self.size = 0  # number of runs
+        self._live = 0  # number of runs that have not ended
+        self._asked: dict[int, Request] = {}  # requests that runs wait for, by the run's number
+        self._seconds: dict[int, float] = defaultdict(float)  # seconds since the last `lap` of the run
 
     def play(self, works: Sequence[Callable[["Seat"], Result]]) -> list[Result | BaseException]:
-        """Do the work of each run in a thread of its own. Return what each one returned or raised, in their order."""
+        """Run each function in a separate thread. Return their results or errors, in their order."""
         ended: dict[int, Result | BaseException] = {}
 
         def play_one(number: int) -> None:
             with self._baton:
                 try:
                     ended[number] = works[number](Seat(self, number))
-                except BaseException as error:  # it ends this run and no other
+                except BaseException as error:  # it ends only this run
                     ended[number] = error
                 finally:
                     self._leave(number)
@@ -58,11 +58,11 @@ class Together:
             thread.start()
         for thread in threads:
             while thread.is_alive():
-                thread.join(SECONDS_BETWEEN_LOOKS)  # signals are answered in between
+                thread.join(SECONDS_BETWEEN_LOOKS)  # signals are handled in between
         return [ended[number] for number in range(len(works))]
 
     def ask(self, number: int, request: Request) -> dict[int, Outcome]:
-        """Wait, without the baton, until the jobs have been trained. Raises the run's error."""
+        """Release the lock, wait until the jobs have been trained, and return their outcomes. Raise the run's error."""
         self._charge([number])
         self._asked[number] = request
         while number in self._asked:
@@ -73,24 +73,24 @@ class Together:
         return request.outcomes()
 
     def lap(self, number: int) -> float:
-        """Return the CPU seconds of a run since the last call, which the run with the baton makes."""
+        """Return the CPU seconds of a run since the last call. Only the run with the lock may call this."""
         self._charge([number])
         return self._seconds.pop(number, 0.0)
 
     def prepare(self, experiment: Experiment) -> Environment:
-        """Prepare a run as `prepare` does. Its images are in memory once for all runs."""
+        """Prepare a run like `benchmark.federated.environment.prepare`, with one copy of the images for all runs."""
         name = experiment.data.name
         if name not in self._data:
             self._data[name] = load(name)
         return prepare(experiment, data=self._data[name])
 
     def _train(self) -> None:
-        """Train what all runs wait for, in the thread of one of them."""
+        """Train the jobs that all runs wait for, in the thread of one of the runs."""
         numbers = sorted(self._asked)
         requests = [self._asked[number] for number in numbers]
         try:
             train_together(requests)
-        except BaseException as error:  # such as Preempted: nothing of these rounds is finished
+        except BaseException as error:  # such as Preempted: none of these rounds is finished
             for request in requests:
                 request.error = error
         self._asked.clear()
@@ -98,13 +98,13 @@ class Together:
         self._charge(numbers)
 
     def _leave(self, number: int) -> None:
-        """Take a run that has ended out of those that are waited for."""
+        """Note that a run has ended, so that the other runs do not wait for it."""
         self._live -= 1
         self._baton.notify_all()
         self._charge([number])
 
     def _charge(self, numbers: Sequence[int]) -> None:
-        """Enter the CPU seconds since the last call as those of these runs."""
+        """Divide the CPU seconds since the last call among these runs."""
         if self._lap is None:
             return
         seconds = self._lap()
@@ -113,32 +113,32 @@ class Together:
 
 
 class Seat:
-    """One run's place among those that train together; given to `records.run.run`."""
+    """One run's access to the runs that train together. It is an argument of `records.run.run`."""
 
     def __init__(self, together: Together, number: int) -> None:
         self._together, self._number = together, number
 
     @property
     def size(self) -> int:
-        """Return the number of runs that began together."""
+        """Return the number of runs that were started together."""
         return self._together.size
 
     def prepare(self, experiment: Experiment) -> Environment:
-        """Load and split the data as `prepare` does, with the images of the other runs."""
+        """Load and split the data like `Together.prepare`, which shares the images among the runs."""
         return self._together.prepare(experiment)
 
     def engine(self, environment: Environment, device: str = "cpu") -> "TogetherEngine":
-        """Return the run's engine. On a CUDA device steps are recorded."""
+        """Return the run's engine. On a CUDA device its steps are recorded."""
         if device.startswith("cuda"):
             self._together.shared.recorder = cuda_graph
         return TogetherEngine(environment, device, seat=self, shared=self._together.shared)
 
     def ask(self, request: Request) -> dict[int, Outcome]:
-        """Wait until the jobs have been trained, and return their outcomes. Raises the run's error."""
+        """Wait until the jobs have been trained, and return their outcomes. Raise the run's error."""
         return self._together.ask(self._number, request)
 
     def lap(self) -> float:
-        """Return the CPU seconds of this run since the last call, with its share of what trained together."""
+        """Return the CPU seconds of this run since the last call, with its share of the joint training."""
         return self._together.lap(self._number)
 
 
@@ -147,11 +147,11 @@ class TogetherEngine(StackedEngine):
 
     def __init__(self, environment: Environment, device: str = "cpu", *, seat: Seat, shared: Shared) -> None:
         super().__init__(environment, device, shared=shared)
-        self.settings |= {"together": seat.size}  # whose time is in that of the run's rounds
+        self.settings |= {"together": seat.size}  # runs whose time is part of the time of this run's rounds
         self._seat = seat
 
     def trained(
         self, jobs: Mapping[int, Job], round_number: int, privates: Mapping[int, Tree | None]
     ) -> dict[int, Outcome]:
-        """Return the outcomes of the jobs once all runs wait for theirs."""
+        """Wait until all runs have requested outcomes, and return those of these jobs."""
         return self._seat.ask(Request(runner=self.runner, jobs=jobs, round=round_number, privates=privates))

@@ -1,6 +1,7 @@
-"""The trees of M jobs as one tree whose tensors have M rows, and back.
+"""Convert the trees of M jobs to one tree whose tensors have M rows, and back.
 
-A tree is nested mappings, as in `benchmark.federated.trees`. Leaves that are no tensors have to be equal in all jobs.
+A tree consists of nested mappings, as in `benchmark.federated.trees`. Leaves that are not tensors must be equal in all
+jobs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +16,7 @@ from benchmark.methods.protocol import Tree
 
 
 def stacked(trees: Sequence[Any]) -> Any:
-    """Stack the trees of M jobs, tensor by tensor; other leaves are the first job's."""
+    """Stack the trees of M jobs, tensor by tensor. Take all other leaves from the first job."""
     flat = [tree_flatten(tree)[0] for tree in trees]
     layout = tree_flatten(trees[0])[1]
     leaves = [torch.stack(some) if isinstance(some[0], Tensor) else some[0] for some in zip(*flat, strict=True)]
@@ -23,7 +24,7 @@ def stacked(trees: Sequence[Any]) -> Any:
 
 
 def stacked_each(trees: Sequence[Mapping[str, Tree]]) -> dict[str, Tree]:
-    """Stack entry by entry: the weight sets of M jobs."""
+    """Stack the entries of M jobs, such as their weight sets."""
     entries: dict[str, Tree] = {}
     for name in trees[0]:
         entries[name] = stacked([tree[name] for tree in trees])
@@ -31,7 +32,7 @@ def stacked_each(trees: Sequence[Mapping[str, Tree]]) -> dict[str, Tree]:
 
 
 def rows(tree: Any, at_M: Tensor) -> Any:
-    """Return the rows of some jobs, as a copy."""
+    """Return a copy of the rows of some jobs."""
     return tree_map(lambda leaf: leaf[at_M] if isinstance(leaf, Tensor) else leaf, tree)
 
 
@@ -45,7 +46,7 @@ def put_rows(tree: Any, at_M: Tensor, some: Any) -> None:
 
 @torch.no_grad()
 def copy_into(tree: Any, other: Any) -> None:
-    """Copy the tensors of another tree of the same layout into those of this one, in one operation per type."""
+    """Copy the tensors of `other` into those of `tree`, which has the same layout, in one operation per type."""
     pairs = zip(tree_flatten(tree)[0], tree_flatten(other)[0], strict=True)
     places: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for mine, theirs in pairs:
@@ -64,9 +65,9 @@ def row(tree: Any, index: int) -> Any:
 
 @torch.no_grad()
 def with_own_memory(trees: Sequence[Tree], state: Any) -> list[Tree]:
-    """Return the trees without views of the tensors of `state`, which later jobs use again.
+    """Return the trees with copies of all views of the tensors of `state`, whose memory later jobs reuse.
 
-    A kept view would also keep the tensors of all M jobs. All tensors are copied in one operation.
+    A view would also keep the tensors of all M jobs in memory. All tensors are copied in one operation.
     """
     leaves, layout = tree_flatten(list(trees))
     memory = {_memory(leaf) for leaf in tree_flatten(state)[0] if isinstance(leaf, Tensor)}
@@ -86,14 +87,14 @@ def _memory(tensor: Tensor) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What has to be equal in two trees so that they can be stacked. Hashable."""
+    """The hashable properties that must be equal in two trees so that they can be stacked."""
 
     layout: TreeSpec
     leaves: tuple[object, ...]
 
 
 def shape_of(tree: Tree) -> Shape:
-    """Return the tree's layout, the shapes and types of its tensors, and its other leaves themselves."""
+    """Return the tree's layout, the shapes and types of its tensors, and the values of its other leaves."""
     leaves, layout = tree_flatten(tree)
     described = [
         (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else (type(leaf), repr(leaf)) for leaf in leaves
@@ -102,11 +103,11 @@ def shape_of(tree: Tree) -> Shape:
 
 
 class CannotStack(Exception):
-    """A kind of job whose steps cannot be taken together. The message is the reason."""
+    """Raised for a kind of job whose steps cannot be taken together. The message is the reason."""
 
 
 def refuse_other_kind(name: str, before: Any, after: Any) -> None:
-    """Raise CannotStack if a step puts another kind of value into an entry, which the rows of M jobs cannot hold."""
+    """Raise CannotStack if a step replaces a value by a different kind of value, which does not fit into the rows."""
     (old, layout), (new, layout_after) = tree_flatten(before), tree_flatten(after)
     if layout != layout_after:
         raise CannotStack(f"its steps change the entries of {name!r}")
@@ -121,18 +122,18 @@ def refuse_other_kind(name: str, before: Any, after: Any) -> None:
 
 
 class Observed(dict[str, Any]):
-    """A mapping that is told what is asked of it."""
+    """A mapping that reports which of its entries are requested."""
 
     def asked(self, name: object) -> None:
-        """Note that somebody reads an entry, or asks whether it exists."""
+        """Record that an entry is read, or that its existence is checked."""
         raise NotImplementedError
 
     def asked_all(self) -> None:
-        """Note that somebody reads all entries, or counts them."""
+        """Record that all entries are read or counted."""
         raise NotImplementedError
 
     def plain(self) -> dict[str, Any]:
-        """Return the entries without telling."""
+        """Return the entries without reporting that they are read."""
         return {name: dict.__getitem__(self, name) for name in dict.keys(self)}
 
     def __getitem__(self, name: str) -> Any:
@@ -187,7 +188,7 @@ class Observed(dict[str, Any]):
 
 
 class LeftOut(Observed):
-    """A mapping without some of a job's entries, which the first step did not read. To ask for them is an error."""
+    """A mapping without the entries that the first step did not read. Requesting one of these is an error."""
 
     def __init__(self, tree: Mapping[str, Any], left_out: Collection[str]) -> None:
         super().__init__(tree)
@@ -205,21 +206,21 @@ class LeftOut(Observed):
 
 
 class Watched(Observed):
-    """A mapping that remembers which of its entries are read or written."""
+    """A mapping that records which of its entries are read or written."""
 
     def __init__(self, tree: Mapping[str, Any]) -> None:
         super().__init__(tree)
         self.touched: set[str] = set()
-        self.missed: set[str] = set()  # asked for while there was no such entry
+        self.missed: set[str] = set()  # requested entries that did not exist
 
     def asked(self, name: object) -> None:
-        """Remember the entry."""
+        """Record the entry."""
         self.touched.add(str(name))
         if not dict.__contains__(self, name):
             self.missed.add(str(name))
 
     def asked_all(self) -> None:
-        """Remember all entries."""
+        """Record all entries."""
         self.touched.update(dict.keys(self))
 
     def __setitem__(self, name: str, value: Any) -> None:
