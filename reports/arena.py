@@ -1,4 +1,4 @@
-"""The method comparison: methods under one environment, at equal rounds and at equal bytes, with the cost of a run.
+"""Compare methods in one environment, at equal rounds and at equal bytes, with the cost of a run.
 
 A column contains the cells that differ only in their method (untuned, or alpha = 0.1). All its means are over the
 seeds that every compared method has. A method with fewer than `FEWEST_SEEDS` seeds is listed apart if other methods
@@ -31,7 +31,7 @@ from reports.formatting import NONE, cell_address, count, megabytes, percent, po
 from reports.reported import KEPT, Reported
 from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
 
-FEWEST_SEEDS = 3  # common to all compared methods, below which nothing is ranked
+FEWEST_SEEDS = 3  # common to all compared methods; with fewer, nothing is ranked
 KEPT_NONE = "selected no pseudo-label in the last round"
 NO_BETTER = "end no better than the supervised baseline (labels only) in the median"
 
@@ -65,7 +65,7 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class Arena:
-    """The methods at one value of the setting that varies."""
+    """A method comparison at one value of the setting that varies."""
 
     key: str  # "hyperparameters"
     value: str | int | float | None  # "untuned"; None: only the methods vary
@@ -158,14 +158,14 @@ def _arena(reported: Reported, key: str, value: str | int | float | None) -> Are
 
 
 def _bounds(every: Sequence[CellResult], key: str, value: object) -> list[CellResult]:
-    """Return the column's own bounds, and those that the item has only once, which are in every column."""
+    """Return the baselines of this column, and the baselines that the item has only once, which every column shows."""
     bounds = [result for result in every if result.cell.role == "bound"]
     times = Counter(method_of(result.cell) for result in bounds)
     return [r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1]
 
 
 def _why_not_ranked(runs: Sequence[RunRecord], values: Mapping[int, float], labels_alone: Mapping[int, float]) -> str:
-    """Return why the method learned nothing from unlabelled images; empty if it did, or if nothing says so."""
+    """Return why the method learned nothing from unlabelled images; "" if it did, or if this is not known."""
     if all(run.last(KEPT) == 0 for run in runs):
         return KEPT_NONE
     shared = values.keys() & labels_alone.keys()
@@ -189,8 +189,10 @@ def _accuracies_at(runs: Sequence[RunRecord], budget: float) -> list[float]:
 
 
 def _accuracy_at(run: RunRecord, budget: float) -> float | None:
-    """Return the accuracy at the last evaluation that so many bytes pay for; the best until then if the run's rule
-    selects the best round. None if they pay for no evaluation."""
+    """Return the accuracy at the last evaluation within `budget` bytes; None if no evaluation is within it.
+
+    If the run's rule selects the best round, return the best accuracy until then.
+    """
     pairs = zip(run.rounds, accumulate(_bytes(run)), strict=True)
     seen: list[float] = [line[ACCURACY] for line, spent in pairs if spent <= budget and ACCURACY in line]
     if not seen:
@@ -286,9 +288,9 @@ def _cost_entries(costs: Mapping[str, float]) -> tuple[TableEntry, TableEntry]:
 
 
 def reference_arena(every: Sequence[Reported]) -> tuple[Reported, Arena] | None:
-    """Return the environment in which methods are listed first: on MNIST, or else the one with the most common seeds.
+    """Return the environment whose order of methods other lists follow. Return None if nothing has been compared.
 
-    It is on MNIST only if its methods can be ranked there. Return None if nothing has been compared.
+    This is the one on MNIST if its methods can be ranked, and if not, the one with the most common seeds.
     """
     found = [(reported, arena) for reported in every if reported.paper == "arena" for arena in arenas(reported)]
     return max((pair for pair in found if pair[1].compared), key=_extent, default=None)

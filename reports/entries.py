@@ -1,4 +1,4 @@
-"""Names, means and notes of an item's entries, and the rows of numbers behind its tables.
+"""Write the names, means and notes of a table's entries, and the rows of numbers behind its tables.
 
 An entry is a cell, or a published number that has no cell.
 """
@@ -34,7 +34,7 @@ def method_of(entry: ItemEntry) -> str:
 
 
 def metrics_of(item: Item) -> tuple[str, ...]:
-    """Return the metrics that have a block of columns: those of the item, and those that its figure draws."""
+    """Return the metrics that have a block of columns: the item's metrics and the metrics that its figure draws."""
     return tuple(dict.fromkeys((*item.metrics, *(item.drawing.metrics if item.drawing else ()))))
 
 
@@ -66,9 +66,9 @@ def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> Tab
 def item_rows(reported: Reported) -> list[dict[str, Any]]:
     """Return the numbers behind the table of the item's own runs, a row for each cell and metric.
 
-    All are in the unit that the row names: fractions, not percent. Published numbers have rows of their own
-    (`published_rows`); only under profile `paper`, in which data and sizes are the published ones, a cell has its
-    published number, too.
+    All values are in the unit that the row names: fractions, not percent. Published numbers have separate rows
+    (`published_rows`). Only under profile `paper`, whose data and sizes are the published ones, a cell's row also
+    contains its published number.
     """
     item, rows = reported.item, []
     for metric in metrics_of(item):
@@ -121,10 +121,10 @@ def entry_values(reported: Reported, entry: ItemEntry, metric: str) -> dict[str,
 
 
 def notes_of(reported: Reported) -> tuple[str, ...]:
-    """Return the item's notes and those on its values.
+    """Return the notes of the table and of its values.
 
-    These are the cells' own notes, who has labels if cells differ in it, which values test data selected, and which
-    cells wait for trials.
+    The latter are the cells' own notes, who has labels if cells differ in it, which values were selected on test
+    data, and which cells wait for trials.
     """
     item, results = reported.item, reported.of(reported.item.metrics[0]).values()
     chosen = [result.cell.label for result in results if result.selected_on_test]
@@ -155,7 +155,7 @@ def _own_notes(item: Item) -> list[str]:
 def _who_has_labels(item: Item) -> list[str]:
     """Say who has labels if methods of the table differ in it, because a comparison is then unfair.
 
-    Return nothing if a method has labels in several ways, which are then the table's own rows or columns.
+    Return nothing if a method occurs with several label settings, which are then rows or columns of the table.
     """
     holders: dict[str, dict[str, None]] = {}
     for cell in item.cells:

@@ -31,9 +31,10 @@ SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
 
 
 def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], ClaimRow]:
-    """Each claim at the profile where most is known of it, by item and name.
+    """Return each claim at the profile whose runs say most about it, by item and name.
 
-    Decided comes first, then undecided by confirming seeds, then pilots alone, then no run.
+    A decided claim says most, then one that is undecided after confirmatory seeds, then one with pilot runs only, and
+    then one without a run.
     """
     best: dict[tuple[str, str], ClaimRow] = {}
     for row in (row for reported in every for row in rows_of(reported)):
@@ -42,14 +43,17 @@ def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], ClaimRow]:
 
 
 def _known(row: ClaimRow) -> tuple[bool, bool, int, int, int]:
-    """Of equals, the larger profile."""
+    """Return a sort key that is larger the more is known; for equal knowledge the larger profile comes first."""
     judged, profile = row.judged, row.item.profile
     size = PROFILES.index(profile) if profile in PROFILES else 0
     return judged.is_decided, judged.verdict == "undecided", judged.looks, judged.n, size
 
 
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:
-    """Every claim of the papers, with its item at the smallest profile. A contrast counts once, where it is judged."""
+    """Return every claim of the papers with its item at the smallest profile.
+
+    A contrast that several tables have is returned once, for the table that judges it.
+    """
     every = [(item, claim) for item in paper_items.items(paper_items.ITEMS, "demo") for claim in item.claims]
     return tuple(one for one in every if _is_owner(*one))
 
@@ -60,8 +64,10 @@ def _is_owner(item: Item, claim: Claim) -> bool:
 
 
 def board(every: Sequence[Reported], paper: str = "") -> list[ClaimRow]:
-    """Every declared claim once, and a user's own; of one paper, or of all. An item that is built otherwise
-    (`VARIANTS`) adds none."""
+    """Return every declared claim once, and the claims of a user's tables; for one paper, or for all.
+
+    Variants of an item, which are built differently (`VARIANTS`), add no claim.
+    """
     rows = {(item.name, claim.name): without_runs(item, claim) for item, claim in declared_claims()}
     for key, row in furthest(every).items():
         if key in rows or (key[0] not in paper_items.VARIANTS and _is_owner(row.item, row.claim)):
@@ -70,9 +76,9 @@ def board(every: Sequence[Reported], paper: str = "") -> list[ClaimRow]:
 
 
 def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
-    """A board's claims on a paper's own words, and those that no paper asks; without the withdrawn.
+    """Split claims into those on a paper's own words and questions of ours; withdrawn claims are left out.
 
-    Pages count sentences of these (`sentences_of`).
+    Pages count the sentences of these claims (`sentences_of`).
     """
     counted = [row for row in rows if not row.claim.withdrawn]
     quoted = [row for row in counted if row.claim.quote]
@@ -103,7 +109,10 @@ def statuses_in_words(reported: Reported) -> str:
 
 
 def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[ClaimRow]]:
-    """What is listed of a paper, or of all: its claims by kind, and those of withdrawn settings apart."""
+    """Return the claims that pages list for a paper, or for all papers, by kind.
+
+    Decided claims of a withdrawn setting are a kind of their own.
+    """
     apart: dict[str, list[ClaimRow]] = {}
     for row in furthest(every).values():
         variant = paper_items.VARIANT_OF.get(row.item.name)
@@ -113,7 +122,7 @@ def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[Cl
 
 
 def state_text(every: Sequence[Reported]) -> str:
-    """How far the judging of all claims has come, in sentences of papers and questions of ours."""
+    """Say how far the judging of all claims has come, in sentences of the papers and questions of ours."""
     rows = board(every)
     by_kind = {kind: sentences_of(own) for kind, own in kinds(rows).items()}
     status = Counter(sentence.status for own in by_kind.values() for sentence in own)
@@ -143,13 +152,16 @@ def state_text(every: Sequence[Reported]) -> str:
 
 
 def main_sentences() -> Mapping[str, list[tuple[ClaimRow, str]]]:
-    """By paper: the claim without its runs, and what is said against it. Raises ConfigError for a misspelt key."""
+    """Return the main claims of each paper without their runs, each with what can be said against it.
+
+    Raise ConfigError for a misspelt key of `findings.toml`.
+    """
     claims = {f"{item.name}: {claim.name}": (item, claim) for item, claim in declared_claims()}
     main: dict[str, list[tuple[ClaimRow, str]]] = {}
     for paper, entries in tomllib.loads(MAIN.read_text()).items():
         for entry in entries:
             check_keys("reports/findings.toml", entry, {"claim", "against"})
-            if entry["claim"] in claims:  # the items of a test, or of a user's own paper, may be others
+            if entry["claim"] in claims:  # a test, or a user's own paper, may have different tables
                 main.setdefault(paper, []).append((without_runs(*claims[entry["claim"]]), entry["against"]))
     return main
 
@@ -171,7 +183,7 @@ def findings_page(every: Sequence[Reported], *, links: bool) -> str:
 
 
 def findings_values(every: Sequence[Reported]) -> dict[str, Any]:
-    """Return what the site's page of findings shows: the results, and the rules of judging to fold out."""
+    """Return the values of the site's page of findings: the results, and the rules of judging to fold out."""
     text = findings_page(every, links=True)
     results, _, rules = text.partition(RULES)
     html = str(article(results))
@@ -192,7 +204,7 @@ def _decided(rows: Sequence[ClaimRow]) -> list[tuple[Sentence, list[ClaimRow]]]:
 
 
 def _compared_with_published(every: Sequence[Reported]) -> list[str]:
-    """The cells at profile `paper` with their published accuracy, each cell once."""
+    """Return one line per cell at profile `paper` with its published accuracy; each cell appears once."""
     texts: dict[tuple[str, float | None], str] = {}
     for reported in every:
         for label, agreed in reported.agreements.items():

@@ -1,6 +1,6 @@
-"""The front page: the scale of the results, three numbers, a headline per paper, one table of methods.
+"""Compose the front page: the scale of the results, three numbers, a headline per paper, one table of methods.
 
-README's table of headlines and the committed page of findings are written here, too.
+This module also writes README's table of headlines and the committed page of findings.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ SMALL = {"demo", "laptop", "gpu"}  # profiles that reduce the published setting
 
 
 def front_values(every: Sequence[Reported]) -> dict[str, Any]:
-    """Return what the front page shows; all numbers are from the records."""
+    """Return the values of the front page; all numbers are from the records."""
     return {
         "banner": scale_text(every),
         "has_runs": bool(_runs_by_profile(every)),
@@ -35,7 +35,7 @@ def front_values(every: Sequence[Reported]) -> dict[str, Any]:
 
 
 def scale_text(every: Sequence[Reported]) -> str:
-    """Say at what scale the results are: how many runs are in reduced settings, and whether any verdict is not."""
+    """Say how many runs are in reduced settings, and how many verdicts rest on a published setting."""
     profiles = _runs_by_profile(every)
     total = profiles.total()
     if not total:
@@ -68,7 +68,7 @@ def _runs_by_profile(every: Sequence[Reported]) -> Counter[str]:
 
 
 def _data_of(every: Sequence[Reported]) -> str:
-    """Return the data sets with most runs, "MNIST, CIFAR-10 and others"."""
+    """Return the data sets with most runs: "mostly MNIST, CIFAR-10, SVHN"."""
     runs = {(run.cell_key, run.seed): run for reported in every for run in reported.runs}
     names = Counter(run.experiment["data"]["name"] for run in runs.values())
     first = [DATA.get(name, public_name(name)) for name, _ in names.most_common(3)]

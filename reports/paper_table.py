@@ -1,8 +1,8 @@
-"""The table of an item's own runs, with a block of columns for each metric.
+"""Build the table of an item's own runs, with a block of columns for each metric.
 
-Columns are those that `item.columns` names (usually the method), and rows those of `item.rows`, or else of all other
-keys. If two entries would share a place, or there are too many columns to read, the table is a list with one row for
-each entry. Published numbers are in a table of their own: see published_table.py.
+The keys of `item.columns` (usually the method) vary over columns. The keys of `item.rows`, or without them all other
+keys, vary over rows. If two entries would share a place, or if there are too many columns to read, the table is a list
+with one row per entry. Published numbers are in a separate table: see published_table.py.
 """
 
 import functools
@@ -22,7 +22,7 @@ from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.tables import Column, Row, Table, TableEntry, table_of
 
 BELOW = "below baseline"
-LADDER = "Cumulative ablation: what each step adds"  # cells of ours, which show where a difference comes from
+LADDER = "Cumulative ablation: what each step adds"  # cells of this suite that show where a difference comes from
 WIDEST = 8  # columns of one metric side by side; a list reads better than a wider table
 NOT_COMPARED = ("bound", "ladder", "partition")  # roles of cells that are never the best of a setting
 BEST = (
@@ -33,11 +33,11 @@ BEST = (
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Entries by place. A list has one column without a name."""
+    """The entries of a table by their place. A list has one column without a name."""
 
     columns: Mapping[str, Mapping[str, ItemEntry]]  # column -> row -> entry
-    corner: str  # the keys that rows vary: "cohort, C"
-    constant: str = ""  # what all rows share: "K = 47"
+    corner: str  # the keys that vary over rows: "cohort, C"
+    constant: str = ""  # the settings that all rows share: "K = 47"
 
     @property
     def rows(self) -> list[str]:
@@ -136,14 +136,14 @@ def _cells(layout: Grid) -> list[Cell]:
 
 
 def common_counts(results: Iterable[CellResult]) -> str:
-    """Return "n = 5" if every cell with a run has as many finished runs as the others and awaits none, else ""."""
+    """Return "n = 5" if all cells with runs have the same number of finished runs and await none; "" if not."""
     counts = {result.counts for result in results if result.n_finished}
     only = counts.pop() if len(counts) == 1 else ""
     return only.replace("n=", "n = ") if only.removeprefix("n=").isdigit() else ""
 
 
 def frame_of(item: Item) -> list[tuple[str, str]]:
-    """Return what the item's own runs used: the data set and the network, and whose surrogates they are."""
+    """Return the data set and the network of the item's own runs, and what they are surrogates for."""
     publication = item.publication
     cells = [cell for cell in item.cells if is_trained(cell)]
     own = dict.fromkeys(data_name(cell) for cell in cells)
@@ -222,7 +222,7 @@ def best_cells(reported: Reported, metric: str) -> frozenset[str]:
 
 
 def _best_of(results: Sequence[CellResult]) -> str:
-    """Return the label of the best of competing cells; "" if the seeds do not say which it is."""
+    """Return the label of the best of competing cells; "" if no cell is better than the others beyond chance."""
     common = set.intersection(*(set(result.values) for result in results))
     if len(results) < 2 or not common:
         return ""
@@ -237,9 +237,9 @@ def _best_of(results: Sequence[CellResult]) -> str:
 def ours_entry(
     reported: Reported, label: str, metric: str, *, with_counts: bool = True, best: bool = False
 ) -> TableEntry:
-    """Return mean and spread, and below them what qualifies them.
+    """Return mean and spread of a cell, and below them the remarks on it.
 
-    That is the number of runs (`with_counts`), a collapse, and under profile `paper` the published number and the
+    These are the number of runs (`with_counts`), a collapse, and under profile `paper` the published number and the
     difference from it.
     """
     result = reported.of(metric).get(label)
@@ -251,7 +251,7 @@ def ours_entry(
         never = result.cell.experiment.federation.rounds + 1
         return TableEntry(below=(f"{result.n} of {done} runs reach it",), href=href, sort=never)
     if seen is None and done and not result.diverged:
-        return TableEntry(href=href)  # a metric that its runs do not have
+        return TableEntry(href=href)  # the runs did not measure this metric
     if seen is None:
         status = "quoted" if not result.awaited else result.status
         return TableEntry(below=(result.counts,), look=status, href=href, sort=-1.0)

@@ -1,7 +1,7 @@
-"""What released code does: each method's headline part with it and without it, as published and as released.
+"""Compare each method's headline part as published and as in the released code: accuracy with it and without it.
 
-`released.toml` names the two cells of each way; numbers are from their records. A verdict is that of a claim on the
-same two cells: seeds that began under no claim confirm nothing.
+`released.toml` names the two cells of each way, and all numbers are from their records. A verdict is the verdict of a
+claim on the same two cells, because seeds that began under no claim confirm nothing.
 """
 
 import re
@@ -28,7 +28,7 @@ Claims: TypeAlias = Mapping[tuple[str, str, str], Judged]  # profile, key of the
 
 
 def parts() -> list[dict[str, Any]]:
-    """The headline parts, in the file's order. Raises ConfigError for a misspelt key."""
+    """Return the headline parts in the file's order. Raise ConfigError for a misspelt key."""
     tables: list[dict[str, Any]] = tomllib.loads(PARTS.read_text())["parts"]
     for table in tables:
         check_keys(PARTS.name, table, {"method", "part", "source", "ways"})
@@ -36,7 +36,7 @@ def parts() -> list[dict[str, Any]]:
 
 
 def released_table(every: Sequence[Reported]) -> Table:
-    """A row for each way of a part and profile that has runs; a way without any has one that says so."""
+    """Return one row per way of a part and profile with runs; a way without runs has one row that says so."""
     claims, rows, profiles = _claims(every), list[list[TableEntry]](), dict[str, dict[str, CellResult]]()
     for reported in every:
         named = {f"{reported.item.name}: {label}": result for label, result in reported.results.items()}
@@ -64,7 +64,7 @@ def _without_runs(way: str, names: Iterable[str], known: Mapping[str, Mapping[st
 
 
 def _claims(every: Iterable[Reported]) -> Claims:
-    """What confirming seeds say of the claims that one cell ends better than one other."""
+    """Return the judged claims that one cell ends better than one other, by profile and the keys of both cells."""
     claims = {}
     for reported in every:
         for judged in reported.judged:
@@ -80,7 +80,10 @@ def _claims(every: Iterable[Reported]) -> Claims:
 def _row(
     way: str, on: CellResult, off: CellResult, with_it: Sequence[CellResult], profile: str, claims: Claims
 ) -> list[TableEntry]:
-    """One pair: the claim's estimate, or else the mean difference of the seeds that both have. Empty without one."""
+    """Return the row of one pair of cells; an empty list if they have no seed in common.
+
+    It has the claim's estimate, or without a claim the mean difference over the common seeds.
+    """
     seen, seeds = paired(on.values, off.values), on.values.keys() & off.values.keys()
     if seen is None:
         return []
@@ -103,7 +106,7 @@ def _row(
 
 
 def _changed(result: CellResult, others: Iterable[CellResult]) -> tuple[str, ...]:
-    """Its fields that differ from those of another cell; of another method its name alone."""
+    """Return the fields in which the cell differs from the others; only the method's name if the methods differ."""
     mine, *theirs = (flat(to_json(one.cell.experiment)) for one in (result, *others))
     changed = {}
     for field, value in mine.items():
