@@ -28,7 +28,7 @@ from benchmark.verdicts.statistics import Summary, paired, summary
 from reports.costs_and_curves import costs_of
 from reports.entries import end_entry, item_rows, mean_entry, method_of, notes_of
 from reports.formatting import NONE, cell_address, count, megabytes, percent, points, sentence, thousands
-from reports.reported import KEPT, Reported
+from reports.item_results import KEPT, ItemResults
 from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
 
 FEWEST_SEEDS = 3  # common to all compared methods; with fewer, nothing is ranked
@@ -108,7 +108,7 @@ class Arena:
 
 
 @functools.cache
-def arenas(reported: Reported) -> tuple[Arena, ...]:
+def arenas(reported: ItemResults) -> tuple[Arena, ...]:
     """Return one arena for each value of the setting that varies, in the item's order."""
     entries: list[Cell | Choice] = [cell for cell in reported.item.cells if cell.role != "ladder"]
     entries += reported.item.choices
@@ -119,7 +119,7 @@ def arenas(reported: Reported) -> tuple[Arena, ...]:
     return tuple(_arena(reported, key, value) for value in values)
 
 
-def _arena(reported: Reported, key: str, value: str | int | float | None) -> Arena:
+def _arena(reported: ItemResults, key: str, value: str | int | float | None) -> Arena:
     every = list(reported.results.values())
     own = [r for r in every if r.cell.setting.get(key) == value and r.cell.role not in ("bound", "ladder")]
     finished = [result for result in own if result.values and not result.diverged]
@@ -225,7 +225,7 @@ def order_text(arena: Arena, n_wanted: int) -> str:
     return text
 
 
-def arena_tables(reported: Reported) -> list[Table]:
+def arena_tables(reported: ItemResults) -> list[Table]:
     """Return a table for each value of the setting that varies, with the data and the notes of all."""
     every, data, notes = arenas(reported), arena_rows(reported), notes_of(reported)
     return [_table(reported.item, arena, data=data, notes=notes) for arena in every]
@@ -287,7 +287,7 @@ def _cost_entries(costs: Mapping[str, float]) -> tuple[TableEntry, TableEntry]:
     return steps, TableEntry(text=megabytes(costs["bytes"]), sort=costs["bytes"])
 
 
-def reference_arena(every: Sequence[Reported]) -> tuple[Reported, Arena] | None:
+def reference_arena(every: Sequence[ItemResults]) -> tuple[ItemResults, Arena] | None:
     """Return the environment whose order of methods other lists follow. Return None if nothing has been compared.
 
     This is the one on MNIST if its methods can be ranked, and if not, the one with the most common seeds.
@@ -296,14 +296,14 @@ def reference_arena(every: Sequence[Reported]) -> tuple[Reported, Arena] | None:
     return max((pair for pair in found if pair[1].compared), key=_extent, default=None)
 
 
-def _extent(pair: tuple[Reported, Arena]) -> tuple[bool, int, int]:
+def _extent(pair: tuple[ItemResults, Arena]) -> tuple[bool, int, int]:
     reported, arena = pair
     data = {method.result.cell.experiment.data.name for method in arena.compared}
     n = len(arena.seeds)
     return data == {"mnist"} and n >= FEWEST_SEEDS, n, len(arena.compared)
 
 
-def methods_overview(every: Sequence[Reported]) -> Table | None:
+def methods_overview(every: Sequence[ItemResults]) -> Table | None:
     """Return one row per method in the reference environment: accuracy over common seeds, n, bytes and local steps.
 
     Methods that learned nothing from unlabelled images and those with too few seeds come last and are not ranked.
@@ -350,7 +350,7 @@ def ranking_text(arena: Arena) -> str:
     return f"Sorted by the mean over {n}. The order may be chance: the best is not clearly better than the second."
 
 
-def compared_table(every: Sequence[Reported]) -> Table:
+def compared_table(every: Sequence[ItemResults]) -> Table:
     """Return all arenas as one table: a row for each method, a column for each environment; links from the root.
 
     Rows are in the order of the reference environment; methods that it does not have follow.
@@ -392,7 +392,7 @@ def _column_entries(arena: Arena) -> dict[str, TableEntry]:
     return entries
 
 
-def arena_rows(reported: Reported) -> list[dict[str, Any]]:
+def arena_rows(reported: ItemResults) -> list[dict[str, Any]]:
     """Return a row for each cell: the fields of every table's CSV, its mean over the common seeds, and its costs.
 
     All accuracies are fractions; a value that does not exist is None.

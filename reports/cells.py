@@ -32,10 +32,10 @@ from reports.formatting import (
     thousands,
 )
 from reports.item_figures import DIVERSITY, curves, joins
+from reports.item_results import KEPT, KEPT_ACCURACY, ItemResults, Places
 from reports.methods import exchange_table, method_page
 from reports.paper_table import data_name
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, started, warnings
-from reports.reported import KEPT, KEPT_ACCURACY, Places, Reported
 from reports.tables import Table, TableEntry, csv_of, table_of
 
 PANELS = (  # the metric, a title for the y axis if it differs from the metric's, and the lines by name
@@ -52,9 +52,9 @@ COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def places_of(every: Sequence[Reported]) -> dict[str, Places]:
+def places_of(every: Sequence[ItemResults]) -> dict[str, Places]:
     """Return the items that have each cell, by its key, with the cell's result there; the first item names the cell."""
-    places: dict[str, list[tuple[Reported, CellResult]]] = {}
+    places: dict[str, list[tuple[ItemResults, CellResult]]] = {}
     for reported in every:
         for result in reported.results.values():
             places.setdefault(result.cell.cell_key, []).append((reported, result))

@@ -26,8 +26,8 @@ from reports.formatting import (
     shown,
     slug,
 )
+from reports.item_results import ItemResults
 from reports.provenance import pre_registration
-from reports.reported import Reported
 from reports.tables import Table, table_of
 
 DATA = {**PRINTED, **WORDS["data"]}
@@ -50,7 +50,7 @@ class Larger:
 class ClaimRow:
     """A claim of a table or figure with its verdict, and the texts with which pages describe it."""
 
-    reported: Reported
+    reported: ItemResults
     judged: Judged
     has_page: bool = True
 
@@ -377,14 +377,14 @@ def sum_text(coefficients: Mapping[str, float]) -> str:
     return " ".join(terms).removeprefix("+ ")
 
 
-def differences(reported: Reported, claim: Claim, coefficients: Mapping[str, float]) -> dict[int, float]:
+def differences(reported: ItemResults, claim: Claim, coefficients: Mapping[str, float]) -> dict[int, float]:
     """Compute a contrast by seed, over the seeds that have all of its cells, whatever claim the runs began under."""
     results = reported.of(claim.metric, claim.endpoint)
     return contrast(coefficients, {label: results[label].values for label in coefficients})
 
 
 @functools.cache
-def rows_of(reported: Reported) -> list[ClaimRow]:
+def rows_of(reported: ItemResults) -> list[ClaimRow]:
     """Return the claims of the table or figure, in its order."""
     return [ClaimRow(reported=reported, judged=judged) for judged in reported.judged]
 
@@ -398,4 +398,4 @@ def without_runs(item: Item, claim: Claim) -> ClaimRow:
     if claim.metric in COMPUTED:
         (item,) = items([item.name], "paper")
         judged = next(judged for judged in judge(item, {}) if judged.claim.name == claim.name)
-    return ClaimRow(reported=Reported(item, {}), judged=judged, has_page=False)
+    return ClaimRow(reported=ItemResults(item, {}), judged=judged, has_page=False)

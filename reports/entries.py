@@ -11,7 +11,7 @@ from benchmark.records.versions import numerics_caveat
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import Summary
 from reports.formatting import WORDS, is_fraction, shown, unit_of
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from reports.tables import TableEntry
 
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
@@ -63,7 +63,7 @@ def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> Tab
     return TableEntry(text=shown(metric, seen.mean), spread=spread, sort=seen.mean, **more)
 
 
-def item_rows(reported: Reported) -> list[dict[str, Any]]:
+def item_rows(reported: ItemResults) -> list[dict[str, Any]]:
     """Return the numbers behind the table of the item's own runs, a row for each cell and metric.
 
     All values are in the unit that the row names: fractions, not percent. Published numbers have separate rows
@@ -79,7 +79,7 @@ def item_rows(reported: Reported) -> list[dict[str, Any]]:
     return rows
 
 
-def entry_values(reported: Reported, entry: ItemEntry, metric: str) -> dict[str, Any]:
+def entry_values(reported: ItemResults, entry: ItemEntry, metric: str) -> dict[str, Any]:
     """Return one row of `item_rows`."""
     item, result = reported.item, reported.of(metric).get(entry.label)
     unit = "fraction" if is_fraction(metric) else unit_of(metric)
@@ -120,7 +120,7 @@ def entry_values(reported: Reported, entry: ItemEntry, metric: str) -> dict[str,
     }
 
 
-def notes_of(reported: Reported) -> tuple[str, ...]:
+def notes_of(reported: ItemResults) -> tuple[str, ...]:
     """Return the notes of the table and of its values.
 
     The latter are the cells' own notes, who has labels if cells differ in it, which values were selected on test

@@ -21,8 +21,8 @@ from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.families import owner
 from reports.claims import ClaimRow, rows_of, without_runs
 from reports.formatting import count, points, shown, slug
+from reports.item_results import PAPERS, ItemResults
 from reports.rendering import article, render
-from reports.reported import PAPERS, Reported
 from reports.sentences import IN_PART, STATUSES, Sentence, sentences_of
 
 MAIN = Path(__file__).with_name("findings.toml")
@@ -30,7 +30,7 @@ RULES = "\n## How claims are judged\n"  # the heading in templates/findings.md
 SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
 
 
-def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], ClaimRow]:
+def furthest(every: Sequence[ItemResults]) -> dict[tuple[str, str], ClaimRow]:
     """Return each claim at the profile whose runs say most about it, by item and name.
 
     A decided claim says most, then one that is undecided after confirmatory seeds, then one with pilot runs only, and
@@ -63,7 +63,7 @@ def _is_owner(item: Item, claim: Claim) -> bool:
     return (judged_in.name, owned.name) == (item.name, claim.name)
 
 
-def board(every: Sequence[Reported], paper: str = "") -> list[ClaimRow]:
+def board(every: Sequence[ItemResults], paper: str = "") -> list[ClaimRow]:
     """Return every declared claim once, and the claims of a user's tables; for one paper, or for all.
 
     Variants of an item, which are built differently (`VARIANTS`), add no claim.
@@ -86,7 +86,7 @@ def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
     return {SENTENCES: quoted, QUESTIONS: ours}
 
 
-def statuses(reported: Reported) -> dict[str, Counter[str]]:
+def statuses(reported: ItemResults) -> dict[str, Counter[str]]:
     """Count the statuses of the sentences that are judged in this table, by kind.
 
     Both the page of the table and the terminal show these counts.
@@ -98,7 +98,7 @@ def statuses(reported: Reported) -> dict[str, Counter[str]]:
     return counted
 
 
-def statuses_in_words(reported: Reported) -> str:
+def statuses_in_words(reported: ItemResults) -> str:
     """Return "sentences of the papers: 1 holds, 2 undecided; questions of ours: 2 holds"; empty without claims."""
     parts = []
     for kind, counts in statuses(reported).items():
@@ -108,7 +108,7 @@ def statuses_in_words(reported: Reported) -> str:
     return "; ".join(parts)
 
 
-def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[ClaimRow]]:
+def shown_kinds(every: Sequence[ItemResults], paper: str = "") -> dict[str, list[ClaimRow]]:
     """Return the claims that pages list for a paper, or for all papers, by kind.
 
     Decided claims of a withdrawn setting are a kind of their own.
@@ -121,7 +121,7 @@ def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[Cl
     return kinds(board(every, paper)) | apart
 
 
-def state_text(every: Sequence[Reported]) -> str:
+def state_text(every: Sequence[ItemResults]) -> str:
     """Say how far the judging of all claims has come, in sentences of the papers and questions of ours."""
     rows = board(every)
     by_kind = {kind: sentences_of(own) for kind, own in kinds(rows).items()}
@@ -166,7 +166,7 @@ def main_sentences() -> Mapping[str, list[tuple[ClaimRow, str]]]:
     return main
 
 
-def findings_page(every: Sequence[Reported], *, links: bool) -> str:
+def findings_page(every: Sequence[ItemResults], *, links: bool) -> str:
     """Return the page of findings as Markdown. Raise ConfigError for a misspelt key of `findings.toml`.
 
     `links`: for the site, where a claim leads to its page, from the site's root, and the page of all claims has the
@@ -182,7 +182,7 @@ def findings_page(every: Sequence[Reported], *, links: bool) -> str:
     return render("findings.md", papers=sections, state=state_text(every), links=links, compared=compared)
 
 
-def findings_values(every: Sequence[Reported]) -> dict[str, Any]:
+def findings_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     """Return the values of the site's page of findings: the results, and the rules of judging to fold out."""
     text = findings_page(every, links=True)
     results, _, rules = text.partition(RULES)
@@ -203,7 +203,7 @@ def _decided(rows: Sequence[ClaimRow]) -> list[tuple[Sentence, list[ClaimRow]]]:
     return found
 
 
-def _compared_with_published(every: Sequence[Reported]) -> list[str]:
+def _compared_with_published(every: Sequence[ItemResults]) -> list[str]:
     """Return one line per cell at profile `paper` with its published accuracy; each cell appears once."""
     texts: dict[tuple[str, float | None], str] = {}
     for reported in every:

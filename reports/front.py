@@ -16,14 +16,14 @@ from reports.claims import DATA
 from reports.findings import SENTENCES, board, findings_page, kinds
 from reports.formatting import count
 from reports.headlines import headlines
+from reports.item_results import PAPERS, ItemResults
 from reports.rendering import render
-from reports.reported import PAPERS, Reported
 from reports.sentences import STATUSES, sentences_of
 
 SMALL = {"demo", "laptop", "gpu"}  # profiles that reduce the published setting
 
 
-def front_values(every: Sequence[Reported]) -> dict[str, Any]:
+def front_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     """Return the values of the front page; all numbers are from the records."""
     return {
         "banner": scale_text(every),
@@ -34,7 +34,7 @@ def front_values(every: Sequence[Reported]) -> dict[str, Any]:
     }
 
 
-def scale_text(every: Sequence[Reported]) -> str:
+def scale_text(every: Sequence[ItemResults]) -> str:
     """Say how many runs are in reduced settings, and how many verdicts rest on a published setting."""
     profiles = _runs_by_profile(every)
     total = profiles.total()
@@ -58,7 +58,7 @@ def scale_text(every: Sequence[Reported]) -> str:
     return f"{runs} ({_data_of(every)}). {verdicts}"
 
 
-def _runs_by_profile(every: Sequence[Reported]) -> Counter[str]:
+def _runs_by_profile(every: Sequence[ItemResults]) -> Counter[str]:
     """Count the runs of the papers and comparisons by the profile of their table, each run once."""
     profiles: dict[tuple[str, int], str] = {}
     for reported in every:
@@ -67,7 +67,7 @@ def _runs_by_profile(every: Sequence[Reported]) -> Counter[str]:
     return Counter(profiles.values())
 
 
-def _data_of(every: Sequence[Reported]) -> str:
+def _data_of(every: Sequence[ItemResults]) -> str:
     """Return the data sets with most runs: "mostly MNIST, CIFAR-10, SVHN"."""
     runs = {(run.cell_key, run.seed): run for reported in every for run in reported.runs}
     names = Counter(run.experiment["data"]["name"] for run in runs.values())
@@ -75,7 +75,7 @@ def _data_of(every: Sequence[Reported]) -> str:
     return "mostly " + ", ".join(first) if len(names) > len(first) else ", ".join(first)
 
 
-def three_numbers(every: Sequence[Reported]) -> list[tuple[str, str]]:
+def three_numbers(every: Sequence[ItemResults]) -> list[tuple[str, str]]:
     """Return three numbers, each with what it counts: tables and figures, sentences with a decision, runs."""
     declared = [name for name in ITEMS if name.partition("/")[0] in PAPERS]
     with_runs = {reported.item.name for reported in every if reported.item.name in declared}
@@ -92,12 +92,12 @@ def three_numbers(every: Sequence[Reported]) -> list[tuple[str, str]]:
     ]
 
 
-def papers_table(every: Sequence[Reported]) -> str:
+def papers_table(every: Sequence[ItemResults]) -> str:
     """Return README's table as Markdown: one row per paper with its verdict at each setting, and one line of state."""
     return render("board.md", headlines=headlines(every), state=state_line(every))
 
 
-def state_line(every: Sequence[Reported]) -> str:
+def state_line(every: Sequence[ItemResults]) -> str:
     """Say how far the judging has come, in one line."""
     by_kind = {kind: sentences_of(rows) for kind, rows in kinds(board(every)).items()}
     parts = []
@@ -107,7 +107,7 @@ def state_line(every: Sequence[Reported]) -> str:
     return f"{' and '.join(parts)} have a decision. {scale_text(every)}"
 
 
-def write_findings(every: Sequence[Reported], page: Path, readme: Path) -> None:
+def write_findings(every: Sequence[ItemResults], page: Path, readme: Path) -> None:
     """Write the page of findings, and README's table between its two marks. Raise CannotWrite."""
     write_atomically(page, findings_page(every, links=False).encode())
     start, end = "<!-- claims: fssl report --readme -->\n", "<!-- end of claims -->"

@@ -19,7 +19,7 @@ from reports.claims import ClaimRow, data_of, differences, rows_of, scope_text
 from reports.figures import GRID, INK, PALETTE, Picture, canvas, styled, titled
 from reports.findings import board
 from reports.formatting import amount, is_fraction, metric_name, plain_quote, unit_text
-from reports.reported import PAPERS, Reported
+from reports.item_results import PAPERS, ItemResults
 from reports.sentences import Sentence, sentences_of
 
 NOT_JUDGED = "not judged"
@@ -190,7 +190,7 @@ def _counted(outcomes: Sequence[Outcome]) -> str:
     return f"{verdict} in {number} of {len(outcomes)} comparisons{more}"
 
 
-def headlines(every: Sequence[Reported]) -> list[Headline]:
+def headlines(every: Sequence[ItemResults]) -> list[Headline]:
     """Return the headline of each paper, in the order of `papers.toml`. A paper without any claim has none."""
     rows = board(every)
     found = []
@@ -222,7 +222,7 @@ def _importance(sentence: Sentence) -> tuple[bool, bool]:
     return not has_run, not any(row.claim.main for row in sentence.rows)
 
 
-def outcomes_of(sentence: Sentence, every: Sequence[Reported]) -> list[Outcome]:
+def outcomes_of(sentence: Sentence, every: Sequence[ItemResults]) -> list[Outcome]:
     """Return the outcomes of the sentence at every setting, judged ones first, then by number of clients.
 
     These are the sentence's claims at the profile whose runs say most about them, decided verdicts on the same claims
@@ -260,14 +260,14 @@ def _not_covered(unjudged: Iterable[Outcome], judged: Sequence[Outcome]) -> list
     return list(chosen.values())
 
 
-def _at_other_profiles(row: ClaimRow, every: Iterable[Reported]) -> list[ClaimRow]:
+def _at_other_profiles(row: ClaimRow, every: Iterable[ItemResults]) -> list[ClaimRow]:
     """Return the decided rows of the same claim at other profiles: on other data, networks or lengths."""
     others = [one for one in every if one.item.name == row.item.name and one.item.profile != row.item.profile]
     rows = [other for reported in others for other in rows_of(reported)]
     return [other for other in rows if other.key == row.key and other.judged.is_decided]
 
 
-def _claim_on(place: Reported, other: Other) -> ClaimRow | None:
+def _claim_on(place: ItemResults, other: Other) -> ClaimRow | None:
     """Return the judged claim of that table on the contrast; None without one."""
     if other.verdict is None:
         return None

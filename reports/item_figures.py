@@ -20,7 +20,7 @@ from reports.costs_and_curves import Series, series_of
 from reports.entries import method_of, setting_text
 from reports.figures import MUTED, Look, Picture, canvas, line_looks, plot, styled, titled
 from reports.formatting import WORDS, axis_title, is_fraction, metric_name
-from reports.reported import KEPT, Reported
+from reports.item_results import KEPT, ItemResults
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
 MOST_LINES = 16  # in a panel; more lines cannot be told apart
@@ -34,7 +34,7 @@ LOG_SPAN = 100.0  # ratio of the largest to the smallest diversity: above it a l
 
 
 @styled
-def item_picture(reported: Reported) -> Picture | None:
+def item_picture(reported: ItemResults) -> Picture | None:
     """Draw the item's figure, or a table's curves. Return None if no run has begun, or there are too many lines."""
     item = reported.item
     drawing = item.drawing or Drawing(metrics=(ACCURACY, DIVERSITY))
@@ -57,7 +57,7 @@ def caption_of(item: Item) -> str:
     return f"{WORDS['drawings'][drawing.kind]}{dotted}"
 
 
-def drawn_metrics(reported: Reported) -> list[str]:
+def drawn_metrics(reported: ItemResults) -> list[str]:
     """Return the metrics that are drawn.
 
     A figure has the drawing's metrics and the share of selected pseudo-labels, which shows whether clients learn. A
@@ -117,7 +117,7 @@ def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
     return panels
 
 
-def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
+def _curves(reported: ItemResults, drawing: Drawing) -> Picture | None:
     """Draw a row of panels per metric, with one y scale."""
     item, results = reported.item, reported.results
     panels = panels_of(item, drawing)
@@ -183,7 +183,7 @@ def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float 
     return f" The axis of accuracy begins {where}; lower values are clipped{outliers}."
 
 
-def baseline_of(reported: Reported) -> float | None:
+def baseline_of(reported: ItemResults) -> float | None:
     """Return the final accuracy of the supervised baseline in percent, the lowest of several; None without a run."""
     baselines = [result for result in reported.results.values() if is_bound(result.cell) and result.summary]
     return min((100 * result.summary.mean for result in baselines if result.summary), default=None)
@@ -248,7 +248,7 @@ def joins(cells: Iterable[Cell]) -> int | None:
     return rounds.pop() if len(rounds) == 1 else None
 
 
-def _against(reported: Reported, drawing: Drawing) -> Picture | None:
+def _against(reported: ItemResults, drawing: Drawing) -> Picture | None:
     """Draw a panel per metric and value of the drawing's keys for panels, and a line per value of its keys for lines.
 
     Means have intervals as bars, and every run is a dot. A bound is a level line.
@@ -306,7 +306,7 @@ def _plot_against(
         ax.set_xticks(sorted(values), [f"{x:g}".removeprefix("0") for x in sorted(values)])  # .05 .1
 
 
-def _class_counts(reported: Reported, drawing: Drawing) -> Picture | None:
+def _class_counts(reported: ItemResults, drawing: Drawing) -> Picture | None:
     """Draw the class counts of each cell's clients, and the class counts of its labelled images, in one panel each.
 
     They are from the first run whose record has them. Without such a run, the panel shows the partition from which

@@ -18,7 +18,7 @@ from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.metrics import OF_OTHERS, is_private, is_smoothed, is_stateless
 from reports.entries import LABELS, mean_entry, method_of
 from reports.formatting import WORDS, cell_address, megabytes, sentence, slug
-from reports.reported import Places, Reported
+from reports.item_results import ItemResults, Places
 from reports.tables import Table, TableEntry, row_of, table_of
 
 EXCHANGED = ("Privacy", "Statelessness", "EMA smoothing")
@@ -61,7 +61,7 @@ def by_kind(cells: Iterable[Places]) -> dict[str, Places]:
 
     The methods are all of the suite and any others that have records.
     """
-    methods: dict[str, list[tuple[Reported, CellResult]]] = {kind: [] for kind in METHODS}
+    methods: dict[str, list[tuple[ItemResults, CellResult]]] = {kind: [] for kind in METHODS}
     for places in cells:
         if finished := [place for place in places if place[1].values]:
             methods.setdefault(method_name(finished[0][1].cell.experiment.method), []).append(finished[0])
@@ -186,7 +186,7 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
-def property_table(reported: Reported) -> Table | None:
+def property_table(reported: ItemResults) -> Table | None:
     """Return what methods transfer and, in a method comparison, how they learn, with one row per method.
 
     Baselines have no row. Return None if no run recorded it.

@@ -17,8 +17,8 @@ from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import is_fraction, number, paired
 from reports.entries import item_rows, mean_entry, metrics_of, notes_of, setting_text
 from reports.formatting import WORDS, axis_title, cell_address, points, shown
+from reports.item_results import KEPT, KEPT_ACCURACY, ItemResults
 from reports.published_table import published_rows
-from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.tables import Column, Row, Table, TableEntry, table_of
 
 BELOW = "below baseline"
@@ -77,7 +77,7 @@ def grid(item: Item, entries: Sequence[ItemEntry]) -> Grid | None:
     return Grid(columns=columns, corner=corner, constant=setting_text(constant))
 
 
-def item_tables(reported: Reported, widest: int = WIDEST, metrics: Sequence[str] = ()) -> list[Table]:
+def item_tables(reported: ItemResults, widest: int = WIDEST, metrics: Sequence[str] = ()) -> list[Table]:
     """Return the table of the item's runs, a list of the entries without a column in it, and the cumulative ablation.
 
     `metrics`: all by default.
@@ -102,7 +102,7 @@ def _listed(entries: Sequence[ItemEntry]) -> Grid:
     return Grid(columns={"": {entry.label: entry for entry in entries}}, corner="Cell")
 
 
-def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str = "", **more: Any) -> Table:
+def _table(reported: ItemResults, layout: Grid, metrics: Sequence[str], title: str = "", **more: Any) -> Table:
     """Build a block of columns for each metric, and the columns that need no run. `more`: notes and data."""
     item, listed = reported.item, layout.columns.get("", {})
     results = [reported.of(metric)[cell.label] for metric in metrics for cell in _cells(layout)]
@@ -177,7 +177,7 @@ def _with_surrogate(names: Sequence[str], instead_of: Sequence[str], what: str) 
 
 
 def _measured(
-    reported: Reported, layout: Grid, metrics: Sequence[str], every_n: str
+    reported: ItemResults, layout: Grid, metrics: Sequence[str], every_n: str
 ) -> dict[Column, dict[str, TableEntry]]:
     """Build the columns of each metric. `every_n`: the number of runs if the caption has it for all cells."""
     columns: dict[Column, dict[str, TableEntry]] = {}
@@ -197,7 +197,7 @@ def _measured(
     return columns
 
 
-def best_cells(reported: Reported, metric: str) -> frozenset[str]:
+def best_cells(reported: ItemResults, metric: str) -> frozenset[str]:
     """Return the labels of the cells whose value is the best of its setting beyond chance.
 
     Cells compete if they differ in nothing but the method: equal settings, data and labels. The best mean over the
@@ -235,7 +235,7 @@ def _best_of(results: Sequence[CellResult]) -> str:
 
 
 def ours_entry(
-    reported: Reported, label: str, metric: str, *, with_counts: bool = True, best: bool = False
+    reported: ItemResults, label: str, metric: str, *, with_counts: bool = True, best: bool = False
 ) -> TableEntry:
     """Return mean and spread of a cell, and below them the remarks on it.
 
@@ -262,7 +262,7 @@ def ours_entry(
     return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href, best=best)
 
 
-def _published_beside(reported: Reported, result: CellResult, metric: str) -> list[str]:
+def _published_beside(reported: ItemResults, result: CellResult, metric: str) -> list[str]:
     """Return the published number and the difference from it; none unless data and sizes are the published ones."""
     published = result.cell.published.get(metric)
     agreed = reported.agreements.get(result.cell.label) if metric == ACCURACY else None

@@ -12,7 +12,7 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import families_in, hash_of
 from benchmark.verdicts.rule import RULE_VERSION, version_in_words
 from reports.formatting import count
-from reports.reported import Reported
+from reports.item_results import ItemResults
 
 Fact: TypeAlias = tuple[str, list[tuple[str, str]]]  # a name, and each value with the seeds that have it, if not all
 
@@ -156,7 +156,7 @@ def _said(runs: Iterable[RunRecord], part: str, name: str) -> list[str]:
     return sorted(value for value in values if value)
 
 
-def pre_registration(reported: Reported, claim: Claim) -> dict[str, str]:
+def pre_registration(reported: ItemResults, claim: Claim) -> dict[str, str]:
     """Return when the claim was made, the first run that began under it, and the version of the rule."""
     own = hash_of(reported.item, claim)
     runs = []

@@ -21,7 +21,7 @@ from benchmark.verdicts.judge import share_text
 from benchmark.verdicts.statistics import paired, summary
 from reports import formatting
 from reports.entries import LABELS, mean_entry
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from reports.tables import markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -83,7 +83,7 @@ def article(text: str) -> Markup:
     return Markup(html.replace("</table>", "</table></div>"))
 
 
-def departures(text: str, mine: Sequence[Reported]) -> Markup:
+def departures(text: str, mine: Sequence[ItemResults]) -> Markup:
     """Convert a page on deviations to HTML, with the measured effect in place of each implementation choice's name."""
     measured = effects(mine)
 
@@ -93,7 +93,7 @@ def departures(text: str, mine: Sequence[Reported]) -> Markup:
     return Markup(NAMED.sub(effect, article(text)))
 
 
-def effects(mine: Sequence[Reported]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def effects(mine: Sequence[ItemResults]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Return the measured effects of each implementation choice by (item, switch), one per profile with its cells.
 
     An effect compares our default with the other way over their common seeds.

@@ -41,14 +41,14 @@ from reports.figures import DARK, PALETTE
 from reports.findings import findings_values
 from reports.formatting import cell_page, slug
 from reports.front import front_values
+from reports.item_results import PAPERS, ItemResults, Places, connect
 from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import bundles, claims_values, item_values, paper_values, tables_values
 from reports.performance_page import with_cards, with_memory_order
 from reports.provenance import made_from
 from reports.records_page import records_values
-from reports.released import released_table
+from reports.released_code import released_table
 from reports.rendering import TEMPLATES, article, departures, page_file, render
-from reports.reported import PAPERS, Places, Reported, connect
 from reports.ssfl_analysis import page as ssfl_analysis
 from reports.tables import csv_of
 from reports.tuning import studies_in
@@ -140,15 +140,15 @@ def _without_dead_links(path: str, content: bytes, site: Collection[str], out: P
     return LINK.sub(link, content.decode()).encode() if path.endswith(".html") else content
 
 
-def _distinct(results: Sequence[tuple[Item, Records]]) -> list[Reported]:
+def _distinct(results: Sequence[tuple[Item, Records]]) -> list[ItemResults]:
     """Return each set of experiments once, under its first profile, because the same runs are no further evidence."""
     first: dict[tuple[str, tuple[str, ...]], tuple[Item, Records]] = {}
     for item, records in results:
         first.setdefault((item.name, tuple(cell.cell_key for cell in item.cells)), (item, records))
-    return list(connect([Reported(item, records) for item, records in first.values()]))
+    return list(connect([ItemResults(item, records) for item, records in first.values()]))
 
 
-def _item(reported: Reported) -> Files:
+def _item(reported: ItemResults) -> Files:
     """Return the page and the files of an item."""
     folder = reported.page.removesuffix("index.html")
     shown = shown_of(reported)
@@ -166,7 +166,7 @@ def _cell(cell: Cell, places: Places) -> Files:
     return files
 
 
-def _paper(name: str, every: Sequence[Reported]) -> Files:
+def _paper(name: str, every: Sequence[ItemResults]) -> Files:
     """Return the page of a paper, its deviations, and its own analysis."""
     folder, files = slug(name), Files()
     mine = [reported for reported in every if reported.paper == name]
@@ -188,7 +188,7 @@ def _paper(name: str, every: Sequence[Reported]) -> Files:
     return files | page_file(f"{folder}/departures.html", "departures.html", paper=name, short=short, article=text)
 
 
-def _methods(every: Sequence[Reported], places: Mapping[str, Places]) -> Files:
+def _methods(every: Sequence[ItemResults], places: Mapping[str, Places]) -> Files:
     methods = by_kind(places.values())
     files = page_file("methods/index.html", "methods.html", methods=methods_table(methods))
     files |= page_file("compare.html", "compare.html", compared=compared_table(every))

@@ -19,7 +19,7 @@ from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg
 from reports.figures import GRID, Picture, canvas, looks, plot, styled, titled
 from reports.formatting import NONE, count, percent, points
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from reports.tables import TableEntry, table_of
 
 AVERAGING = ("FedAvg", "Control", "Grouping")  # how the server averages
@@ -40,7 +40,7 @@ def server_weight(experiment: Experiment) -> float | None:
     return statistics.fmean(1 / (size + 1) for size in averaging.group_sizes(experiment.federation.C))
 
 
-def runs_of(items: Iterable[Reported]) -> pd.DataFrame:
+def runs_of(items: Iterable[ItemResults]) -> pd.DataFrame:
     """Return one row per finished run of a cell in which the server has a weight.
 
     The columns are OF_CELL, seed, accuracy (a fraction, after the last round), and the median over the rounds of each
@@ -157,7 +157,7 @@ def gains_text(gains: pd.DataFrame) -> str:
     return f"{text} {SENTENCES['pairs'].format(pairs=count(len(measured), 'such pair'), **numbers)}"
 
 
-def page(items: Sequence[Reported]) -> dict[str, Any] | None:
+def page(items: Sequence[ItemResults]) -> dict[str, Any] | None:
     """Return the values of the analysis of all items of the paper, one section per profile; None without a record."""
     # The cells of implementation choices differ in more than the averaging, and have a separate page.
     own = [one for one in items if "method" not in one.item.rows and not one.item.name.endswith("/departures")]

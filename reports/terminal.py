@@ -20,9 +20,9 @@ from reports.claims import ClaimRow, rows_of
 from reports.entries import is_arena, mean_entry, metrics_of, notes_of
 from reports.findings import statuses_in_words
 from reports.formatting import NONE, count
+from reports.item_results import ItemResults
 from reports.paper_table import item_tables
 from reports.published_table import published_table, unread_text
-from reports.reported import Reported
 from reports.tables import Table
 
 WIDTH = 100  # columns of the terminal
@@ -43,7 +43,7 @@ LAYOUTS = (8, 0)  # largest numbers of columns, tried in this order until the ta
 
 def print_item(item: Item, records: Records, console: Console, report: str | None = None) -> None:
     """Print the published table, the tables of the item's runs, claims, notes and the path of the report."""
-    reported = Reported(item, records)
+    reported = ItemResults(item, records)
     say(console, f"{item.name}  {item.title}", "bold")
     print_published(item, console)
     for table in arena_tables(reported) if is_arena(item) else _tables(reported, console, metrics_of(item)):
@@ -61,7 +61,7 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
 
 def print_primary(item: Item, records: Records, console: Console, report: str | None = None) -> None:
     """Print one line per cell and per primary claim, the same counts as on the page, and the path of the page."""
-    reported = Reported(item, records)
+    reported = ItemResults(item, records)
     say(console, f"{item.name}  {item.title}", "bold")
     console.print(_cells(reported, console))
     rows = rows_of(reported)
@@ -74,7 +74,7 @@ def print_primary(item: Item, records: Records, console: Console, report: str | 
     _say_where(report, console)
 
 
-def _cells(reported: Reported, console: Console) -> RichTable:
+def _cells(reported: ItemResults, console: Console) -> RichTable:
     """Build a table with one line per cell: its accuracy, its seeds, and the published value with its setting."""
     table = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True, show_edge=False)
     for head in ("Cell", "Test accuracy (%)", "Seeds", "Published"):
@@ -145,7 +145,7 @@ def _fits(table: Table, console: Console) -> bool:
     return Measurement.get(console, options, _rich(table, console)).maximum <= min(WIDTH, console.width)
 
 
-def _tables(reported: Reported, console: Console, metrics: Sequence[str]) -> list[Table]:
+def _tables(reported: ItemResults, console: Console, metrics: Sequence[str]) -> list[Table]:
     """Return the tables in the widest layout that fits; if none does, as lists, one per metric if there are several."""
     for widest in LAYOUTS:
         tables = item_tables(reported, widest, metrics)

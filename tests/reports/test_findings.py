@@ -16,7 +16,7 @@ from benchmark.verdicts.judge import Estimate, Judged
 from reports import findings
 from reports.findings import RULES, findings_page
 from reports.front import write_findings
-from reports.reported import PAPERS, Reported, connect
+from reports.item_results import PAPERS, ItemResults, connect
 from reports.tables import markdown
 from tests.reports.fakes import accuracies, make_cell, pair, printed
 
@@ -28,7 +28,7 @@ def test_the_committed_page_and_the_readme_are_what_the_committed_records_say(tm
     readme.write_text(committed)
     read = read_once(partial(read_records, with_runs=False))
     recorded = on_disk((*ITEMS, *VARIANTS), ["laptop", "gpu", "paper"], tmp_path, read)
-    write_findings(connect([Reported(item, records) for item, records in recorded]), page, readme)
+    write_findings(connect([ItemResults(item, records) for item, records in recorded]), page, readme)
     assert page.read_text() == (ROOT / "reports" / "findings.md").read_text()
     assert readme.read_text() == committed and "| SSFL | " in committed
 
@@ -55,7 +55,7 @@ def test_every_decided_claim_has_a_row_its_setting_and_what_decided_it():
         replace(item.claims[0], name=name, quote=quote, contrasts=({"a": n, "b": -n},))
         for n, (name, quote) in enumerate(made.items(), start=1)
     )
-    one = Reported(replace(item, name="ssfl/toy", claims=claims), {})
+    one = ItemResults(replace(item, name="ssfl/toy", claims=claims), {})
     look = Estimate(value=0.05, n=9, interval=(0.01, 0.1))
     over_all = Estimate(value=0.04, n=12, interval=(0.02, 0.08))
     first = Judged(
@@ -84,10 +84,10 @@ def test_runs_at_a_papers_own_scale_stand_beside_the_print():
     item = Item(name="toy/tab1", title="Toy", profile="paper", cells=tuple(cells), seeds=1, margin=0.01)
     records = accuracies([(cells[0], [0.93])])
     again = replace(item, name="toy/tab2")
-    page = findings_page([Reported(item, records), Reported(again, records)], links=False)
+    page = findings_page([ItemResults(item, records), ItemResults(again, records)], links=False)
     (row,) = [line for line in page.splitlines() if ", published " in line]
     assert row == "- toy/tab1, A: 93.00 % (1 run), published 90.00 %: +3.00 points, beyond the margin."
-    assert ", published " not in findings_page([Reported(replace(item, profile="laptop"), records)], links=False)
+    assert ", published " not in findings_page([ItemResults(replace(item, profile="laptop"), records)], links=False)
 
 
 def test_a_misspelt_key_is_refused(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ class Agreement:
     other_data: bool  # whether the images differ from the paper's
 
 
-class Reported:
+class ItemResults:
     """An item with the run records of its pilot and confirmatory seeds. Each answer is computed once and kept."""
 
     def __init__(self, item: Item, records: Records) -> None:
@@ -90,10 +90,10 @@ class Reported:
         return [run for result in self.results.values() for run in result.runs]
 
 
-Places: TypeAlias = Sequence[tuple[Reported, CellResult]]  # cells, each with an item that contains it
+Places: TypeAlias = Sequence[tuple[ItemResults, CellResult]]  # cells, each with an item that contains it
 
 
-def connect(every: Sequence[Reported]) -> Sequence[Reported]:
+def connect(every: Sequence[ItemResults]) -> Sequence[ItemResults]:
     """Make the items of each profile known to one another, and return all items."""
     for one in every:
         one.same_profile = {other.item.name: other for other in every if other.item.profile == one.item.profile}

@@ -1,7 +1,7 @@
 """Compare each method's headline part as published and as in the released code: accuracy with it and without it.
 
-`released.toml` names the two cells of each way, and all numbers are from their records. A verdict is the verdict of a
-claim on the same two cells, because seeds that began under no claim confirm nothing.
+`released_code.toml` names the two cells of each way, and all numbers are from their records. A verdict is the verdict
+of a claim on the same two cells, because seeds that began under no claim confirm nothing.
 """
 
 import re
@@ -17,11 +17,11 @@ from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.statistics import paired, summary
 from reports.formatting import NONE, cell_address, count, difference_interval, percent, points, sentence
+from reports.item_results import ItemResults
 from reports.provenance import flat
-from reports.reported import Reported
 from reports.tables import Table, TableEntry, table_of
 
-PARTS = Path(__file__).with_name("released.toml")
+PARTS = Path(__file__).with_name("released_code.toml")
 SAYS = {"holds": "present", "contradicted": "reversed", "no effect of interest": "inert", "undecided": "undecided"}
 HEADS = ("Method", "Way", "Verdict", "Difference", "Seeds", "With", "Without")
 Claims: TypeAlias = Mapping[tuple[str, str, str], Judged]  # profile, key of the better cell, key of the other
@@ -35,7 +35,7 @@ def parts() -> list[dict[str, Any]]:
     return tables
 
 
-def released_table(every: Sequence[Reported]) -> Table:
+def released_table(every: Sequence[ItemResults]) -> Table:
     """Return one row per way of a part and profile with runs; a way without runs has one row that says so."""
     claims, rows, profiles = _claims(every), list[list[TableEntry]](), dict[str, dict[str, CellResult]]()
     for reported in every:
@@ -63,7 +63,7 @@ def _without_runs(way: str, names: Iterable[str], known: Mapping[str, Mapping[st
     return [TableEntry(text=text) for text in (way, state, *4 * [NONE])]
 
 
-def _claims(every: Iterable[Reported]) -> Claims:
+def _claims(every: Iterable[ItemResults]) -> Claims:
     """Return the judged claims that one cell ends better than one other, by profile and the keys of both cells."""
     claims = {}
     for reported in every:
