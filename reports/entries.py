@@ -49,10 +49,29 @@ def setting_text(setting: Mapping[str, object], keys: Iterable[str] | None = Non
 
 
 def end_entry(result: CellResult) -> TableEntry:
-    """Return the mean of a cell that is not compared; its status if a run diverged or none has finished."""
+    """Return the mean of a cell that is not compared; its status if a run diverged or none has finished.
+
+    A cell whose only finished runs do not count has `stale_entry`.
+    """
+    stale = stale_entry(result)
+    if stale is not None:
+        return stale
     if result.diverged or result.summary is None:
         return TableEntry(text=result.counts, look=result.status)
     return mean_entry(result.summary, below=(f"n={result.n}",))
+
+
+def stale_entry(result: CellResult, metric: str = ACCURACY, **more: Any) -> TableEntry | None:
+    """Return "old code: 87.04", with the number of runs, for a cell whose only finished runs do not count.
+
+    Return None for any other cell. `more`: the entry's other fields.
+    """
+    seen = result.stale_summary
+    if seen is None:
+        return None
+    spread = "" if seen.std is None else f"±{shown(metric, seen.std)}"
+    text = f"{result.stale_reason}: {shown(metric, seen.mean)}"
+    return TableEntry(text=text, spread=spread, below=(f"n={seen.n}, not counted",), look="stale", sort=-1.0, **more)
 
 
 def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> TableEntry:

@@ -15,7 +15,7 @@ from benchmark.papers.item import Cell, Item, ItemEntry
 from benchmark.papers.table import WORDS as PUBLISHED_WORDS
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import is_fraction, number, paired
-from reports.entries import item_rows, mean_entry, metrics_of, notes_of, setting_text
+from reports.entries import item_rows, mean_entry, metrics_of, notes_of, setting_text, stale_entry
 from reports.formatting import WORDS, axis_title, cell_address, points, shown
 from reports.item_results import KEPT, KEPT_ACCURACY, ItemResults
 from reports.published_table import published_rows
@@ -240,7 +240,7 @@ def ours_entry(
     """Return mean and spread of a cell, and below them the remarks on it.
 
     These are the number of runs (`with_counts`), a collapse, and under profile `paper` the published number and the
-    difference from it.
+    difference from it. A cell whose only finished runs do not count has "old code: 87.04".
     """
     result = reported.of(metric).get(label)
     if result is None:
@@ -252,6 +252,9 @@ def ours_entry(
         return TableEntry(below=(f"{result.n} of {done} runs reach it",), href=href, sort=never)
     if seen is None and done and not result.diverged:
         return TableEntry(href=href)  # the runs did not measure this metric
+    stale = stale_entry(result, metric, href=href)
+    if stale is not None:
+        return stale
     if seen is None:
         status = "quoted" if not result.awaited else result.status
         return TableEntry(below=(result.counts,), look=status, href=href, sort=-1.0)

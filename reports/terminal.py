@@ -29,6 +29,7 @@ WIDTH = 100  # columns of the terminal
 HEAD, ROW_NAME = 12, 24  # characters: the longest line of a head, and the least width of the rows' names
 STYLES = {
     "published": "dim",
+    "stale": "dim",
     "holds": "bold green",
     "contradicted": "bold red",
     "undecided": "bold yellow",

@@ -10,7 +10,7 @@ import pytest
 
 from benchmark.data.datasets import DATASETS
 from benchmark.papers.item import Cell, Item
-from benchmark.records.record import RunRecord
+from benchmark.records.record import CellRecords, RunRecord
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.claims import rows_of
@@ -22,6 +22,7 @@ from reports.paper_table import best_cells, item_tables, ours_entry
 from reports.provenance import remarks
 from reports.site import build
 from reports.tables import Column, Row, TableEntry, csv_of, csv_safe, latex_of, markdown, markdown_of, table_of
+from sweeps.plan import restricted
 from tests.reports.fakes import accuracies, begun_under, lean, make_cell, make_record, pair, printed, table2
 from tests.reports.snapshots import terminal
 from tests.reports.test_site import words
@@ -54,6 +55,34 @@ def test_all_formats_say_the_same_by_hand() -> None:
     assert (cells["A/4"]["n"], cells["A/4"]["n_wanted"], cells["A/4"]["status"]) == (1, 3, "partial")
     start = {"item": "toy/tab1", "profile": "laptop", "metric": "test/accuracy", "report": "x.html"}
     assert start.items() <= result.items()
+
+
+@pytest.mark.parametrize("reason", ["old code", "different data"])
+def test_a_cell_shows_records_that_do_not_count_only_if_it_has_no_other(reason: str) -> None:
+    """a: .86 and .88 do not count, and seed 3 is none of the table's seeds; b: one run counts, and one does not."""
+    item = pair()
+    a, b = item.cells
+    old = {
+        seed: replace(run, stale=reason) for seed, run in accuracies([(a, [0.86, 0.88, 0.1, 0.1])])[a.cell_key].items()
+    }
+    known = {**accuracies([(b, [0.5])]), a.cell_key: {}}
+    records: dict[str, CellRecords] = {
+        a.cell_key: CellRecords(known[a.cell_key], stale={seed: old[seed] for seed in (0, 1, 3)}),
+        b.cell_key: CellRecords(
+            known[b.cell_key], stale={1: replace(make_record(b, 1, {ACCURACY: 0.9}), stale=reason)}
+        ),
+    }
+    shown = [cell.experiment.with_seed(seed) for cell in item.cells for seed in range(3)]
+    reported = ItemResults(item, restricted(records, shown))
+    result = reported.results["a"]
+    assert (result.n, result.status, result.summary, reported.runs[1:]) == (0, "missing", None, [])
+    (table,) = item_tables(reported)
+    first, second = table.rows[0].entries[1:]
+    assert first.text == f"{reason}: 87.00" and not first.best and second.text == "50.00"
+    for text in (markdown_of(table), latex_of(table), terminal(item, restricted(records, shown))):
+        assert f"{reason}: 87.00" in text
+    (row,) = [row for row in table.data if row.get("cell_key") == a.cell_key]
+    assert (row["mean"], row["n"]) == (None, 0)
 
 
 def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
