@@ -236,6 +236,36 @@ class ClaimRow:
         return text if is_judged else f"{text} Exploratory seeds are not judged."
 
     @property
+    def brief(self) -> str:
+        """Write the result in one sentence: "Test accuracy at K = 10, C = 2 on MNIST: +0.87 points (n = 9)."
+
+        A decided claim also has its interval, and its estimate over all seeds if there are more of them.
+        """
+        judged, claim, seen = self.judged, self.claim, self.judged.seen
+        if judged.estimate is None:
+            return "No seed has all of its cells yet." if self.has_page else "No run has been made."
+        metric = metric_name(claim.metric)
+        if claim.endpoint == "arithmetic":
+            return f"{metric}: {self.estimate}, counted."
+        quantity = f"{metric} ({self.topic})" if claim.endpoint in ("speed", "spread") else metric
+        level = f"{math.floor(1000 * judged.level) / 10:.1f} %"
+        interval = f", {level} interval {self.interval_of(seen)}" if seen and seen.interval else ""
+        kind = "" if judged.is_decided or judged.verdict == "undecided" else ", exploratory"
+        over_all = judged.over_all
+        more = f"; {amount(claim, over_all.value)} over all {over_all.n} seeds" if over_all else ""
+        return f"{quantity} {self.scope}: {self.estimate}{interval} (n = {judged.n}{kind}){more}."
+
+    @property
+    def brief_caveats(self) -> list[str]:
+        """Return the caveats of a decided claim in a few words each; a caveat without a short form is whole."""
+        phrases = []
+        for caveat in self.caveats if self.judged.is_decided else ():
+            whole = f"{caveat[:1].lower()}{caveat[1:].removesuffix('.')}"
+            short = [text for start, text in WORDS["brief_caveats"].items() if whole.startswith(start)]
+            phrases.append(short[0] if short else whole)
+        return phrases
+
+    @property
     def context(self) -> list[str]:
         """Return what a reader of the verdict also has to know, one sentence each.
 

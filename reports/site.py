@@ -38,7 +38,7 @@ from reports.claims_table import claims_csv
 from reports.entries import is_arena
 from reports.exports import item_files, shown_of
 from reports.figures import DARK, PALETTE
-from reports.findings import findings_values
+from reports.findings import findings_values, in_full_values
 from reports.formatting import cell_page, slug
 from reports.front import front_values
 from reports.item_results import PAPERS, ItemResults, Places, connect
@@ -98,6 +98,7 @@ def build(
     places = places_of(every)
     site |= _methods(every, places)
     site |= page_file("findings.html", "findings.html", **findings_values(every))
+    site |= page_file("findings_in_full.html", "findings_in_full.html", **in_full_values(every))
     site |= page_file("released.html", "released.html", parts=released_table(every))
     site |= page_file("glossary.html", "glossary.html")
     beside = records_values(results)

@@ -47,7 +47,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--readme",
         action="store_true",
-        help="update only README's table of claims and reports/findings.md, and build no site",
+        help="update only README's table of claims and the two pages of findings in reports/, and build no site",
     )
     add_methods(command)
 
@@ -71,7 +71,7 @@ def _readme(options: argparse.Namespace) -> None:
     read = read_once(partial(read_records, with_runs=False))
     results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
     every = connect([ItemResults(item, records) for item, records in results])
-    write_findings(every, ROOT / "reports" / "findings.md", ROOT / "README.md")
+    write_findings(every, ROOT / "reports", ROOT / "README.md")
 
 
 def build_site(

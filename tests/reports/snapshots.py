@@ -71,7 +71,7 @@ def text_of(html: str) -> str:
 
 
 PAPER = {"toy": {"short": "Toy", "title": "A paper with two tables", "where": "arXiv:0000.00000"}}
-MAIN = '[[toy]]\nclaim = "toy/tab1: a beats b"\nagainst = "These runs are made up."\n'
+MAIN = '[[toy]]\nclaim = "toy/tab1: a beats b"\nbrief = "made up."\nagainst = "These runs are made up."\n'
 DEPARTURES = """# Departures
 
  1. Momentum is kept. <b>x</b>
@@ -155,6 +155,7 @@ def pages(folder: Path) -> dict[str, str]:
         "tables": "tables.html",
         "tuning": "tuning.html",
         "findings": "findings.html",
+        "findings-in-full": "findings_in_full.html",
         "paper": "toy/index.html",
         "departures": "toy/departures.html",
         "table-decided": item_page(examples[0][0]),

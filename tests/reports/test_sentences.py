@@ -12,7 +12,7 @@ from benchmark.verdicts.judge import Estimate, Judged, Verdict
 from reports.claims import rows_of
 from reports.claims_table import claim_values
 from reports.exports import item_result
-from reports.findings import findings_page
+from reports.findings import findings_in_full
 from reports.item_results import ItemResults, connect
 from reports.records_page import copies_of_no_table
 from reports.sentences import Sentence, sentences_of
@@ -123,7 +123,7 @@ def test_caveats_of_decided_claims_are_on_the_front_page_and_in_findings(tmp_pat
     reported.judged = [replace(one, caveats=(caveat,)) for one in reported.judged]
     (row,) = rows_of(reported)
     assert row.judged.is_decided and any(caveat[1:] in line for line in row.context)
-    assert caveat[1:] in findings_page([reported], links=False) or row.reported.paper not in ("ssfl", "semifl")
+    assert caveat[1:] in findings_in_full([reported], links=False) or row.reported.paper not in ("ssfl", "semifl")
     assert claim_values(row)["caveats"] == [f"{caveat[0].upper()}{caveat[1:]}."]
 
 
