@@ -107,7 +107,7 @@ def methods_table(methods: Mapping[str, Places]) -> Table:
         name = TableEntry(text=about["name"], href=method_page(kind), below=(sentence(about["what"]),))
         labels = "; ".join(LABELS[setting] for setting in about["needs"])
         rows.append((name, labels, TableEntry(text=str(n), sort=float(n))))
-    return table_of("list", "Methods", ("Method", "Works where", "Finished runs"), rows, words=2)
+    return table_of("list", "Methods", ("Method", "Label settings", "Finished runs"), rows, words=2)
 
 
 def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
@@ -120,7 +120,7 @@ def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
         listed = [_names(ways.get(way)) for way in ("received", "sent", "kept")]
         rows.append((WORDS["holders"].get(name, name), *listed))
     heads = ("Who", "Received", "Sent", "Kept between rounds")
-    return table_of("exchange", "What was handed over in a run", heads, rows, words=4)
+    return table_of("exchange", "Communication in a run", heads, rows, words=4)
 
 
 def _names(sizes: dict[str, float] | None) -> str:

@@ -43,4 +43,5 @@ def best_text(study: Mapping[str, Any]) -> str:
         return ""
     if study["best"] == study["default"]:
         return "No trial was better than the default."
-    return f"The best has {points(difference.mean)} points over the default, over {count(difference.n, 'common seed')}."
+    seeds = count(difference.n, "common seed")
+    return f"The best trial differs from the default by {points(difference.mean)} points, over {seeds}."
