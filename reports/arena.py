@@ -1,4 +1,4 @@
-"""The method comparison: methods under one environment, at equal rounds and at equal bytes, with the cost of a run.
+"""Compare methods in one environment, at equal rounds and at equal bytes, with the cost of a run.
 
 A column contains the cells that differ only in their method (untuned, or alpha = 0.1). All its means are over the
 seeds that every compared method has. A method with fewer than `FEWEST_SEEDS` seeds is listed apart if other methods
@@ -28,10 +28,10 @@ from benchmark.verdicts.statistics import Summary, paired, summary
 from reports.costs_and_curves import costs_of
 from reports.entries import end_entry, item_rows, mean_entry, method_of, notes_of
 from reports.formatting import NONE, cell_address, count, megabytes, percent, points, sentence, thousands
-from reports.reported import KEPT, Reported
+from reports.item_results import KEPT, ItemResults
 from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
 
-FEWEST_SEEDS = 3  # common to all compared methods, below which nothing is ranked
+FEWEST_SEEDS = 3  # common to all compared methods; with fewer, nothing is ranked
 KEPT_NONE = "selected no pseudo-label in the last round"
 NO_BETTER = "end no better than the supervised baseline (labels only) in the median"
 
@@ -65,7 +65,7 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class Arena:
-    """The methods at one value of the setting that varies."""
+    """A method comparison at one value of the setting that varies."""
 
     key: str  # "hyperparameters"
     value: str | int | float | None  # "untuned"; None: only the methods vary
@@ -108,7 +108,7 @@ class Arena:
 
 
 @functools.cache
-def arenas(reported: Reported) -> tuple[Arena, ...]:
+def arenas(reported: ItemResults) -> tuple[Arena, ...]:
     """Return one arena for each value of the setting that varies, in the item's order."""
     entries: list[Cell | Choice] = [cell for cell in reported.item.cells if cell.role != "ladder"]
     entries += reported.item.choices
@@ -119,7 +119,7 @@ def arenas(reported: Reported) -> tuple[Arena, ...]:
     return tuple(_arena(reported, key, value) for value in values)
 
 
-def _arena(reported: Reported, key: str, value: str | int | float | None) -> Arena:
+def _arena(reported: ItemResults, key: str, value: str | int | float | None) -> Arena:
     every = list(reported.results.values())
     own = [r for r in every if r.cell.setting.get(key) == value and r.cell.role not in ("bound", "ladder")]
     finished = [result for result in own if result.values and not result.diverged]
@@ -158,14 +158,14 @@ def _arena(reported: Reported, key: str, value: str | int | float | None) -> Are
 
 
 def _bounds(every: Sequence[CellResult], key: str, value: object) -> list[CellResult]:
-    """Return the column's own bounds, and those that the item has only once, which are in every column."""
+    """Return the baselines of this column, and the baselines that the item has only once, which every column shows."""
     bounds = [result for result in every if result.cell.role == "bound"]
     times = Counter(method_of(result.cell) for result in bounds)
     return [r for r in bounds if r.cell.setting.get(key) == value or times[method_of(r.cell)] == 1]
 
 
 def _why_not_ranked(runs: Sequence[RunRecord], values: Mapping[int, float], labels_alone: Mapping[int, float]) -> str:
-    """Return why the method learned nothing from unlabelled images; empty if it did, or if nothing says so."""
+    """Return why the method learned nothing from unlabelled images; "" if it did, or if this is not known."""
     if all(run.last(KEPT) == 0 for run in runs):
         return KEPT_NONE
     shared = values.keys() & labels_alone.keys()
@@ -189,8 +189,10 @@ def _accuracies_at(runs: Sequence[RunRecord], budget: float) -> list[float]:
 
 
 def _accuracy_at(run: RunRecord, budget: float) -> float | None:
-    """Return the accuracy at the last evaluation that so many bytes pay for; the best until then if the run's rule
-    selects the best round. None if they pay for no evaluation."""
+    """Return the accuracy at the last evaluation within `budget` bytes; None if no evaluation is within it.
+
+    If the run's rule selects the best round, return the best accuracy until then.
+    """
     pairs = zip(run.rounds, accumulate(_bytes(run)), strict=True)
     seen: list[float] = [line[ACCURACY] for line, spent in pairs if spent <= budget and ACCURACY in line]
     if not seen:
@@ -223,7 +225,7 @@ def order_text(arena: Arena, n_wanted: int) -> str:
     return text
 
 
-def arena_tables(reported: Reported) -> list[Table]:
+def arena_tables(reported: ItemResults) -> list[Table]:
     """Return a table for each value of the setting that varies, with the data and the notes of all."""
     every, data, notes = arenas(reported), arena_rows(reported), notes_of(reported)
     return [_table(reported.item, arena, data=data, notes=notes) for arena in every]
@@ -285,23 +287,23 @@ def _cost_entries(costs: Mapping[str, float]) -> tuple[TableEntry, TableEntry]:
     return steps, TableEntry(text=megabytes(costs["bytes"]), sort=costs["bytes"])
 
 
-def reference_arena(every: Sequence[Reported]) -> tuple[Reported, Arena] | None:
-    """Return the environment in which methods are listed first: on MNIST, or else the one with the most common seeds.
+def reference_arena(every: Sequence[ItemResults]) -> tuple[ItemResults, Arena] | None:
+    """Return the environment whose order of methods other lists follow. Return None if nothing has been compared.
 
-    It is on MNIST only if its methods can be ranked there. Return None if nothing has been compared.
+    This is the one on MNIST if its methods can be ranked, and if not, the one with the most common seeds.
     """
     found = [(reported, arena) for reported in every if reported.paper == "arena" for arena in arenas(reported)]
     return max((pair for pair in found if pair[1].compared), key=_extent, default=None)
 
 
-def _extent(pair: tuple[Reported, Arena]) -> tuple[bool, int, int]:
+def _extent(pair: tuple[ItemResults, Arena]) -> tuple[bool, int, int]:
     reported, arena = pair
     data = {method.result.cell.experiment.data.name for method in arena.compared}
     n = len(arena.seeds)
     return data == {"mnist"} and n >= FEWEST_SEEDS, n, len(arena.compared)
 
 
-def methods_overview(every: Sequence[Reported]) -> Table | None:
+def methods_overview(every: Sequence[ItemResults]) -> Table | None:
     """Return one row per method in the reference environment: accuracy over common seeds, n, bytes and local steps.
 
     Methods that learned nothing from unlabelled images and those with too few seeds come last and are not ranked.
@@ -348,7 +350,7 @@ def ranking_text(arena: Arena) -> str:
     return f"Sorted by the mean over {n}. The order may be chance: the best is not clearly better than the second."
 
 
-def compared_table(every: Sequence[Reported]) -> Table:
+def compared_table(every: Sequence[ItemResults]) -> Table:
     """Return all arenas as one table: a row for each method, a column for each environment; links from the root.
 
     Rows are in the order of the reference environment; methods that it does not have follow.
@@ -390,7 +392,7 @@ def _column_entries(arena: Arena) -> dict[str, TableEntry]:
     return entries
 
 
-def arena_rows(reported: Reported) -> list[dict[str, Any]]:
+def arena_rows(reported: ItemResults) -> list[dict[str, Any]]:
     """Return a row for each cell: the fields of every table's CSV, its mean over the common seeds, and its costs.
 
     All accuracies are fractions; a value that does not exist is None.

@@ -32,13 +32,13 @@ from reports.formatting import (
     thousands,
 )
 from reports.item_figures import DIVERSITY, curves, joins
+from reports.item_results import KEPT, KEPT_ACCURACY, ItemResults, Places
 from reports.methods import exchange_table, method_page
 from reports.paper_table import data_name
 from reports.provenance import commit_of, facts, files_of_run, flat, marks_of, started, warnings
-from reports.reported import KEPT, KEPT_ACCURACY, Places, Reported
 from reports.tables import Table, TableEntry, csv_of, table_of
 
-PANELS = (  # the metric, the title of the y axis if not its own, and lines by name
+PANELS = (  # the metric, a title for the y axis if it differs from the metric's, and the lines by name
     (ACCURACY, "", {"": ACCURACY}),
     (KEPT, "Pseudo-labels (%)", {"selected": KEPT, "right among selected": KEPT_ACCURACY}),
     (DIVERSITY, "", {"": DIVERSITY}),
@@ -52,9 +52,9 @@ COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def places_of(every: Sequence[Reported]) -> dict[str, Places]:
+def places_of(every: Sequence[ItemResults]) -> dict[str, Places]:
     """Return the items that have each cell, by its key, with the cell's result there; the first item names the cell."""
-    places: dict[str, list[tuple[Reported, CellResult]]] = {}
+    places: dict[str, list[tuple[ItemResults, CellResult]]] = {}
     for reported in every:
         for result in reported.results.values():
             places.setdefault(result.cell.cell_key, []).append((reported, result))
@@ -109,7 +109,7 @@ def cell_setting(cell: Cell) -> str:
 
 
 def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
-    """Return the cell's experiment with seed 0: as its first run recorded it, else as the item asks for it."""
+    """Return the cell's experiment with seed 0: as its first run recorded it, or without a run as the item has it."""
     experiment = {**published(runs[0].experiment if runs else to_json(cell.experiment)), "seed": 0}
     return (json.dumps(experiment, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
@@ -140,7 +140,7 @@ def cell_pictures(result: CellResult) -> list[Picture]:
 
 
 def _places_table(places: Places) -> Table:
-    """Return a row per item that has the cell, with its label and setting there; the item's page compares it."""
+    """Return one row per item that has the cell, with its label and setting in that item."""
     rows = []
     for reported, result in places:
         cell, item = result.cell, reported.item
@@ -162,14 +162,14 @@ def _places_table(places: Places) -> Table:
 
 
 def _notes(places: Places) -> list[str]:
-    """Return the cell's own notes in its items, and whether test data selected the round."""
+    """Return the cell's notes in its items, and a note if the round was selected on test data."""
     notes = [note for _, result in places for note in filter(None, result.cell.note.split("; "))]
     chosen = [SELECTED_ON_TEST] if any(result.selected_on_test for _, result in places) else []
     return list(dict.fromkeys([*notes, *chosen]))
 
 
 def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
-    """Return a row per seed, those that are awaited included."""
+    """Return one row per seed, including the seeds that are awaited."""
     heads = ("Seed", "Status", "Accuracy (%)", "Loss", "Selected (%)", "Accuracy of selected (%)", "Rounds", "Time")
     rows: list[list[Any]] = []
     for run in runs:
@@ -194,7 +194,7 @@ def _runs_table(runs: Sequence[RunRecord], profile: str, pilots: int) -> Table:
 
 
 def _numbers_table(runs: Sequence[RunRecord]) -> Table:
-    """Return a row per number of the results and a column per seed: after the last round, and in the best."""
+    """Return one row per number of the results and one column per seed: after the last round, and in the best round."""
     numbers = [(run.result.get("last") or {}, run.result.get("best") or {}) for run in runs]
     rows = []
     names = {name for both in numbers for way in both for name in way}

@@ -1,4 +1,4 @@
-"""An item's claims as pictures: each claim's differences by seed, and its interval."""
+"""Draw the claims of a table or figure: each claim's differences by seed, and its interval."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,10 @@ from reports.formatting import is_fraction, metric_name, unit_text
 
 
 def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
-    """Every claim's interval, those of one unit on one axis. None of what is counted, or has no estimate."""
+    """Draw the interval of each claim, with one picture per metric.
+
+    Claims that are counted and claims without an estimate are left out.
+    """
     axes: dict[tuple[str, float], list[Judged]] = {}
     for one in judged:
         if one.estimate is not None and one.claim.endpoint != "arithmetic":
@@ -22,8 +25,12 @@ def claims_pictures(judged: Sequence[Judged]) -> list[Picture]:
 
 @styled
 def _intervals(rows: Sequence[Judged], x_title: str, scale: float) -> Picture:
-    """A row each, on one axis: least difference of interest, interval, seeds (of one contrast alone) and estimate."""
-    room = 0.2 + 0.068 * max(len(one.claim.name) for one in rows)  # inches of the names
+    """Draw one row per claim on a common axis.
+
+    A row shows the smallest effect size of interest as a band, the interval, one dot per seed and the estimate. A
+    claim with several contrasts has no dots.
+    """
+    room = 0.2 + 0.068 * max(len(one.claim.name) for one in rows)  # inches for the names
     figure, [[ax]] = canvas(1, 1, {}, width=5.2, height=0.24 * len(rows) + 0.1, left=room)
     for place, one in enumerate(rows):
         least, seen, seeds = one.claim.least, one.evidence, list[float]()

@@ -1,4 +1,4 @@
-"""Claims for readers: what a verdict says in words, with its seeds and interim analyses."""
+"""Describe claims for readers: the verdict in words, with its seeds, interim analyses and caveats."""
 
 import functools
 import math
@@ -26,8 +26,8 @@ from reports.formatting import (
     shown,
     slug,
 )
+from reports.item_results import ItemResults
 from reports.provenance import pre_registration
-from reports.reported import Reported
 from reports.tables import Table, table_of
 
 DATA = {**PRINTED, **WORDS["data"]}
@@ -37,20 +37,20 @@ OPEN = ("undecided", "no room", "pilots only", "not run")  # statuses of a claim
 
 @dataclass(frozen=True, kw_only=True)
 class Larger:
-    """A claim's sentence at more clients than those of the claim: the largest K for which there is an item."""
+    """A claim's sentence at more clients than the claim has: at the largest K of any table or figure on it."""
 
     K: int
-    item: str  # "ssfl/tabj1"
-    verdict: str = ""  # of the claim on this contrast there; empty: none is judged
-    runs: str = ""  # what its runs show: "+32.86 points (n = 16)"
-    is_known: bool = True  # False: the records of that item are not at hand
+    item: str  # the table or figure, such as "ssfl/tabj1"
+    verdict: str = ""  # of the claim on this contrast in that table; empty if no claim judges it
+    runs: str = ""  # the estimate of its runs: "+32.86 points (n = 16)"
+    is_known: bool = True  # False if the run records of that table were not read
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRow:
-    """A claim of an item, what its records say of it, and how that is put in words."""
+    """A claim of a table or figure with its verdict, and the texts with which pages describe it."""
 
-    reported: Reported
+    reported: ItemResults
     judged: Judged
     has_page: bool = True
 
@@ -68,22 +68,22 @@ class ClaimRow:
 
     @property
     def page(self) -> str:
-        """Its place on the item's page, from the site's root; empty without a page."""
+        """Return the address of the claim on the page of its table, from the site's root; "" without a page."""
         return f"{self.reported.page}#claim-{slug(self.claim.name)}" if self.has_page else ""
 
     @property
     def status(self) -> str:
-        """The verdict of a decided claim, else one of OPEN."""
+        """Return the verdict of a decided claim, and one of `OPEN` for an open claim."""
         if self.judged.estimate is None:
             return OPEN[-1]
         return self.judged.verdict if self.judged.verdict in (*DECIDED, *OPEN) else "pilots only"
 
     @property
     def verdict_text(self) -> str:
-        """The verdict as pages print it.
+        """Return the verdict as pages print it.
 
-        Of a sentence that is also about more clients, with its K: "contradicted at K = 10; not judged at K = 470,
-        where runs show +30.30 points (n = 3, exploratory)".
+        If the sentence is also about more clients, name K: "contradicted at K = 10; not judged at K = 470, where runs
+        show +30.30 points (n = 3, exploratory)".
         """
         verdict, larger = self.verdict, self.larger
         if larger is None:
@@ -98,14 +98,14 @@ class ClaimRow:
 
     @property
     def is_open_at_larger(self) -> bool:
-        """Whether the sentence is also about more clients than have a verdict."""
+        """Return whether the sentence is also about more clients than any verdict on it covers."""
         return self.larger is not None and self.larger.verdict not in DECIDED
 
     @functools.cached_property
     def larger(self) -> Larger | None:
-        """Of a decided claim: its sentence at the largest K, where that is larger than the claim's own.
+        """Return the sentence of a decided claim at the largest K; None unless that K exceeds the claim's own.
 
-        Contrasts on the sentence are those that the claim names (`elsewhere`).
+        The claim names the contrasts on its sentence in other tables (`elsewhere`).
         """
         claim, own = self.claim, max(numbers(self.item, self.claim.labels, "K"), default=0)
         if self.judged.verdict not in (*DECIDED, "no room") or not own:
@@ -115,9 +115,9 @@ class ClaimRow:
         return max(found, key=lambda one: (one.K, bool(one.verdict), bool(one.runs)), default=None)
 
     def _at_larger(self, name: str, own: int) -> list[Larger]:
-        """What an item says of the sentence at more than `own` clients."""
+        """Return the contrasts of a table or figure on the sentence that have more than `own` clients."""
         place = self.reported.same_profile.get(name)
-        if place is None and name not in ITEMS:  # of a test, or of a paper that is not here
+        if place is None and name not in ITEMS:  # an item of a test, or of a paper that this suite does not have
             return []
         item = place.item if place else items([name], self.item.profile)[0]
         labels, found = [cell.label for cell in item.cells], []
@@ -133,7 +133,7 @@ class ClaimRow:
 
     @functools.cached_property
     def others(self) -> list[Other]:
-        """What runs of other items say of the sentence."""
+        """Return the results of other tables and figures on the same sentence."""
         return others_of(self.judged, self.reported.same_profile)
 
     def _shown(self, other: Other) -> str:
@@ -142,14 +142,18 @@ class ClaimRow:
 
     @property
     def caveats(self) -> list[str]:
-        """What has to be known before the verdict, a sentence each."""
+        """Return the caveats of the verdict, one sentence each."""
         evidence = self.judged.evidence
         phrases = self.judged.caveats or (evidence.caveats if evidence else ())
         return [f"{phrase[:1].upper()}{phrase[1:]}." for phrase in phrases]
 
     @property
     def statistics(self) -> list[str]:
-        """What else the seeds say: the sign test, what an open claim can find, and how firm the verdict is."""
+        """Return further statistics, one sentence each.
+
+        These are the sign test, the smallest detectable effect of an open claim, a remark if the cells leave no room
+        for an effect, and the share of repetitions in which the verdict comes out again.
+        """
         judged, lines = self.judged, list[str]()
         if signs := judged.signs:
             said = f"{signs.better} of {signs.better + signs.worse} seeds above zero, {signs.worse} below"
@@ -169,7 +173,7 @@ class ClaimRow:
 
     @property
     def verdict(self) -> str:
-        """Of a claim of which some contrasts have runs "not judged yet"."""
+        """Return the verdict; "not judged yet" if only some of the claim's contrasts have runs."""
         return "not judged yet" if self.so_far else self.judged.verdict
 
     @property
@@ -199,7 +203,7 @@ class ClaimRow:
 
     @property
     def interval(self) -> str:
-        """ "95.0 % interval [+0.3, +1.2]", or why there is none."""
+        """Write "95.0 % interval [+0.3, +1.2]", or "no interval"."""
         seen = self.judged.seen
         if seen is None or not seen.interval:
             return "no interval"
@@ -232,17 +236,47 @@ class ClaimRow:
         return text if is_judged else f"{text} Exploratory seeds are not judged."
 
     @property
-    def context(self) -> list[str]:
-        """What else a reader of the verdict has to know, a sentence each.
+    def brief(self) -> str:
+        """Write the result in one sentence: "Test accuracy at K = 10, C = 2 on MNIST: +0.87 points (n = 9)."
 
-        The caveats of a decided one, the estimate over more seeds than the look's, how many runs of each cell
-        collapsed, and what speaks against it.
+        A decided claim also has its interval, and its estimate over all seeds if there are more of them.
+        """
+        judged, claim, seen = self.judged, self.claim, self.judged.seen
+        if judged.estimate is None:
+            return "No seed has all of its cells yet." if self.has_page else "No run has been made."
+        metric = metric_name(claim.metric)
+        if claim.endpoint == "arithmetic":
+            return f"{metric}: {self.estimate}, counted."
+        quantity = f"{metric} ({self.topic})" if claim.endpoint in ("speed", "spread") else metric
+        level = f"{math.floor(1000 * judged.level) / 10:.1f} %"
+        interval = f", {level} interval {self.interval_of(seen)}" if seen and seen.interval else ""
+        kind = "" if judged.is_decided or judged.verdict == "undecided" else ", exploratory"
+        over_all = judged.over_all
+        more = f"; {amount(claim, over_all.value)} over all {over_all.n} seeds" if over_all else ""
+        return f"{quantity} {self.scope}: {self.estimate}{interval} (n = {judged.n}{kind}){more}."
+
+    @property
+    def brief_caveats(self) -> list[str]:
+        """Return the caveats of a decided claim in a few words each; a caveat without a short form is whole."""
+        phrases = []
+        for caveat in self.caveats if self.judged.is_decided else ():
+            whole = f"{caveat[:1].lower()}{caveat[1:].removesuffix('.')}"
+            short = [text for start, text in WORDS["brief_caveats"].items() if whole.startswith(start)]
+            phrases.append(short[0] if short else whole)
+        return phrases
+
+    @property
+    def context(self) -> list[str]:
+        """Return what a reader of the verdict also has to know, one sentence each.
+
+        These are the caveats of a decided claim, the estimate over all seeds if there are more than the interim
+        analysis used, the number of collapsed runs of each cell, and contradicting results.
         """
         return [*(self.caveats if self.judged.is_decided else []), *self.more]
 
     @property
     def more(self) -> list[str]:
-        """The context without the caveats, which the reason has."""
+        """Return the context without the caveats, which `reason` already contains."""
         judged, over_all, lines = self.judged, self.judged.over_all, list[str]()
         if over_all:
             what = f"{amount(self.claim, over_all.value)} {self.interval_of(over_all)}"
@@ -257,7 +291,7 @@ class ClaimRow:
 
     @functools.cached_property
     def against(self) -> list[str]:
-        """Pilots whose sign disagrees with a decided verdict, and what runs of other items say of the sentence."""
+        """Return pilot runs whose sign disagrees with a decided verdict, and results of other tables, as sentences."""
         lines, pilots = [], self.judged.pilots
         if pilots and self._says(pilots.value) == "the other way":
             seen = f"{amount(self.claim, pilots.value)} (n = {pilots.n})"
@@ -272,7 +306,7 @@ class ClaimRow:
         return f"{runs} {where} {says}: {amount(self.claim, other.estimate)} (n = {other.n})."
 
     def _says(self, value: float) -> str:
-        """Whether a difference agrees with a decided verdict; empty for one that is open."""
+        """Return "the same" or "the other way" for agreement with a decided verdict; "" if the claim is open."""
         claim, verdict = self.claim, self.judged.verdict
         if verdict not in DECIDED:
             return ""
@@ -282,7 +316,10 @@ class ClaimRow:
 
     @functools.cached_property
     def so_far(self) -> list[str]:
-        """Of a claim with several contrasts that is not run whole: those with runs, and the cells without."""
+        """Describe a claim on several contrasts of which only some have runs; return nothing for any other claim.
+
+        One sentence names the cells without confirmatory runs, and one gives the estimates of the other contrasts.
+        """
         claim, reported = self.claim, self.reported
         labels = {cell.label for cell in self.item.cells}
         several = claim.form in ("every", "order")
@@ -303,7 +340,7 @@ class ClaimRow:
 
     @property
     def facts(self) -> dict[str, str]:
-        """How it is judged."""
+        """Return how the claim is judged, as names with values."""
         claim, sums = self.claim, [*map(sum_text, self.claim.contrasts)]
         least = in_unit(claim.metric, claim.least)
         primary = "; a primary claim" if claim.main else ""
@@ -318,7 +355,10 @@ class ClaimRow:
 
     @property
     def seeds(self) -> Table | None:
-        """A row a seed: the value of each cell, and the contrasts; None without a seed that has all cells."""
+        """Return a table with one row per seed: the value of each cell and each contrast.
+
+        Return None if no seed has all cells.
+        """
         metric, seen = self.claim.metric, self.judged.evidence
         seeds = [*seen.pilots, *seen.confirming] if seen else []
         if seen is None or not seeds:
@@ -354,35 +394,38 @@ def data_of(item: Item, labels: Collection[str]) -> tuple[str, ...]:
 
 
 def _listed(values: Iterable[object]) -> str:
-    """ "2, 6 and 10"."""
+    """Write a list: "2, 6 and 10"."""
     *others, last = [*map(str, values)] or [""]
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def sum_text(coefficients: Mapping[str, float]) -> str:
-    """ "FedAvg/small - FedAvg/full"."""
+    """Write a contrast: "FedAvg/small - FedAvg/full"."""
     terms = (
         f"{'+' if f > 0 else '-'} {'' if abs(f) == 1 else f'{abs(f):.3g} '}{label}" for label, f in coefficients.items()
     )
     return " ".join(terms).removeprefix("+ ")
 
 
-def differences(reported: Reported, claim: Claim, coefficients: Mapping[str, float]) -> dict[int, float]:
-    """Of a contrast by seed, over the seeds that have all of its cells; whatever the runs were begun under."""
+def differences(reported: ItemResults, claim: Claim, coefficients: Mapping[str, float]) -> dict[int, float]:
+    """Compute a contrast by seed, over the seeds that have all of its cells, whatever claim the runs began under."""
     results = reported.of(claim.metric, claim.endpoint)
     return contrast(coefficients, {label: results[label].values for label in coefficients})
 
 
 @functools.cache
-def rows_of(reported: Reported) -> list[ClaimRow]:
-    """The item's claims, in its order."""
+def rows_of(reported: ItemResults) -> list[ClaimRow]:
+    """Return the claims of the table or figure, in its order."""
     return [ClaimRow(reported=reported, judged=judged) for judged in reported.judged]
 
 
 def without_runs(item: Item, claim: Claim) -> ClaimRow:
-    """A declared claim of an item that has no run, and so no page. What is computed is counted at profile paper."""
+    """Return a row for a declared claim of an item that has no run, and thus no page.
+
+    A claim on a computed quantity is judged at profile `paper`, which needs no run.
+    """
     judged = Judged(claim=claim, verdict="not run", reason="no run")
     if claim.metric in COMPUTED:
         (item,) = items([item.name], "paper")
         judged = next(judged for judged in judge(item, {}) if judged.claim.name == claim.name)
-    return ClaimRow(reported=Reported(item, {}), judged=judged, has_page=False)
+    return ClaimRow(reported=ItemResults(item, {}), judged=judged, has_page=False)

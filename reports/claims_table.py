@@ -1,4 +1,4 @@
-"""Claims as rows: of a table for readers, and as plain values for JSON and CSV."""
+"""Convert claims to rows: of a table for readers, and to plain values for JSON and CSV."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from reports.tables import Column, Row, Table, TableEntry, csv_of, row_of, table
 
 
 def claim_values(row: ClaimRow) -> dict[str, Any]:
-    """A claim as plain JSON values; estimate, interval and `least` in the metric's unit."""
+    """Return a claim as plain JSON values; estimate, interval and `least` are in the metric's unit."""
     claim, judged, over_all = row.claim, row.judged, row.judged.over_all
     return {
         "name": claim.name,
@@ -41,7 +41,7 @@ def claim_values(row: ClaimRow) -> dict[str, Any]:
 
 
 def _at_largest_K(row: ClaimRow) -> dict[str, Any] | None:
-    """Of a decided claim whose sentence is also about more clients: the verdict there, null without one."""
+    """Return the verdict at the largest K if the sentence is also about more clients; None for other claims."""
     larger = row.larger
     if larger is None:
         return None
@@ -54,7 +54,7 @@ def claims_csv(rows: Sequence[ClaimRow]) -> bytes:
 
 
 def _csv_values(row: ClaimRow) -> dict[str, Any]:
-    """The same as a row of CSV."""
+    """Return the values of `claim_values` as a flat row of CSV."""
     values = claim_values(row)
     low, high = values.pop("interval") or (None, None)
     over_all = values.pop("over_all_seeds") or {}
@@ -96,7 +96,7 @@ def _table_row(row: ClaimRow) -> Row:
     if over_all:
         interval = row.interval_of(over_all)
         typical_below.append(f"all {over_all.n}: {difference(claim.metric, over_all.value)} {interval}")
-    most = max(judged.collapsed.values(), default=0)  # runs of the cell with most
+    most = max(judged.collapsed.values(), default=0)  # collapsed runs of the cell that has most of them
     fallen = [f"{label}: {share_text(k, judged.n)}" for label, k in judged.collapsed.items() if k]
     entries = (
         TableEntry(

@@ -14,7 +14,7 @@ from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.metrics import is_derived, value_of
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, is_fraction, t_factor
 
-CURVE_COLUMNS = ("label", "cell_key", "seed", "status", "round")  # and one for each metric
+CURVE_COLUMNS = ("label", "cell_key", "seed", "status", "round")  # followed by one column per metric
 COSTS = ("local_steps", "bytes_up", "bytes_down", "wall_seconds")
 MEAN_SEEDS = 3  # finished runs that a mean line needs
 
@@ -47,15 +47,16 @@ def curve_rows(result: CellResult, metrics: Sequence[str]) -> Iterator[dict[str,
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The curves of one cell and metric, fractions in percent. Frames have rounds as rows.
+    """The curves of one cell and metric, with fractions in percent. The rows of both frames are rounds.
 
-    Unfinished runs are drawn as far as they got and are in no mean; a diverged run ends with its numbers.
+    An unfinished run is drawn up to its last round and is part of no mean. The curve of a diverged run ends with its
+    last finite value.
     """
 
-    runs: pd.DataFrame  # a column a seed
-    finished: list[int]  # seeds
-    diverged: Sequence[int]
-    band: pd.DataFrame  # of the finished: columns mean, low, high (`band_of`), n
+    runs: pd.DataFrame  # one column per seed
+    finished: list[int]  # seeds of finished runs that did not diverge
+    diverged: Sequence[int]  # seeds
+    band: pd.DataFrame  # over the finished runs, with the columns mean, low, high and n (`band_of`)
 
 
 def series_of(result: CellResult, metric: str, most: int) -> Series:

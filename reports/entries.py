@@ -1,4 +1,4 @@
-"""Names, means and notes of an item's entries, and the rows of numbers behind its tables.
+"""Write the names, means and notes of a table's entries, and the rows of numbers behind its tables.
 
 An entry is a cell, or a published number that has no cell.
 """
@@ -11,7 +11,7 @@ from benchmark.records.versions import numerics_caveat
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import Summary
 from reports.formatting import WORDS, is_fraction, shown, unit_of
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from reports.tables import TableEntry
 
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
@@ -34,7 +34,7 @@ def method_of(entry: ItemEntry) -> str:
 
 
 def metrics_of(item: Item) -> tuple[str, ...]:
-    """Return the metrics that have a block of columns: those of the item, and those that its figure draws."""
+    """Return the metrics that have a block of columns: the item's metrics and the metrics that its figure draws."""
     return tuple(dict.fromkeys((*item.metrics, *(item.drawing.metrics if item.drawing else ()))))
 
 
@@ -49,10 +49,29 @@ def setting_text(setting: Mapping[str, object], keys: Iterable[str] | None = Non
 
 
 def end_entry(result: CellResult) -> TableEntry:
-    """Return the mean of a cell that is not compared; its status if a run diverged or none has finished."""
+    """Return the mean of a cell that is not compared; its status if a run diverged or none has finished.
+
+    A cell whose only finished runs do not count has `stale_entry`.
+    """
+    stale = stale_entry(result)
+    if stale is not None:
+        return stale
     if result.diverged or result.summary is None:
         return TableEntry(text=result.counts, look=result.status)
     return mean_entry(result.summary, below=(f"n={result.n}",))
+
+
+def stale_entry(result: CellResult, metric: str = ACCURACY, **more: Any) -> TableEntry | None:
+    """Return "old code: 87.04", with the number of runs, for a cell whose only finished runs do not count.
+
+    Return None for any other cell. `more`: the entry's other fields.
+    """
+    seen = result.stale_summary
+    if seen is None:
+        return None
+    spread = "" if seen.std is None else f"±{shown(metric, seen.std)}"
+    text = f"{result.stale_reason}: {shown(metric, seen.mean)}"
+    return TableEntry(text=text, spread=spread, below=(f"n={seen.n}, not counted",), look="stale", sort=-1.0, **more)
 
 
 def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> TableEntry:
@@ -63,12 +82,12 @@ def mean_entry(seen: Summary | None, metric: str = ACCURACY, **more: Any) -> Tab
     return TableEntry(text=shown(metric, seen.mean), spread=spread, sort=seen.mean, **more)
 
 
-def item_rows(reported: Reported) -> list[dict[str, Any]]:
+def item_rows(reported: ItemResults) -> list[dict[str, Any]]:
     """Return the numbers behind the table of the item's own runs, a row for each cell and metric.
 
-    All are in the unit that the row names: fractions, not percent. Published numbers have rows of their own
-    (`published_rows`); only under profile `paper`, in which data and sizes are the published ones, a cell has its
-    published number, too.
+    All values are in the unit that the row names: fractions, not percent. Published numbers have separate rows
+    (`published_rows`). Only under profile `paper`, whose data and sizes are the published ones, a cell's row also
+    contains its published number.
     """
     item, rows = reported.item, []
     for metric in metrics_of(item):
@@ -79,7 +98,7 @@ def item_rows(reported: Reported) -> list[dict[str, Any]]:
     return rows
 
 
-def entry_values(reported: Reported, entry: ItemEntry, metric: str) -> dict[str, Any]:
+def entry_values(reported: ItemResults, entry: ItemEntry, metric: str) -> dict[str, Any]:
     """Return one row of `item_rows`."""
     item, result = reported.item, reported.of(metric).get(entry.label)
     unit = "fraction" if is_fraction(metric) else unit_of(metric)
@@ -120,11 +139,11 @@ def entry_values(reported: Reported, entry: ItemEntry, metric: str) -> dict[str,
     }
 
 
-def notes_of(reported: Reported) -> tuple[str, ...]:
-    """Return the item's notes and those on its values.
+def notes_of(reported: ItemResults) -> tuple[str, ...]:
+    """Return the notes of the table and of its values.
 
-    These are the cells' own notes, who has labels if cells differ in it, which values test data selected, and which
-    cells wait for trials.
+    The latter are the cells' own notes, who has labels if cells differ in it, which values were selected on test
+    data, and which cells wait for trials.
     """
     item, results = reported.item, reported.of(reported.item.metrics[0]).values()
     chosen = [result.cell.label for result in results if result.selected_on_test]
@@ -155,7 +174,7 @@ def _own_notes(item: Item) -> list[str]:
 def _who_has_labels(item: Item) -> list[str]:
     """Say who has labels if methods of the table differ in it, because a comparison is then unfair.
 
-    Return nothing if a method has labels in several ways, which are then the table's own rows or columns.
+    Return nothing if a method occurs with several label settings, which are then rows or columns of the table.
     """
     holders: dict[str, dict[str, None]] = {}
     for cell in item.cells:

@@ -16,9 +16,9 @@ from reports.entries import entry_values, is_arena, metrics_of, notes_of
 from reports.figures import Picture
 from reports.formatting import WORDS, slug
 from reports.item_figures import drawn_metrics, item_picture
+from reports.item_results import ItemResults
 from reports.paper_table import item_tables
 from reports.published_table import published_table
-from reports.reported import Reported
 from reports.sentences import sentence_values, sentences_of
 from reports.tables import Table, csv_of, files_of
 
@@ -30,7 +30,7 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
     "diverged", and its mean, if any, is that of the runs that ended. "metrics" has each further metric of the item. A
     method comparison has the rows of its CSV under "arena".
     """
-    reported = Reported(item, records)
+    reported = ItemResults(item, records)
     first, *others = metrics_of(item)
     cells = []
     for cell in item.cells:
@@ -56,14 +56,14 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
     }
 
 
-def _numbers(reported: Reported, cell: Cell, metric: str) -> dict[str, Any]:
+def _numbers(reported: ItemResults, cell: Cell, metric: str) -> dict[str, Any]:
     published, values = cell.printed(metric), entry_values(reported, cell, metric)
     ours = {name: values[name] for name in ("mean", "std", "n", "n_wanted", "n_diverged", "status")}
     setting = {} if published is None else {"published_setting": dict(cell.printed_at)}
     return {"published": None if published is None else float(published), **setting, **ours}
 
 
-def shown_of(reported: Reported) -> dict[str, Any]:
+def shown_of(reported: ItemResults) -> dict[str, Any]:
     """Return the tables, claims and picture of the item's page, which `item_files` writes as files."""
     tables = arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
     published = published_table(reported.item)
@@ -76,7 +76,7 @@ def shown_of(reported: Reported) -> dict[str, Any]:
 
 
 def item_files(
-    reported: Reported, published: Table | None, tables: Sequence[Table], claims: Table, picture: Picture | None
+    reported: ItemResults, published: Table | None, tables: Sequence[Table], claims: Table, picture: Picture | None
 ) -> dict[str, bytes]:
     """Return the files of an item by name.
 
@@ -96,7 +96,7 @@ def item_files(
 
 def write_item(item: Item, records: Records, folder: Path) -> list[Path]:
     """Write the files of one item into `folder`, named after it: ssfl-fig3-laptop-figure.pdf. Raise CannotWrite."""
-    reported = Reported(item, records)
+    reported = ItemResults(item, records)
     start = "-".join(slug(part) for part in (*item.name.split("/"), item.profile))
     paths = []
     for name, content in item_files(reported, **shown_of(reported)).items():

@@ -26,11 +26,12 @@ from matplotlib.lines import Line2D
 
 _FILE = tomllib.loads((Path(__file__).parent / "looks.toml").read_text())
 PALETTE, DARK = map(tuple, _FILE["palette"].values())
-INK, GRID, MUTED = "#1f2933", "#c3ccd5", "#5c6670"  # text, rules and remarks: light; pages have dark ones
+INK, GRID, MUTED = "#1f2933", "#c3ccd5", "#5c6670"  # text, rules and remarks on a light page; see DARK_COLOURS
 DASHES = ((), (6.0, 2.5), (2.0, 2.0), (7.0, 2.0, 2.0, 2.0))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SHEET = Path(__file__).parent / "templates" / "fssl.mplstyle"
-# Over Matplotlib's own defaults, so that a user's matplotlibrc changes no figure. The backend draws no file of ours.
+# Start from Matplotlib's own defaults, so that a user's matplotlibrc changes no figure. The backend is left out
+# because it does not affect saved files.
 DEFAULTS: dict[Any, Any] = {key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"}
 STYLE: dict[Any, Any] = {**DEFAULTS, **matplotlib.rc_params_from_file(SHEET, use_default_template=False)}
 VARIABLES = {INK: "--ink", GRID: "--grid", MUTED: "--muted", **{c: f"--series-{i}" for i, c in enumerate(PALETTE)}}
@@ -41,13 +42,13 @@ UNDATED: Mapping[str, Any] = {
     "png": {"Software": None},
 }
 RIGHT, BETWEEN_ROWS, BELOW = 0.18, 0.42, 0.52  # inches around panels
-LETTER = 0.07  # inches that a letter is wide
-styled = matplotlib.rc_context(STYLE)  # around whatever draws
+LETTER = 0.07  # inches: the width of a letter
+styled = matplotlib.rc_context(STYLE)  # a decorator for each function that draws
 
 
 @dataclass(frozen=True)
 class Look:
-    """A line's look: its places in PALETTE, DASHES and MARKERS."""
+    """The look of a line: its indices in PALETTE, DASHES and MARKERS."""
 
     colour: int
     dash: int = 0
@@ -82,8 +83,9 @@ FREE = tuple(
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for each name, no two with the same line. Known names have the same one on every page.
 
-    A name that is not in looks.toml gets the look of a hash of the name, or the next one whose colour the figure does
-    not have yet. If it has all free colours, any other colour is taken, and at last a line with other dashes.
+    A name that is not in looks.toml gets the look that a hash of the name selects, or the next one whose colour the
+    figure does not contain yet. If all free colours are used, the name gets any unused colour, and if there is none,
+    a line with different dashes.
     """
     names = list(dict.fromkeys(names))
     chosen = {name: LOOKS[name] for name in names if name in LOOKS}
@@ -94,7 +96,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def _free_look(name: str, taken: Sequence[Look]) -> Look:
-    """Return the look of a name that has none, beside those that the figure has already."""
+    """Return a look for a name without a look in looks.toml, given the looks that the figure already contains."""
     digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
     start = int.from_bytes(digest[:4], "big") % len(FREE)
     order = [*FREE[start:], *FREE[:start]]
@@ -107,7 +109,7 @@ def _free_look(name: str, taken: Sequence[Look]) -> Look:
 
 
 def line_looks(names: Iterable[str], methods: Iterable[str] = ()) -> dict[str, Look]:
-    """Return the methods' own looks if every line is a method; else looks by place (data sets, settings, seeds)."""
+    """Return the methods' own looks if every line is a method; if not, looks by place (data sets, settings, seeds)."""
     names = list(dict.fromkeys(names))
     if set(names) <= set(methods):
         return looks(names)
@@ -125,7 +127,7 @@ class Picture:
 
     @property
     def data(self) -> list[dict[str, Any]]:
-        """Return for the page's script each panel's place in the drawing, its x axis and the points of its lines."""
+        """Return each panel's place in the drawing, its x axis and the points of its lines, for the page's script."""
         width, height = self.figure.get_size_inches() * 72
         panels = []
         for ax in self.figure.axes:
@@ -144,7 +146,7 @@ class Picture:
         return [panel for panel in panels if panel["lines"]]
 
     def svg(self) -> str:
-        """Return a file of its own, which follows the reader's light or dark setting."""
+        """Return the picture as an SVG file, which follows the reader's light or dark setting."""
         light = "".join(f"{name}:{colour};" for colour, name in VARIABLES.items())
         dark = "".join(f"{name}:{DARK_COLOURS[colour]};" for colour, name in VARIABLES.items())
         fonts = "--sans:'DejaVu Sans',sans-serif;"
@@ -159,7 +161,10 @@ class Picture:
         return "Figure: " + "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts if text))
 
     def inline(self, ident: str) -> Markup:
-        """Return a part of a page, with the data for its script. `ident` is unique in the page and begins each id."""
+        """Return the picture as a part of a page, with the data for the page's script.
+
+        `ident` is unique in the page, and each id of the picture begins with it.
+        """
         body = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{ident}-", self._body)
         head = Markup('<svg class="drawn" role="img" tabindex="0" aria-label="{}" data-figure="{}"')
         drawn = head.format(self.label, ident) + Markup(body.removeprefix("<svg"))

@@ -1,39 +1,45 @@
-"""All claims: how far they have come, and the page of findings.
+"""Summarise all claims: how far they have come and at what scale, and the two pages of findings.
 
-`findings.toml` names the main sentences of each paper for the page of findings, with the objections; every number is
-from the records. Sentences of papers and questions of ours are counted separately, and a sentence counts once, however
-many contrasts are judged on it (sentences.py).
+`findings.toml` names the main sentences of each paper with their limits; every number is from the records. The short
+page has three sentences per paper, and the full page has all of them, with tables of the decided claims. Sentences of
+papers and questions of ours are counted separately. A sentence counts once, whatever the number of contrasts that are
+judged on it (sentences.py).
 """
 
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from benchmark.data.folder import public_name
 from benchmark.papers import items as paper_items
 from benchmark.papers.item import Claim, Item
 from benchmark.papers.published import check_keys
 from benchmark.papers.scale import PROFILES
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.families import owner
-from reports.claims import ClaimRow, rows_of, without_runs
+from reports.claims import DATA, ClaimRow, rows_of, without_runs
 from reports.formatting import count, points, shown, slug
+from reports.item_results import PAPERS, ItemResults
 from reports.rendering import article, render
-from reports.reported import PAPERS, Reported
 from reports.sentences import IN_PART, STATUSES, Sentence, sentences_of
 
 MAIN = Path(__file__).with_name("findings.toml")
-RULES = "\n## How claims are judged\n"  # the heading in templates/findings.md
+IN_FULL = "findings_in_full.md"  # the page with all main sentences, beside findings.md
+RULES = "\n## How claims are judged\n"  # the heading in templates/findings_in_full.md
+SMALL = {"demo", "laptop", "gpu"}  # profiles that reduce the published setting
 SENTENCES, QUESTIONS = "sentences of the papers", "questions of ours"
 
 
-def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], ClaimRow]:
-    """Each claim at the profile where most is known of it, by item and name.
+def furthest(every: Sequence[ItemResults]) -> dict[tuple[str, str], ClaimRow]:
+    """Return each claim at the profile whose runs say most about it, by item and name.
 
-    Decided comes first, then undecided by confirming seeds, then pilots alone, then no run.
+    A decided claim says most, then one that is undecided after confirmatory seeds, then one with pilot runs only, and
+    then one without a run.
     """
     best: dict[tuple[str, str], ClaimRow] = {}
     for row in (row for reported in every for row in rows_of(reported)):
@@ -42,14 +48,17 @@ def furthest(every: Sequence[Reported]) -> dict[tuple[str, str], ClaimRow]:
 
 
 def _known(row: ClaimRow) -> tuple[bool, bool, int, int, int]:
-    """Of equals, the larger profile."""
+    """Return a sort key that is larger the more is known; for equal knowledge the larger profile comes first."""
     judged, profile = row.judged, row.item.profile
     size = PROFILES.index(profile) if profile in PROFILES else 0
     return judged.is_decided, judged.verdict == "undecided", judged.looks, judged.n, size
 
 
 def declared_claims() -> tuple[tuple[Item, Claim], ...]:
-    """Every claim of the papers, with its item at the smallest profile. A contrast counts once, where it is judged."""
+    """Return every claim of the papers with its item at the smallest profile.
+
+    A contrast that several tables have is returned once, for the table that judges it.
+    """
     every = [(item, claim) for item in paper_items.items(paper_items.ITEMS, "demo") for claim in item.claims]
     return tuple(one for one in every if _is_owner(*one))
 
@@ -59,9 +68,11 @@ def _is_owner(item: Item, claim: Claim) -> bool:
     return (judged_in.name, owned.name) == (item.name, claim.name)
 
 
-def board(every: Sequence[Reported], paper: str = "") -> list[ClaimRow]:
-    """Every declared claim once, and a user's own; of one paper, or of all. An item that is built otherwise
-    (`VARIANTS`) adds none."""
+def board(every: Sequence[ItemResults], paper: str = "") -> list[ClaimRow]:
+    """Return every declared claim once, and the claims of a user's tables; for one paper, or for all.
+
+    Variants of an item, which are built differently (`VARIANTS`), add no claim.
+    """
     rows = {(item.name, claim.name): without_runs(item, claim) for item, claim in declared_claims()}
     for key, row in furthest(every).items():
         if key in rows or (key[0] not in paper_items.VARIANTS and _is_owner(row.item, row.claim)):
@@ -70,9 +81,9 @@ def board(every: Sequence[Reported], paper: str = "") -> list[ClaimRow]:
 
 
 def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
-    """A board's claims on a paper's own words, and those that no paper asks; without the withdrawn.
+    """Split claims into those on a paper's own words and questions of ours; withdrawn claims are left out.
 
-    Pages count sentences of these (`sentences_of`).
+    Pages count the sentences of these claims (`sentences_of`).
     """
     counted = [row for row in rows if not row.claim.withdrawn]
     quoted = [row for row in counted if row.claim.quote]
@@ -80,7 +91,7 @@ def kinds(rows: Sequence[ClaimRow]) -> dict[str, list[ClaimRow]]:
     return {SENTENCES: quoted, QUESTIONS: ours}
 
 
-def statuses(reported: Reported) -> dict[str, Counter[str]]:
+def statuses(reported: ItemResults) -> dict[str, Counter[str]]:
     """Count the statuses of the sentences that are judged in this table, by kind.
 
     Both the page of the table and the terminal show these counts.
@@ -92,7 +103,7 @@ def statuses(reported: Reported) -> dict[str, Counter[str]]:
     return counted
 
 
-def statuses_in_words(reported: Reported) -> str:
+def statuses_in_words(reported: ItemResults) -> str:
     """Return "sentences of the papers: 1 holds, 2 undecided; questions of ours: 2 holds"; empty without claims."""
     parts = []
     for kind, counts in statuses(reported).items():
@@ -102,8 +113,11 @@ def statuses_in_words(reported: Reported) -> str:
     return "; ".join(parts)
 
 
-def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[ClaimRow]]:
-    """What is listed of a paper, or of all: its claims by kind, and those of withdrawn settings apart."""
+def shown_kinds(every: Sequence[ItemResults], paper: str = "") -> dict[str, list[ClaimRow]]:
+    """Return the claims that pages list for a paper, or for all papers, by kind.
+
+    Decided claims of a withdrawn setting are a kind of their own.
+    """
     apart: dict[str, list[ClaimRow]] = {}
     for row in furthest(every).values():
         variant = paper_items.VARIANT_OF.get(row.item.name)
@@ -112,8 +126,8 @@ def shown_kinds(every: Sequence[Reported], paper: str = "") -> dict[str, list[Cl
     return kinds(board(every, paper)) | apart
 
 
-def state_text(every: Sequence[Reported]) -> str:
-    """How far the judging of all claims has come, in sentences of papers and questions of ours."""
+def state_text(every: Sequence[ItemResults]) -> str:
+    """Say how far the judging of all claims has come, in sentences of the papers and questions of ours."""
     rows = board(every)
     by_kind = {kind: sentences_of(own) for kind, own in kinds(rows).items()}
     status = Counter(sentence.status for own in by_kind.values() for sentence in own)
@@ -142,43 +156,134 @@ def state_text(every: Sequence[Reported]) -> str:
     return " ".join(parts)
 
 
-def main_sentences() -> Mapping[str, list[tuple[ClaimRow, str]]]:
-    """By paper: the claim without its runs, and what is said against it. Raises ConfigError for a misspelt key."""
+def scale_text(every: Sequence[ItemResults]) -> str:
+    """Say how many runs are in reduced settings, and how many verdicts rest on a published setting."""
+    profiles = runs_by_profile(every)
+    total = profiles.total()
+    if not total:
+        return "Nothing has been run yet."
+    reduced = sum(number for profile, number in profiles.items() if profile in SMALL)
+    if not reduced:
+        return "Every run has a published setting."
+    profile_of_verdict = []
+    for reported in every:
+        trained = [row for row in reported.judged if row.is_decided and row.claim.endpoint != "arithmetic"]
+        profile_of_verdict += [reported.item.profile] * len(trained)
+    at_scale = sum(profile not in SMALL for profile in profile_of_verdict)
+    runs = f"{reduced:,} of {total:,} runs are in reduced settings: smaller images, smaller networks, fewer rounds"
+    if not profile_of_verdict:
+        verdicts = "No verdict rests on them yet."
+    elif at_scale:
+        verdicts = f"{at_scale} of {count(len(profile_of_verdict), 'verdict')} rest on a published setting."
+    else:
+        verdicts = "No verdict is at the scale of a paper."
+    return f"{runs} ({_data_of(every)}). {verdicts}"
+
+
+def runs_by_profile(every: Sequence[ItemResults]) -> Counter[str]:
+    """Count the runs of the papers and comparisons by the profile of their table, each run once."""
+    profiles: dict[tuple[str, int], str] = {}
+    for reported in every:
+        for run in reported.runs:
+            profiles.setdefault((run.cell_key, run.seed), reported.item.profile)
+    return Counter(profiles.values())
+
+
+def _data_of(every: Sequence[ItemResults]) -> str:
+    """Return the data sets with most runs: "mostly MNIST, CIFAR-10, SVHN"."""
+    runs = {(run.cell_key, run.seed): run for reported in every for run in reported.runs}
+    names = Counter(run.experiment["data"]["name"] for run in runs.values())
+    first = [DATA.get(name, public_name(name)) for name, _ in names.most_common(3)]
+    return "mostly " + ", ".join(first) if len(names) > len(first) else ", ".join(first)
+
+
+def state_line(every: Sequence[ItemResults]) -> str:
+    """Say how far the judging has come, in one line."""
+    by_kind = {kind: sentences_of(rows) for kind, rows in kinds(board(every)).items()}
+    parts = []
+    for kind, sentences in by_kind.items():
+        decided = sum(sentence.has_decision for sentence in sentences)
+        parts.append(f"{decided} of {len(sentences)} {kind}")
+    return f"{' and '.join(parts)} have a decision. {scale_text(every)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MainSentence:
+    """A main sentence of a paper: its claim, and what limits the result."""
+
+    row: ClaimRow
+    limits: str
+    brief: str  # the limits in at most 20 words, for the short page; "" if only the full page has the sentence
+
+
+def main_sentences() -> Mapping[str, list[MainSentence]]:
+    """Return the main sentences of each paper without their runs. Raise ConfigError for a misspelt key."""
     claims = {f"{item.name}: {claim.name}": (item, claim) for item, claim in declared_claims()}
-    main: dict[str, list[tuple[ClaimRow, str]]] = {}
+    main: dict[str, list[MainSentence]] = {}
     for paper, entries in tomllib.loads(MAIN.read_text()).items():
         for entry in entries:
-            check_keys("reports/findings.toml", entry, {"claim", "against"})
-            if entry["claim"] in claims:  # the items of a test, or of a user's own paper, may be others
-                main.setdefault(paper, []).append((without_runs(*claims[entry["claim"]]), entry["against"]))
+            check_keys("reports/findings.toml", entry, {"claim", "against", "brief"})
+            if entry["claim"] in claims:  # a test, or a user's own paper, may have different tables
+                row = without_runs(*claims[entry["claim"]])
+                one = MainSentence(row=row, limits=entry["against"], brief=entry.get("brief", ""))
+                main.setdefault(paper, []).append(one)
     return main
 
 
-def findings_page(every: Sequence[Reported], *, links: bool) -> str:
-    """Return the page of findings as Markdown. Raise ConfigError for a misspelt key of `findings.toml`.
-
-    `links`: for the site, where a claim leads to its page, from the site's root, and the page of all claims has the
-    decided claims; else they are listed here.
-    """
+def _with_runs(every: Sequence[ItemResults]) -> dict[str, list[MainSentence]]:
+    """Return the main sentences of each paper, each with its claim at the profile whose runs say most about it."""
     known = furthest(every)
-    sections = []
+    found: dict[str, list[MainSentence]] = {}
     for paper, main in main_sentences().items():
+        found[paper] = [replace(one, row=known.get(one.row.key, one.row)) for one in main]
+    return found
+
+
+def findings_page(every: Sequence[ItemResults], *, links: bool) -> str:
+    """Return the short page of findings as Markdown. Raise ConfigError for a misspelt key of `findings.toml`.
+
+    `links`: for the site, where a claim leads to its page, from the site's root.
+    """
+    sections = []
+    for paper, main in _with_runs(every).items():
+        sentences = [(one.row, one.brief) for one in main if one.brief]
+        sections.append({**PAPERS[paper], "sentences": sentences})
+    in_full = IN_FULL.replace(".md", ".html") if links else IN_FULL
+    return render("findings.md", papers=sections, state=state_line(every), links=links, in_full=in_full)
+
+
+def findings_in_full(every: Sequence[ItemResults], *, links: bool) -> str:
+    """Return the full page of findings as Markdown. Raise ConfigError for a misspelt key of `findings.toml`.
+
+    `links`: for the site, where a claim leads to its page, and the page of all claims has the decided claims. Without
+    it, the page also has tables of the decided claims.
+    """
+    sections = []
+    for paper, main in _with_runs(every).items():
         decided = {} if links else {kind: _decided(rows) for kind, rows in shown_kinds(every, paper).items()}
-        sentences = [(known.get(row.key, row), against) for row, against in main]
-        sections.append({**PAPERS[paper], "sentences": sentences, "decided": decided})
+        sections.append({**PAPERS[paper], "sentences": [(one.row, one.limits) for one in main], "decided": decided})
     compared = _compared_with_published(every)
-    return render("findings.md", papers=sections, state=state_text(every), links=links, compared=compared)
+    return render(IN_FULL, papers=sections, state=state_text(every), links=links, compared=compared)
 
 
-def findings_values(every: Sequence[Reported]) -> dict[str, Any]:
-    """Return what the site's page of findings shows: the results, and the rules of judging to fold out."""
-    text = findings_page(every, links=True)
-    results, _, rules = text.partition(RULES)
-    html = str(article(results))
+def findings_values(every: Sequence[ItemResults]) -> dict[str, Any]:
+    """Return the values of the site's short page of findings."""
+    return {"written": _with_anchors(article(findings_page(every, links=True)))}
+
+
+def in_full_values(every: Sequence[ItemResults]) -> dict[str, Any]:
+    """Return the values of the site's full page of findings: the results, and the rules of judging to fold out."""
+    results, _, rules = findings_in_full(every, links=True).partition(RULES)
+    return {"written": _with_anchors(article(results)), "rules": article(rules)}
+
+
+def _with_anchors(html: Markup) -> Markup:
+    """Give the heading of each paper an id, so that links can lead to it."""
+    text = str(html)
     for paper, about in PAPERS.items():
         heading = str(article(f"\n\n## {about['short']}")).strip()
-        html = html.replace(heading, heading.replace("<h2>", f'<h2 id="{slug(paper)}">'))
-    return {"written": Markup(html), "rules": article(rules)}
+        text = text.replace(heading, heading.replace("<h2>", f'<h2 id="{slug(paper)}">'))
+    return Markup(text)
 
 
 def _decided(rows: Sequence[ClaimRow]) -> list[tuple[Sentence, list[ClaimRow]]]:
@@ -191,8 +296,8 @@ def _decided(rows: Sequence[ClaimRow]) -> list[tuple[Sentence, list[ClaimRow]]]:
     return found
 
 
-def _compared_with_published(every: Sequence[Reported]) -> list[str]:
-    """The cells at profile `paper` with their published accuracy, each cell once."""
+def _compared_with_published(every: Sequence[ItemResults]) -> list[str]:
+    """Return one line per cell at profile `paper` with its published accuracy; each cell appears once."""
     texts: dict[tuple[str, float | None], str] = {}
     for reported in every:
         for label, agreed in reported.agreements.items():

@@ -17,7 +17,10 @@ WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name(
 
 
 def metric_name(metric: str) -> str:
-    """Return "Test accuracy"; the metric's own name if there is no better one. Variants of a diversity say which."""
+    """Return the metric's name for readers, such as "Test accuracy", or its own name if words.toml has none.
+
+    The name of a gradient diversity describes the variant.
+    """
     if metric.startswith("diversity/") and metric.count("/") == 4:
         _, gradient, norm, power, members = metric.split("/")
         of = {"gradient": "gradients", "delta": "weight changes"}.get(gradient, gradient)
@@ -40,7 +43,7 @@ def axis_title(metric: str) -> str:
 
 
 def shown(metric: str, value: float | None, digits: int = 2) -> str:
-    """Write a value of the metric: percent without the sign for fractions, else four significant digits.
+    """Write a value of the metric: in percent without the sign for fractions, with four significant digits if not.
 
     A property is "yes" or "no", or the share of runs if they differ.
     """
@@ -134,7 +137,8 @@ def cell_address(result: CellResult) -> str:
 def slug(name: str) -> str:
     """Return a file name for any name; it is never empty or "..", and has no separators.
 
-    It is the name itself if that is plain, and otherwise its plain characters and a hash that keeps two names apart.
+    A plain name is returned unchanged. Any other name becomes its plain characters and a hash, so that two names
+    never have the same file.
     """
     if re.fullmatch(r"[a-z0-9]([a-z0-9_-]|\.(?=[a-z0-9])){0,100}", name):
         return name

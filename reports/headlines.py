@@ -1,4 +1,4 @@
-"""The headline sentence of each paper: what our runs say of it at every setting, in words and as one picture.
+"""Describe the headline sentence of each paper: the results at every setting, in words and as one picture.
 
 `papers.toml` names the claim whose sentence is a paper's headline. The choice does not depend on what came out. All
 numbers are from the records.
@@ -19,7 +19,7 @@ from reports.claims import ClaimRow, data_of, differences, rows_of, scope_text
 from reports.figures import GRID, INK, PALETTE, Picture, canvas, styled, titled
 from reports.findings import board
 from reports.formatting import amount, is_fraction, metric_name, plain_quote, unit_text
-from reports.reported import PAPERS, Reported
+from reports.item_results import PAPERS, ItemResults
 from reports.sentences import Sentence, sentences_of
 
 NOT_JUDGED = "not judged"
@@ -28,11 +28,14 @@ MOST_PANELS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the runs of one setting say of a sentence. Differences are in the metric's unit; above zero supports it."""
+    """The result of one setting on a sentence.
 
-    claim: Claim  # the one that is judged there, or, without one there, the claim on the sentence elsewhere
+    Differences are in the metric's unit, and a positive difference supports the sentence.
+    """
+
+    claim: Claim  # the claim that is judged in this setting; without one, the claim on the sentence in another table
     name: str  # of the comparison
-    verdict: str  # of the claim there; NOT_JUDGED without one
+    verdict: str  # of the claim in this setting; NOT_JUDGED without one
     scope: str  # "at K = 10, C = 2 and 10 on MNIST"
     K: int = 0  # the largest; 0 if no client takes part
     data: tuple[str, ...] = ()
@@ -83,7 +86,7 @@ class Outcome:
 
     @property
     def _of_several(self) -> str:
-        """Return which of the claim's comparisons is told; empty if there is only one."""
+        """Return a remark on which of the claim's comparisons is shown; empty if there is only one."""
         if len(self.differences) < 2:
             return ""
         return f"; this is the smallest of {len(self.differences)} differences, of which {self.above_zero} above zero"
@@ -96,7 +99,7 @@ class Outcome:
 
     @property
     def verdict_word(self) -> str:
-        """Return the verdict; that of a claim about several differences is one on all of them as a whole."""
+        """Return the verdict; add "as a whole" if the claim is about several differences and decided."""
         is_whole = len(self.differences) > 1 and self.verdict in DECIDED
         return f"{self.verdict} as a whole" if is_whole else self.verdict
 
@@ -110,7 +113,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """A paper's headline sentence with its outcomes: judged ones first."""
+    """A paper's headline sentence with its outcomes; judged outcomes come first."""
 
     paper: str
     short: str  # name of the paper
@@ -187,7 +190,7 @@ def _counted(outcomes: Sequence[Outcome]) -> str:
     return f"{verdict} in {number} of {len(outcomes)} comparisons{more}"
 
 
-def headlines(every: Sequence[Reported]) -> list[Headline]:
+def headlines(every: Sequence[ItemResults]) -> list[Headline]:
     """Return the headline of each paper, in the order of `papers.toml`. A paper without any claim has none."""
     rows = board(every)
     found = []
@@ -203,7 +206,7 @@ def headlines(every: Sequence[Reported]) -> list[Headline]:
 
 
 def _headline_sentence(paper: str, rows: Sequence[ClaimRow]) -> Sentence | None:
-    """Return the sentence that `papers.toml` names, or else that of the first primary claim that has a run."""
+    """Return the sentence that `papers.toml` names, or the sentence of the first primary claim that has a run."""
     named = PAPERS[paper].get("headline")
     sentences = sentences_of(rows)
     for sentence in sentences:
@@ -219,12 +222,12 @@ def _importance(sentence: Sentence) -> tuple[bool, bool]:
     return not has_run, not any(row.claim.main for row in sentence.rows)
 
 
-def outcomes_of(sentence: Sentence, every: Sequence[Reported]) -> list[Outcome]:
-    """Return what is known of the sentence at every setting, judged outcomes first, then by number of clients.
+def outcomes_of(sentence: Sentence, every: Sequence[ItemResults]) -> list[Outcome]:
+    """Return the outcomes of the sentence at every setting, judged ones first, then by number of clients.
 
-    These are the sentence's claims where most is known of them, decided verdicts on the same claims at other profiles,
-    judged claims of other tables on the same contrast, and, at more clients or on data for which there is no verdict,
-    what runs show.
+    These are the sentence's claims at the profile whose runs say most about them, decided verdicts on the same claims
+    at other profiles, and judged claims of other tables on the same contrast. Runs without a verdict are added if
+    they have more clients than any verdict, or data that no verdict covers.
     """
     judged: list[Outcome] = []
     unjudged: list[Outcome] = []
@@ -246,7 +249,7 @@ def outcomes_of(sentence: Sentence, every: Sequence[Reported]) -> list[Outcome]:
 
 
 def _not_covered(unjudged: Iterable[Outcome], judged: Sequence[Outcome]) -> list[Outcome]:
-    """Select outcomes without a claim at more clients than any judged one, or on other data; one for each data."""
+    """Select the unjudged outcomes that have more clients than any judged one, or different data; one per data set."""
     most = max((outcome.K for outcome in judged), default=0)
     known = {data for outcome in judged for data in outcome.data}
     chosen: dict[tuple[str, ...], Outcome] = {}
@@ -257,14 +260,14 @@ def _not_covered(unjudged: Iterable[Outcome], judged: Sequence[Outcome]) -> list
     return list(chosen.values())
 
 
-def _at_other_profiles(row: ClaimRow, every: Iterable[Reported]) -> list[ClaimRow]:
+def _at_other_profiles(row: ClaimRow, every: Iterable[ItemResults]) -> list[ClaimRow]:
     """Return the decided rows of the same claim at other profiles: on other data, networks or lengths."""
     others = [one for one in every if one.item.name == row.item.name and one.item.profile != row.item.profile]
     rows = [other for reported in others for other in rows_of(reported)]
     return [other for other in rows if other.key == row.key and other.judged.is_decided]
 
 
-def _claim_on(place: Reported, other: Other) -> ClaimRow | None:
+def _claim_on(place: ItemResults, other: Other) -> ClaimRow | None:
     """Return the judged claim of that table on the contrast; None without one."""
     if other.verdict is None:
         return None
@@ -297,7 +300,7 @@ def _outcome(row: ClaimRow) -> Outcome:
 
 
 def _without_claim(row: ClaimRow, other: Other) -> Outcome:
-    """Return what runs of a different table show where no claim is judged."""
+    """Return the outcome of runs of a different table, for which no claim is judged."""
     place = row.reported.same_profile[other.item]
     by_seed = differences(place, row.claim, other.contrast)
     seeds = CONFIRMING if other.confirmatory else PILOTS
@@ -318,7 +321,7 @@ def _without_claim(row: ClaimRow, other: Other) -> Outcome:
 
 
 def _without_records(row: ClaimRow) -> Outcome:
-    """Return that the sentence is about more clients, of which no record is here."""
+    """Return an outcome for more clients without any record; its text names the table that has the runs."""
     assert row.larger is not None
     scope = f"at K = {row.larger.K} (see {row.larger.item})"
     return Outcome(claim=row.claim, name=row.claim.name, verdict=NOT_JUDGED, scope=scope, K=row.larger.K)

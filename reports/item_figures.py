@@ -1,4 +1,4 @@
-"""Draw an item's figure: its `Drawing` says which curves or points are in which panel."""
+"""Draw the picture of a table or figure: its `Drawing` says which curves or points are in which panel."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -20,21 +20,21 @@ from reports.costs_and_curves import Series, series_of
 from reports.entries import method_of, setting_text
 from reports.figures import MUTED, Look, Picture, canvas, line_looks, plot, styled, titled
 from reports.formatting import WORDS, axis_title, is_fraction, metric_name
-from reports.reported import KEPT, Reported
+from reports.item_results import KEPT, ItemResults
 
 DIVERSITY = "diversity/delta/l2/squared/clients"
-MOST_LINES = 16  # in a panel; more say nothing
+MOST_LINES = 16  # in a panel; more lines cannot be told apart
 MOST_PANELS = 6  # in a row
 PANEL_POINTS = 120
-BAR_PANEL = 3.2  # inches that a panel of bars is wide
-BUSY = 5  # lines in a panel, from which on bands are faint and single seeds left out
-LEAST_SPAN = 1.0  # points of accuracy that the axis shows at least above its reference
-MARGIN = 0.12  # of the span of the lines' ends, which the axis shows below them
-LOG_SPAN = 100.0  # of a diversity, from which on a linear axis would hide most of it
+BAR_PANEL = 3.2  # inches: the width of a panel of bars
+BUSY = 5  # lines: with more of them in a panel, bands are faint and single seeds are left out
+LEAST_SPAN = 1.0  # points of accuracy: the axis shows at least this span above its reference
+MARGIN = 0.12  # the share of the span of the lines' ends that the axis shows below them
+LOG_SPAN = 100.0  # ratio of the largest to the smallest diversity: above it a linear axis would hide most values
 
 
 @styled
-def item_picture(reported: Reported) -> Picture | None:
+def item_picture(reported: ItemResults) -> Picture | None:
     """Draw the item's figure, or a table's curves. Return None if no run has begun, or there are too many lines."""
     item = reported.item
     drawing = item.drawing or Drawing(metrics=(ACCURACY, DIVERSITY))
@@ -57,10 +57,11 @@ def caption_of(item: Item) -> str:
     return f"{WORDS['drawings'][drawing.kind]}{dotted}"
 
 
-def drawn_metrics(reported: Reported) -> list[str]:
-    """Return the drawing's metrics and the share of selected pseudo-labels; for a table, those that were measured.
+def drawn_metrics(reported: ItemResults) -> list[str]:
+    """Return the metrics that are drawn.
 
-    Without that share accuracy does not say whether clients learn.
+    A figure has the drawing's metrics and the share of selected pseudo-labels, which shows whether clients learn. A
+    table has accuracy, and diversity and that share if they were measured.
     """
     item = reported.item
     metrics, more = (list(item.drawing.metrics), [KEPT]) if item.drawing else ([ACCURACY], [DIVERSITY, KEPT])
@@ -71,11 +72,13 @@ def drawn_metrics(reported: Reported) -> list[str]:
     return metrics
 
 
-Place: TypeAlias = tuple[str, str, Cell, Cell]  # panel, line, a cell, and the one in whose place it stands
+Place: TypeAlias = tuple[str, str, Cell, Cell]  # panel, line, the cell, and the cell whose place it takes
 
 
 def _places(item: Item, panels: Collection[str], lines: Collection[str], x: Collection[str] = ()) -> Iterator[Place]:
-    """Yield the places of each cell; a bound that lacks a key of panels or x has those of the cells to beat it."""
+    """Yield the places of each cell. A baseline without a key of the panels or of x gets the places of the cells
+    that are compared with it.
+    """
     cells = [cell for cell in item.cells if cell.role != "ladder"]
     for cell in cells:
         lacks = cell.role == "bound" and not cell.setting.keys() >= {*panels, *x}
@@ -114,7 +117,7 @@ def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
     return panels
 
 
-def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
+def _curves(reported: ItemResults, drawing: Drawing) -> Picture | None:
     """Draw a row of panels per metric, with one y scale."""
     item, results = reported.item, reported.results
     panels = panels_of(item, drawing)
@@ -139,24 +142,24 @@ def _curves(reported: Reported, drawing: Drawing) -> Picture | None:
             of_row[0].set_yscale("log")
             of_row[0].yaxis.set_major_formatter("{x:g}")
         for ax, (title, cells) in zip(of_row, panels.items(), strict=True):
-            for name, cell in cells.items() if metric in drawing.truth else ():  # the line's true value, dotted
+            for name, cell in cells.items() if metric in drawing.truth else ():  # the true value of each line, dotted
                 true = series_of(results[cell.label], drawing.truth[metric], PANEL_POINTS)
                 mean = true.runs[true.finished].mean(axis=1) if true.band.empty else true.band["mean"]
                 plot(ax, mean.index, mean, color=looks[name].hex, linestyle=":")
             of_panel: Any = {"title": title if of_row is axes[0] else "", "named": ax is axes[0][0]}
             curves(ax, metric, known[title], looks, joins=joins(cells.values()), **of_panel)
-            ax.label_outer()  # titles of axes once a row and column
+            ax.label_outer()  # titles of axes appear once per row and column
         if metric == ACCURACY:
             clipped = clip(of_row[0], known, baseline_of(reported))
     return Picture(figure=figure, caption=clipped)
 
 
 def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float | None) -> str:
-    """Let the y axis begin just below the end of the supervised baseline, and say what that hides.
+    """Set the start of the y axis just below the end of the supervised baseline, and return a remark on what is hidden.
 
     `known`: the curves of each panel, in percent, whose axes share the scale of `axes`. `baseline`: the final accuracy
-    of the supervised baseline, in percent; without one the axis stays as it is. Lines that end a little lower are
-    shown, too. A line that ends lower than the baseline by more than the best one ends above it is clipped.
+    of the supervised baseline, in percent; without one the axis stays as it is. Lines that end slightly lower are also
+    shown. A line is clipped if it ends further below the baseline than the best line ends above it.
     """
     ends: dict[tuple[str, str], float] = {}
     for title, lines in known.items():
@@ -180,7 +183,7 @@ def clip(axes: Axes, known: Mapping[str, Mapping[str, Series]], baseline: float 
     return f" The axis of accuracy begins {where}; lower values are clipped{outliers}."
 
 
-def baseline_of(reported: Reported) -> float | None:
+def baseline_of(reported: ItemResults) -> float | None:
     """Return the final accuracy of the supervised baseline in percent, the lowest of several; None without a run."""
     baselines = [result for result in reported.results.values() if is_bound(result.cell) and result.summary]
     return min((100 * result.summary.mean for result in baselines if result.summary), default=None)
@@ -233,7 +236,7 @@ def _plot_curve(ax: Axes, series: Series, name: str, look: Look, number: int, *,
 
 
 def _marked(look: Look, points: int, number: int) -> dict[str, Any]:
-    """Return the marker and its places: five points of a line, others than on other lines; all of a short line."""
+    """Return the marker and its places: five points per line, shifted from line to line; all points of a short line."""
     step = max(1, points // 5) if points > 12 else 1
     return {"marker": look.points, "markevery": list(range((number * step) // 4 % step, points, step))}
 
@@ -245,7 +248,7 @@ def joins(cells: Iterable[Cell]) -> int | None:
     return rounds.pop() if len(rounds) == 1 else None
 
 
-def _against(reported: Reported, drawing: Drawing) -> Picture | None:
+def _against(reported: ItemResults, drawing: Drawing) -> Picture | None:
     """Draw a panel per metric and value of the drawing's keys for panels, and a line per value of its keys for lines.
 
     Means have intervals as bars, and every run is a dot. A bound is a level line.
@@ -303,11 +306,12 @@ def _plot_against(
         ax.set_xticks(sorted(values), [f"{x:g}".removeprefix("0") for x in sorted(values)])  # .05 .1
 
 
-def _class_counts(reported: Reported, drawing: Drawing) -> Picture | None:
-    """Draw a panel per cell, and one for its labelled images: of its first run whose record has them.
+def _class_counts(reported: ItemResults, drawing: Drawing) -> Picture | None:
+    """Draw the class counts of each cell's clients, and the class counts of its labelled images, in one panel each.
 
-    A cell without such a run has the draw that its columns are computed from; none if its images are a folder that is
-    not here. No data set is read.
+    They are from the first run whose record has them. Without such a run, the panel shows the partition from which
+    the cell's columns are computed, and there is no panel if its images are in a folder that this machine does not
+    have. No data set is read.
     """
     counts: dict[str, pd.DataFrame] = {}
     for cell in reported.item.cells:

@@ -1,7 +1,7 @@
-"""A page for each method: its file's own words, who sends and keeps what, and its results in all environments.
+"""Compose the page of each method: its description, who sends and keeps what, and its results in all environments.
 
-What a method does is computed from what its runs transferred ("exchange" in a result) and never typed in. A method has
-a property if all of its runs have it.
+The properties of a method are computed from what its runs transferred ("exchange" in a result) and never typed in. A
+method has a property if all of its runs have it.
 """
 
 import functools
@@ -18,7 +18,7 @@ from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.metrics import OF_OTHERS, is_private, is_smoothed, is_stateless
 from reports.entries import LABELS, mean_entry, method_of
 from reports.formatting import WORDS, cell_address, megabytes, sentence, slug
-from reports.reported import Places, Reported
+from reports.item_results import ItemResults, Places
 from reports.tables import Table, TableEntry, row_of, table_of
 
 EXCHANGED = ("Privacy", "Statelessness", "EMA smoothing")
@@ -27,15 +27,15 @@ PRIVACY = WORDS["texts"]["privacy"]
 
 
 def method_page(kind: str) -> str:
-    """From the site's root."""
+    """Return the path of the method's page from the site's root."""
     return f"methods/{slug(kind)}.html"
 
 
 @functools.cache
 def described(kind: str) -> Mapping[str, Any]:
-    """What the method's file says: name, what it is, and all else in its own words.
+    """Return the description in the method's file: name, kind of method, further text, and the labels it needs.
 
-    Empty texts for a method that cannot be imported here, or not be made without its fields.
+    The texts are empty if the method cannot be imported, or cannot be created without values for its fields.
     """
     try:
         cls = method_class(kind)
@@ -57,8 +57,11 @@ def described(kind: str) -> Mapping[str, Any]:
 
 
 def by_kind(cells: Iterable[Places]) -> dict[str, Places]:
-    """Every method of the suite, and others that have records -> its cells with a finished run, each once."""
-    methods: dict[str, list[tuple[Reported, CellResult]]] = {kind: [] for kind in METHODS}
+    """Return the cells with a finished run by method, each cell once.
+
+    The methods are all of the suite and any others that have records.
+    """
+    methods: dict[str, list[tuple[ItemResults, CellResult]]] = {kind: [] for kind in METHODS}
     for places in cells:
         if finished := [place for place in places if place[1].values]:
             methods.setdefault(method_name(finished[0][1].cell.experiment.method), []).append(finished[0])
@@ -66,7 +69,7 @@ def by_kind(cells: Iterable[Places]) -> dict[str, Places]:
 
 
 def method_values(kind: str, cells: Places) -> dict[str, Any]:
-    """Return what the method's template shows."""
+    """Return the values of the method's page."""
     runs = [run for _, result in cells for run in result.runs]
     return {
         "kind": kind,
@@ -104,7 +107,7 @@ def methods_table(methods: Mapping[str, Places]) -> Table:
         name = TableEntry(text=about["name"], href=method_page(kind), below=(sentence(about["what"]),))
         labels = "; ".join(LABELS[setting] for setting in about["needs"])
         rows.append((name, labels, TableEntry(text=str(n), sort=float(n))))
-    return table_of("list", "Methods", ("Method", "Works where", "Finished runs"), rows, words=2)
+    return table_of("list", "Methods", ("Method", "Label settings", "Finished runs"), rows, words=2)
 
 
 def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
@@ -117,11 +120,11 @@ def exchange_table(runs: Sequence[RunRecord]) -> Table | None:
         listed = [_names(ways.get(way)) for way in ("received", "sent", "kept")]
         rows.append((WORDS["holders"].get(name, name), *listed))
     heads = ("Who", "Received", "Sent", "Kept between rounds")
-    return table_of("exchange", "What was handed over in a run", heads, rows, words=4)
+    return table_of("exchange", "Communication in a run", heads, rows, words=4)
 
 
 def _names(sizes: dict[str, float] | None) -> str:
-    """ "student (154 kB), sigma (1.2 MB)"; records hold name -> bytes."""
+    """Write "student (154 kB), sigma (1.2 MB)" from sizes in bytes by name."""
     texts = (
         f"{name} ({f'{megabytes(size)} MB' if size >= 1e6 else f'{size / 1e3:.3g} kB'})"
         for name, size in (sizes or {}).items()
@@ -130,7 +133,10 @@ def _names(sizes: dict[str, float] | None) -> str:
 
 
 def properties_of(runs: Iterable[RunRecord]) -> dict[str, TableEntry]:
-    """Each of EXCHANGED and LEARNED, with what was seen that says so. Empty where no run says what it handed over."""
+    """Return each property of EXCHANGED and LEARNED with the observation behind it.
+
+    Return nothing if no run recorded what it transferred.
+    """
     runs = [run for run in runs if run.result.get("exchange")]
     if not runs:
         return {}
@@ -151,7 +157,7 @@ def properties_of(runs: Iterable[RunRecord]) -> dict[str, TableEntry]:
         privacy = TableEntry(text=_yes(all(map(is_private, exchanges))), below=tuple(reasons))
         stateless = TableEntry(text=_yes(all(map(is_stateless, exchanges))), below=keeps)
 
-    views = names("views", "client", "central") or names("views", "server")  # of whoever has unlabelled images
+    views = names("views", "client", "central") or names("views", "server")  # of a participant with unlabelled images
     kinds = {name.partition("/")[2] for name in views}
     strongest = next((kind for kind in ("strong", "weak2", "weak") if kind in kinds), "none")
     mixed = " + Mixup" if any(name.startswith("mix/") for name in views) else ""
@@ -180,10 +186,10 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
-def property_table(reported: Reported) -> Table | None:
-    """Return what methods transfer and, in a method comparison, how they learn: a row for each ranked method.
+def property_table(reported: ItemResults) -> Table | None:
+    """Return what methods transfer and, in a method comparison, how they learn, with one row per method.
 
-    Return None if no run says it.
+    Baselines have no row. Return None if no run recorded it.
     """
     runs: dict[str, list[RunRecord]] = {}
     for result in reported.results.values():

@@ -1,4 +1,4 @@
-"""What the site shows of the user's own: her items, and runs that belong to no item."""
+"""Collect a user's custom tables for the site, and the runs that belong to no table."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ ItemWithRecords = tuple[Item, Records]
 
 
 def note_cells(grid: Grid, results: Path) -> None:
-    """Write down the claims of the user's items whose cells a sweep names, before its runs begin."""
+    """Write down the claims of custom tables whose cells a sweep names, before its runs begin."""
     files = {str(cell).partition(":")[0] for cell in grid.get("cell", ()) if ".toml:" in str(cell)}
     for profile in grid.get("profile", [DEFAULT_PROFILE]) if files else ():
         note_own(items(sorted(files), profile), results)
@@ -30,7 +30,7 @@ def note_cells(grid: Grid, results: Path) -> None:
 def with_own(
     results: Path, known: Sequence[ItemWithRecords], read: Callable[..., Records], troubles: list[str]
 ) -> list[ItemWithRecords]:
-    """What is known, the items of one's own whose runs began here, and an item of all other runs."""
+    """Return the known items, the custom tables whose runs began in this results folder, and an item of other runs."""
     have, every = {(item.name, item.profile) for item, _ in known}, [*known]
     for item in own_items(results, troubles):
         planned = plan([item], results, read=read)
@@ -40,7 +40,10 @@ def with_own(
 
 
 def own_items(results: Path, troubles: list[str]) -> Iterator[Item]:
-    """Those whose runs began here. One that names code which is not imported is a trouble."""
+    """Yield the custom tables whose runs began in this results folder.
+
+    A table that names code which is not imported is left out, and a line about it is appended to `troubles`.
+    """
     for path in own_files(results):
         try:
             noted = noted_own(path)
@@ -54,7 +57,7 @@ def own_items(results: Path, troubles: list[str]) -> Iterator[Item]:
 def _other_runs(
     results: Path, known: Iterable[ItemWithRecords], read: Callable[..., Records], troubles: list[str]
 ) -> Iterator[ItemWithRecords]:
-    """An item with a row for each cell of this machine that no item has; none where there is none."""
+    """Yield an item with one row per cell of this machine that no item contains; yield nothing without such cells."""
     of_items = {cell.cell_key for item, _ in known for cell in item.cells}
     others = [folder.name for folder in sorted(results.glob("runs/*")) if folder.name not in of_items]
     records = read(results, others, with_reference=False)
@@ -85,6 +88,6 @@ def _other_runs(
             profile="custom",
             cells=tuple(cells),
             notes=("Runs of `fssl run` and of sweeps that no item has; a cell's page has its settings.",),
-            columns=("seed",),  # which no cell has: the table is a list of labels
+            columns=("seed",),  # no cell has this key, so that the table is a list of labels
         )
         yield item, records

@@ -1,4 +1,4 @@
-"""The values that the templates show: plain values, tables and pictures for each kind of page."""
+"""Collect the values that the templates show: plain values, tables and pictures for each kind of page."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,23 +20,23 @@ from reports.entries import is_arena, is_printed, mean_entry, method_of, notes_o
 from reports.findings import QUESTIONS, SENTENCES, kinds, shown_kinds, state_text, statuses, statuses_in_words
 from reports.formatting import NONE, cell_address, count, points, shown
 from reports.headlines import headlines
+from reports.item_results import PAPERS, ItemResults, note_on_other_data
 from reports.methods import property_table
 from reports.paper_table import frame_of
 from reports.provenance import code_versions, remarks, seeds_text, warnings
 from reports.published_table import unread_text
 from reports.rendering import MARKS
-from reports.reported import PAPERS, Reported, note_on_other_data
 from reports.sentences import Sentence, sentences_of, sentences_table
 from reports.tables import Column, Table, TableEntry, row_of, table_of
 
 
-def _not_run(paper: str, mine: Iterable[Reported]) -> list[str]:
+def _not_run(paper: str, mine: Iterable[ItemResults]) -> list[str]:
     """Return the tables and figures of the paper that have no record."""
     shown = {reported.item.name for reported in mine}
     return [name for name in ITEMS if name.split("/")[0] == paper and name not in shown]
 
 
-def progress(reported: Reported) -> dict[str, Any]:
+def progress(reported: ItemResults) -> dict[str, Any]:
     """Return how far an item has come: its cells, runs and verdicts."""
     results = [result for result in reported.results.values() if result.awaited]
     verdicts = statuses(reported)
@@ -57,8 +57,8 @@ def progress(reported: Reported) -> dict[str, Any]:
     }
 
 
-def items_table(shown: Sequence[Reported]) -> Table:
-    """Return a row for each item, with what is done of it. What to know of its runs is on the item's page."""
+def items_table(shown: Sequence[ItemResults]) -> Table:
+    """Return a row for each table or figure with its progress. Caveats about its runs are on its own page."""
     rows = []
     for reported in shown:
         seen, item = progress(reported), reported.item
@@ -77,7 +77,7 @@ def items_table(shown: Sequence[Reported]) -> Table:
     return table_of("items", "Tables and figures", heads, rows, words=2)
 
 
-def _verdicts_entry(reported: Reported, verdicts: Counter[str]) -> TableEntry:
+def _verdicts_entry(reported: ItemResults, verdicts: Counter[str]) -> TableEntry:
     """Return the number of sentences by verdict, and the largest difference from a published number."""
     gap = reported.largest_gap
     texts = [f"{verdicts[verdict]} {verdict}" for verdict in MARKS if verdicts[verdict]]
@@ -85,20 +85,20 @@ def _verdicts_entry(reported: Reported, verdicts: Counter[str]) -> TableEntry:
     return TableEntry(text=", ".join(texts) or NONE, below=below, sort=verdicts["holds"])
 
 
-def claims_values(every: Sequence[Reported]) -> dict[str, Any]:
-    """Return what the page of all claims shows."""
+def claims_values(every: Sequence[ItemResults]) -> dict[str, Any]:
+    """Return the values of the page of all claims."""
     return {"state": state_text(every), "boards": boards(every)}
 
 
-def tables_values(every: Sequence[Reported]) -> dict[str, Any]:
-    """Return what the page of papers, tables and figures shows."""
+def tables_values(every: Sequence[ItemResults]) -> dict[str, Any]:
+    """Return the values of the page of papers, tables and figures."""
     cards = []
     for name in PAPERS:
         cards.append(_card(name, [reported for reported in every if reported.paper == name]))
     return {"cards": cards, "items": items_table(every)}
 
 
-def boards(every: Sequence[Reported], paper: str = "", *, brief: bool = False) -> list[tuple[str, Table]]:
+def boards(every: Sequence[ItemResults], paper: str = "", *, brief: bool = False) -> list[tuple[str, Table]]:
     """Return a table of the sentences of each kind. `brief`: without a line for each contrast."""
     rows = shown_kinds(every, paper)
     tables = []
@@ -108,13 +108,13 @@ def boards(every: Sequence[Reported], paper: str = "", *, brief: bool = False) -
     return tables
 
 
-def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
-    """Return what is done of a paper, with a line for each profile."""
+def _card(name: str, mine: Sequence[ItemResults]) -> dict[str, Any]:
+    """Return the progress of a paper, with a line for each profile."""
     lines = list[dict[str, Any]]()
     for profile in dict.fromkeys(reported.item.profile for reported in mine):
         here = [reported for reported in mine if reported.item.profile == profile]
         own = [reported for reported in here if reported.item.name not in VARIANTS]
-        # A cell of several items is one cell; of a choice it is not known yet which cell it will be.
+        # A cell of several items counts once. A choice counts as one cell, whichever its trials select.
         results = [result for reported in here for result in reported.results.values() if result.awaited]
         choices = sum(len(reported.item.choices) for reported in here)
         keys = {result.cell.cell_key for result in results}
@@ -131,14 +131,14 @@ def _card(name: str, mine: Sequence[Reported]) -> dict[str, Any]:
     return {**PAPERS[name], "name": name, "lines": lines, "not_run": _not_run(name, mine)}
 
 
-def _sentences_judged_in(every: Sequence[Reported]) -> list[Sentence]:
+def _sentences_judged_in(every: Sequence[ItemResults]) -> list[Sentence]:
     """Return the sentences that a paper's items judge, each once."""
     rows = [row for reported in every for row in kinds(rows_of(reported))[SENTENCES]]
     return sentences_of(row for row in rows if not row.judged.judged_in)
 
 
-def paper_values(name: str, mine: Sequence[Reported], every: Sequence[Reported]) -> dict[str, Any]:
-    """Return what the page of a paper shows, or that of the method comparison: headline, items and sentences."""
+def paper_values(name: str, mine: Sequence[ItemResults], every: Sequence[ItemResults]) -> dict[str, Any]:
+    """Return the values of the page of a paper, or of the method comparison: headline, items and sentences."""
     own = [headline for headline in headlines(every) if headline.paper == name] if name in PAPERS else []
     return {
         "name": name,
@@ -150,8 +150,8 @@ def paper_values(name: str, mine: Sequence[Reported], every: Sequence[Reported])
     }
 
 
-def item_values(reported: Reported) -> dict[str, Any]:
-    """Return what the item's template shows, except its tables, claims and pictures."""
+def item_values(reported: ItemResults) -> dict[str, Any]:
+    """Return the values of the item's page, except its tables, claims and pictures."""
     item = reported.item
     pages = {label: cell_address(result) for label, result in reported.results.items()}
     is_compared = any(cell.printed() is not None for cell in item.cells)
@@ -179,16 +179,16 @@ def item_values(reported: Reported) -> dict[str, Any]:
     }
 
 
-def leading_claims(reported: Reported) -> list[ClaimRow]:
-    """Return the claims that say what came out: the primary ones, or else the first decided ones."""
+def leading_claims(reported: ItemResults) -> list[ClaimRow]:
+    """Return the claims with which a page begins: the primary ones, or without any the first decided ones."""
     rows = [row for row in rows_of(reported) if not row.claim.withdrawn]
     primary = [row for row in rows if row.claim.main]
     decided = [row for row in rows if row.judged.is_decided]
     return primary or decided[:LEADING]
 
 
-def result_sentences(reported: Reported) -> str:
-    """Say in one or two sentences what came out: verdicts of claims, and agreement with published accuracies."""
+def result_sentences(reported: ItemResults) -> str:
+    """Summarise the result in one or two sentences: verdicts of claims, and agreement with published accuracies."""
     sentences = []
     if in_words := statuses_in_words(reported):  # as on the terminal
         sentences.append(f"{in_words[0].upper()}{in_words[1:]}.")
@@ -206,12 +206,12 @@ def result_sentences(reported: Reported) -> str:
     return " ".join(sentences)
 
 
-LEADING = 4  # decided claims that an item without primary claims begins with
+LEADING = 4  # decided claims with which the page of an item without primary claims begins
 HEADS = ("Result", "Method and data", "Trained again here", "Not trained again", "Accuracy (%)", "95 % interval", "n")
 
 
 def bundles(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what the page shows of each submission, and a line for each one that is not, or no longer, valid."""
+    """Return what the page shows of each valid submission, and one line per submission that is invalid."""
     values, troubles = [], []
     for path in sorted(folder.glob("*.zip")):
         try:
@@ -226,7 +226,7 @@ def bundles(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _bundle_rows(bundle: Bundle, again: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield a row for each cell. Runs count under their own selection rule; diverged runs are in no mean."""
+    """Yield a row for each cell. A run's accuracy follows its own selection rule; diverged runs are in no mean."""
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         runs = [run for run in bundle.records if run.cell_key == key]
         selected = [run.selected(ACCURACY) for run in runs if run.status == "done"]

@@ -1,8 +1,8 @@
-"""The table of an item's own runs, with a block of columns for each metric.
+"""Build the table of an item's own runs, with a block of columns for each metric.
 
-Columns are those that `item.columns` names (usually the method), and rows those of `item.rows`, or else of all other
-keys. If two entries would share a place, or there are too many columns to read, the table is a list with one row for
-each entry. Published numbers are in a table of their own: see published_table.py.
+The keys of `item.columns` (usually the method) vary over columns. The keys of `item.rows`, or without them all other
+keys, vary over rows. If two entries would share a place, or if there are too many columns to read, the table is a list
+with one row per entry. Published numbers are in a separate table: see published_table.py.
 """
 
 import functools
@@ -15,14 +15,14 @@ from benchmark.papers.item import Cell, Item, ItemEntry
 from benchmark.papers.table import WORDS as PUBLISHED_WORDS
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import is_fraction, number, paired
-from reports.entries import item_rows, mean_entry, metrics_of, notes_of, setting_text
+from reports.entries import item_rows, mean_entry, metrics_of, notes_of, setting_text, stale_entry
 from reports.formatting import WORDS, axis_title, cell_address, points, shown
+from reports.item_results import KEPT, KEPT_ACCURACY, ItemResults
 from reports.published_table import published_rows
-from reports.reported import KEPT, KEPT_ACCURACY, Reported
 from reports.tables import Column, Row, Table, TableEntry, table_of
 
 BELOW = "below baseline"
-LADDER = "Cumulative ablation: what each step adds"  # cells of ours, which show where a difference comes from
+LADDER = "Cumulative ablation: what each step adds"  # cells of this suite that show where a difference comes from
 WIDEST = 8  # columns of one metric side by side; a list reads better than a wider table
 NOT_COMPARED = ("bound", "ladder", "partition")  # roles of cells that are never the best of a setting
 BEST = (
@@ -33,11 +33,11 @@ BEST = (
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Entries by place. A list has one column without a name."""
+    """The entries of a table by their place. A list has one column without a name."""
 
     columns: Mapping[str, Mapping[str, ItemEntry]]  # column -> row -> entry
-    corner: str  # the keys that rows vary: "cohort, C"
-    constant: str = ""  # what all rows share: "K = 47"
+    corner: str  # the keys that vary over rows: "cohort, C"
+    constant: str = ""  # the settings that all rows share: "K = 47"
 
     @property
     def rows(self) -> list[str]:
@@ -77,7 +77,7 @@ def grid(item: Item, entries: Sequence[ItemEntry]) -> Grid | None:
     return Grid(columns=columns, corner=corner, constant=setting_text(constant))
 
 
-def item_tables(reported: Reported, widest: int = WIDEST, metrics: Sequence[str] = ()) -> list[Table]:
+def item_tables(reported: ItemResults, widest: int = WIDEST, metrics: Sequence[str] = ()) -> list[Table]:
     """Return the table of the item's runs, a list of the entries without a column in it, and the cumulative ablation.
 
     `metrics`: all by default.
@@ -102,7 +102,7 @@ def _listed(entries: Sequence[ItemEntry]) -> Grid:
     return Grid(columns={"": {entry.label: entry for entry in entries}}, corner="Cell")
 
 
-def _table(reported: Reported, layout: Grid, metrics: Sequence[str], title: str = "", **more: Any) -> Table:
+def _table(reported: ItemResults, layout: Grid, metrics: Sequence[str], title: str = "", **more: Any) -> Table:
     """Build a block of columns for each metric, and the columns that need no run. `more`: notes and data."""
     item, listed = reported.item, layout.columns.get("", {})
     results = [reported.of(metric)[cell.label] for metric in metrics for cell in _cells(layout)]
@@ -136,14 +136,14 @@ def _cells(layout: Grid) -> list[Cell]:
 
 
 def common_counts(results: Iterable[CellResult]) -> str:
-    """Return "n = 5" if every cell with a run has as many finished runs as the others and awaits none, else ""."""
+    """Return "n = 5" if all cells with runs have the same number of finished runs and await none; "" if not."""
     counts = {result.counts for result in results if result.n_finished}
     only = counts.pop() if len(counts) == 1 else ""
     return only.replace("n=", "n = ") if only.removeprefix("n=").isdigit() else ""
 
 
 def frame_of(item: Item) -> list[tuple[str, str]]:
-    """Return what the item's own runs used: the data set and the network, and whose surrogates they are."""
+    """Return the data set and the network of the item's own runs, and what they are surrogates for."""
     publication = item.publication
     cells = [cell for cell in item.cells if is_trained(cell)]
     own = dict.fromkeys(data_name(cell) for cell in cells)
@@ -177,7 +177,7 @@ def _with_surrogate(names: Sequence[str], instead_of: Sequence[str], what: str) 
 
 
 def _measured(
-    reported: Reported, layout: Grid, metrics: Sequence[str], every_n: str
+    reported: ItemResults, layout: Grid, metrics: Sequence[str], every_n: str
 ) -> dict[Column, dict[str, TableEntry]]:
     """Build the columns of each metric. `every_n`: the number of runs if the caption has it for all cells."""
     columns: dict[Column, dict[str, TableEntry]] = {}
@@ -197,7 +197,7 @@ def _measured(
     return columns
 
 
-def best_cells(reported: Reported, metric: str) -> frozenset[str]:
+def best_cells(reported: ItemResults, metric: str) -> frozenset[str]:
     """Return the labels of the cells whose value is the best of its setting beyond chance.
 
     Cells compete if they differ in nothing but the method: equal settings, data and labels. The best mean over the
@@ -222,7 +222,7 @@ def best_cells(reported: Reported, metric: str) -> frozenset[str]:
 
 
 def _best_of(results: Sequence[CellResult]) -> str:
-    """Return the label of the best of competing cells; "" if the seeds do not say which it is."""
+    """Return the label of the best of competing cells; "" if no cell is better than the others beyond chance."""
     common = set.intersection(*(set(result.values) for result in results))
     if len(results) < 2 or not common:
         return ""
@@ -235,12 +235,12 @@ def _best_of(results: Sequence[CellResult]) -> str:
 
 
 def ours_entry(
-    reported: Reported, label: str, metric: str, *, with_counts: bool = True, best: bool = False
+    reported: ItemResults, label: str, metric: str, *, with_counts: bool = True, best: bool = False
 ) -> TableEntry:
-    """Return mean and spread, and below them what qualifies them.
+    """Return mean and spread of a cell, and below them the remarks on it.
 
-    That is the number of runs (`with_counts`), a collapse, and under profile `paper` the published number and the
-    difference from it.
+    These are the number of runs (`with_counts`), a collapse, and under profile `paper` the published number and the
+    difference from it. A cell whose only finished runs do not count has "old code: 87.04".
     """
     result = reported.of(metric).get(label)
     if result is None:
@@ -251,7 +251,10 @@ def ours_entry(
         never = result.cell.experiment.federation.rounds + 1
         return TableEntry(below=(f"{result.n} of {done} runs reach it",), href=href, sort=never)
     if seen is None and done and not result.diverged:
-        return TableEntry(href=href)  # a metric that its runs do not have
+        return TableEntry(href=href)  # the runs did not measure this metric
+    stale = stale_entry(result, metric, href=href)
+    if stale is not None:
+        return stale
     if seen is None:
         status = "quoted" if not result.awaited else result.status
         return TableEntry(below=(result.counts,), look=status, href=href, sort=-1.0)
@@ -262,7 +265,7 @@ def ours_entry(
     return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href, best=best)
 
 
-def _published_beside(reported: Reported, result: CellResult, metric: str) -> list[str]:
+def _published_beside(reported: ItemResults, result: CellResult, metric: str) -> list[str]:
     """Return the published number and the difference from it; none unless data and sizes are the published ones."""
     published = result.cell.published.get(metric)
     agreed = reported.agreements.get(result.cell.label) if metric == ACCURACY else None

@@ -1,4 +1,4 @@
-"""The computed tables of the page on speed: the cost of local steps per card, and the agreement of engines."""
+"""Compute the tables of the page on speed: the cost of local steps per card, and the agreement of engines."""
 
 import tomllib
 from pathlib import Path
@@ -13,7 +13,9 @@ KINDS = {"memory_order": "reference engine, other memory order", "stacked": "eng
 
 
 def with_cards(text: str, results: Path | None) -> str:
-    """Return the page with a table per card in place of its mark: measured cards first. Raises DataError."""
+    """Return the page with one table per card in place of `MARK`, measured cards first. Raise DataError if a file of
+    measurements cannot be read.
+    """
     known = estimated_cards() if results is None else cards(results)
     shown = sorted(known.values(), key=lambda card: (not card.is_measured, not _has_measured(card), card.name))
     return text.replace(MARK, "\n\n".join(_of(card) for card in shown))
@@ -42,12 +44,12 @@ def _left_out(card: Card) -> list[str]:
 
 
 def with_memory_order(text: str) -> str:
-    """Put the table in its place. The text stays as it is if nothing was measured here."""
+    """Replace `PLACE` by the table. The text stays as it is if the file of measurements does not exist."""
     return text.replace(PLACE, memory_order_table()) if MEASURED.is_file() else text
 
 
 def memory_order_table() -> str:
-    """Return, in Markdown, the differences per golden trace after the measured numbers of rounds."""
+    """Return a Markdown table of the differences per golden trace after the measured numbers of rounds."""
     measured = tomllib.loads(MEASURED.read_text())
     columns = [(kind, rounds) for kind in KINDS for rounds in measured["rounds"]]
     names = [f"{KINDS[kind]}, {rounds} round{'s' if rounds > 1 else ''}" for kind, rounds in columns]

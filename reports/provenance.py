@@ -1,4 +1,4 @@
-"""Where numbers come from: what the runs' manifests say, and what to know before trusting them."""
+"""Describe where numbers come from: the manifests of their runs, and caveats about these runs."""
 
 import json
 import re
@@ -12,13 +12,13 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.families import families_in, hash_of
 from benchmark.verdicts.rule import RULE_VERSION, version_in_words
 from reports.formatting import count
-from reports.reported import Reported
+from reports.item_results import ItemResults
 
-Fact: TypeAlias = tuple[str, list[tuple[str, str]]]  # a name, its values, and which runs have each, if not all
+Fact: TypeAlias = tuple[str, list[tuple[str, str]]]  # a name, and each value with the seeds that have it, if not all
 
 
 def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[str, str]:
-    """Nested settings by their full names: "data.N_s" -> "100"."""
+    """Flatten nested settings to full names with their values: "data.N_s" -> "100"."""
     flattened: dict[str, str] = {}
     for name, value in entries.items():
         if isinstance(value, Mapping):
@@ -29,15 +29,17 @@ def flat(entries: Mapping[str, Any], above: str = "", joint: str = ".") -> dict[
 
 
 def files_of_run(run: RunRecord) -> dict[str, str]:
-    """What the run's manifest says, by full names: hashes, packages, code, machine; and the selection rule. Attempts
-    are left out, as is what says nothing."""
+    """Return the run's manifest by full names (hashes, packages, code, machine), and its selection rule.
+
+    Attempts and empty values are left out.
+    """
     manifest = {name: value for name, value in run.manifest.items() if name != "attempts"}
     entries = flat({**manifest, "selection rule": run.result.get("selection", "not finished")}, joint=" ")
     return {name: {"None": "none"}.get(value, value) for name, value in entries.items() if value}
 
 
 def facts(entries: Mapping[int, Mapping[str, str]]) -> list[Fact]:
-    """Every name with its values, from what the run of each seed has."""
+    """Return every name with its values and their seeds, from the values of each seed's run."""
     names: dict[str, dict[str, list[int]]] = {}
     for seed, values in entries.items():
         for name, value in values.items():
@@ -50,7 +52,7 @@ def facts(entries: Mapping[int, Mapping[str, str]]) -> list[Fact]:
 
 
 def seeds_text(seeds: Iterable[int]) -> str:
-    """ "seed 3"; "seeds 0 to 2, 100 to 131"."""
+    """Write "seed 3" or "seeds 0 to 2, 100 to 131"."""
     consecutive = groupby(enumerate(sorted(seeds)), key=lambda pair: pair[1] - pair[0])
     spans = []
     for _, span in consecutive:
@@ -60,7 +62,7 @@ def seeds_text(seeds: Iterable[int]) -> str:
 
 
 def started(run: RunRecord) -> list[str]:
-    """When each attempt at the run began: "2026-11-23 00:30:02 UTC", then "from round 30: ..."."""
+    """Return when each attempt at the run began: "2026-11-23 00:30:02 UTC", then "from round 30: ..."."""
     texts = []
     for attempt in _attempts(run):
         time = str(attempt.get("started", "")).removesuffix("Z").replace("T", " ")
@@ -74,7 +76,10 @@ def _attempts(run: RunRecord) -> Sequence[Mapping[str, Any]]:
 
 
 def marks_of(run: RunRecord, profile: str) -> list[str]:
-    """What has to be known of a run, by weight; empty for one that is as its page says. `profile`: the page's."""
+    """Return the caveats about a run, most important first; none if it matches its page.
+
+    `profile`: the profile of the page.
+    """
     own = str(run.experiment.get("profile", profile))
     parts = {"code": "code", "packages": "packages", "hardware": "processor"}
     mixed = []
@@ -97,7 +102,7 @@ def commit_of(run: RunRecord) -> str:
 
 
 def remarks(runs: Iterable[RunRecord], profile: str) -> list[str]:
-    """Return what a page says of these runs: "2 of 5 runs: edited after it was written", mixed code versions."""
+    """Return the caveats about these runs ("2 of 5 runs: edited after it was written"), and mixed code versions."""
     runs = list(runs)
     versions = code_versions(runs)
     names = ", ".join(list(versions)[:4])
@@ -106,7 +111,7 @@ def remarks(runs: Iterable[RunRecord], profile: str) -> list[str]:
 
 
 def torch_releases(runs: Iterable[RunRecord]) -> list[str]:
-    """Return the torch releases of the runs, without their build: "2.11.0+cu126" is 2.11.0."""
+    """Return the torch releases of the runs without their build: "2.11.0+cu126" becomes "2.11.0"."""
     versions = {str(run.manifest.get("packages", {}).get("torch", "")).partition("+")[0] for run in runs}
     return sorted(versions - {""}, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
 
@@ -128,7 +133,7 @@ def code_versions(runs: Iterable[RunRecord]) -> dict[str, int]:
 
 
 def made_from(runs: Iterable[RunRecord]) -> str:
-    """When and on what the records were made, from the records alone: the site has no clock of its own."""
+    """Say when and on which machines the records were made, from the records only, because the site reads no clock."""
     unique = list({(run.cell_key, run.seed): run for run in runs}.values())
     if not unique:
         return "From no run yet."
@@ -151,8 +156,8 @@ def _said(runs: Iterable[RunRecord], part: str, name: str) -> list[str]:
     return sorted(value for value in values if value)
 
 
-def pre_registration(reported: Reported, claim: Claim) -> dict[str, str]:
-    """When the claim was made, the first run that was begun under it, and the rule's version."""
+def pre_registration(reported: ItemResults, claim: Claim) -> dict[str, str]:
+    """Return when the claim was made, the first run that began under it, and the version of the rule."""
     own = hash_of(reported.item, claim)
     runs = []
     for label, result in reported.results.items():

@@ -1,6 +1,6 @@
-"""The published table of an item: every value, under the paper's own names and in the paper's own layout.
+"""Build the published table of an item: every value, under the paper's own names and in the paper's own layout.
 
-It needs no run. Its numbers never stand in a table of the suite's own runs, whose data set may be a surrogate.
+It needs no run. Its numbers never appear in a table of the suite's own runs, whose data set may be a surrogate.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from reports.entries import setting_text
 from reports.formatting import axis_title, is_fraction, metric_name, shown
 from reports.tables import Column, Row, Table, TableEntry
 
-METRIC = "metric"  # the key of a layout that stands for the metric's name
+METRIC = "metric"  # in a layout, the key for the metric's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class PublishedNumber:
     metric: str
     number: Printed
     row: str
-    section: str  # rows of one section stand together
+    section: str  # rows of one section are adjacent
     column: Column
 
 
@@ -47,7 +47,7 @@ def published_table(item: Item) -> Table | None:
     if publication is None or not numbers:
         return None
     places = {(one.section, one.row, one.column) for one in numbers}
-    if len(places) < len(numbers):  # two numbers would stand in one place: a row for each entry instead
+    if len(places) < len(numbers):  # two numbers would share a place, so that each entry gets a row
         numbers = [_listed(one) for one in numbers]
     rows = dict.fromkeys((one.section, one.row) for one in numbers)
     sections = list(dict.fromkeys(section for section, _ in rows))
@@ -82,7 +82,7 @@ def unread_text(item: Item) -> str:
 
 
 def published_rows(item: Item) -> Iterator[dict[str, Any]]:
-    """Yield a row of the CSV for each published number, in the unit that the row names and with the paper's names."""
+    """Yield one row of the CSV per published number, in the unit that the row names and with the paper's names."""
     publication = publication_of(item)
     for one in _placed(publication) if publication else ():
         scale = 0.01 if is_fraction(one.metric) else 1.0
@@ -127,14 +127,14 @@ def _listed(one: PublishedNumber) -> PublishedNumber:
 
 
 def _columns_in_order(numbers: Iterable[PublishedNumber]) -> list[Column]:
-    """Return the columns, with those of one group side by side."""
+    """Return the columns so that columns of one group are adjacent."""
     columns = list(dict.fromkeys(one.column for one in numbers))
     groups = list(dict.fromkeys(column.group for column in columns))
     return sorted(columns, key=lambda column: groups.index(column.group))
 
 
 def _digits(numbers: Iterable[PublishedNumber]) -> dict[str, int]:
-    """Return the number of decimals of each metric: a file of numbers does not keep the zero of 69.60."""
+    """Return the number of decimals of each metric, because a file of numbers does not keep the zero of 69.60."""
     digits: dict[str, int] = {}
     for one in numbers:
         for value in (one.number.value, one.number.spread or 0.0):
@@ -150,7 +150,7 @@ def _entry(one: PublishedNumber, digits: int) -> TableEntry:
 
 
 def _brief(publication: Publication, numbers: Iterable[PublishedNumber]) -> str:
-    """Say what the numbers are, where they are published, and on which data set if no row or column names it."""
+    """Describe the numbers: their metric, their source, and the data set if no row or column names it."""
     numbers = list(numbers)
     metrics = dict.fromkeys(metric_name(one.metric) for one in numbers)
     in_percent = any(is_fraction(one.metric) for one in numbers)
@@ -178,7 +178,7 @@ def _notes(numbers: Iterable[PublishedNumber]) -> Iterator[str]:
 
 
 def _named(some: Mapping[str, ItemEntry], every: Iterable[ItemEntry]) -> str:
-    """Name entries by their methods if all entries of these methods are among them, else by their labels."""
+    """Name entries by their methods if all entries of these methods are among them; if not, by their labels."""
     methods = dict.fromkeys(str(entry.setting.get("method", entry.label)) for entry in some.values())
     of_methods = [entry for entry in every if str(entry.setting.get("method", entry.label)) in methods]
     names = list(methods if len(of_methods) == len(some) else some)

@@ -1,4 +1,4 @@
-"""The page on records: confirmatory runs that are not committed, and copies that no table has."""
+"""Compose the page on records: confirmatory runs that are not committed, and copies of cells that no table has."""
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -17,7 +17,7 @@ from reports.tables import Table, table_of
 
 @functools.cache
 def keys_of_items() -> frozenset[str]:
-    """The keys of all cells of the suite's items under every profile, with those that trials may choose."""
+    """Return the keys of all cells of the suite's items under every profile, including those that trials may choose."""
     builders: Mapping[str, Callable[..., Item]] = {**ITEMS, **VARIANTS}
     keys = set[str]()
     for name, build in builders.items():
@@ -29,7 +29,7 @@ def keys_of_items() -> frozenset[str]:
 
 
 def copies_of_no_table(results: Path, keys: Collection[str]) -> dict[str, Mapping[int, RunRecord]]:
-    """Committed copies by cell and seed, of cells that are not among these keys."""
+    """Return the committed copies of cells that are not among these keys, by cell and seed."""
     folder = results / "reference"
     cells = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     others = [cell for cell in cells if cell not in keys]
@@ -38,13 +38,13 @@ def copies_of_no_table(results: Path, keys: Collection[str]) -> dict[str, Mappin
 
 
 def number_of_no_table(records: Iterable[RunRecord]) -> int:
-    """How many of these are committed copies of cells that no item has."""
+    """Count the records that are committed copies of cells that no item has."""
     committed = [record.cell_key for record in records if record.path.parent.parent.name == "reference"]
     return sum(key not in keys_of_items() for key in committed)
 
 
 def copies_table(copies: Mapping[str, Mapping[int, RunRecord]]) -> Table:
-    """A row a cell."""
+    """Return a table of copies with one row per cell."""
     rows = []
     for key, runs in copies.items():
         experiment = next(iter(runs.values())).experiment
@@ -63,7 +63,7 @@ def copies_table(copies: Mapping[str, Mapping[int, RunRecord]]) -> Table:
 
 
 def ledger_table(groups: Collection[LeftOut]) -> Table:
-    """A row a group of runs."""
+    """Return a table of confirmatory runs that are not committed, with one row per group of runs."""
     rows = [
         (
             f"{group.item}, {group.profile}",
@@ -80,7 +80,7 @@ def ledger_table(groups: Collection[LeftOut]) -> Table:
 
 
 def records_values(results: Path | None) -> dict[str, Any]:
-    """What the page on records shows."""
+    """Return the values of the page on records."""
     groups = left_out(results) if results else ()
     copies = copies_of_no_table(results, keys_of_items()) if results else {}
     return {

@@ -1,7 +1,7 @@
-"""Jinja templates as pages and Markdown, and pages written by hand.
+"""Render Jinja templates as pages and Markdown, and pages that are written by hand.
 
-These are departures and performance. An entry of departures names a switch as "(ssfl/departures: momentum)": a pair of
-cells of that item, our default and the other way.
+Handwritten are the pages on deviations and on performance. An entry of a page on deviations names an implementation
+choice as "(ssfl/departures: momentum)". Its two cells in that item, our default and the other way, are an ablation.
 """
 
 import functools
@@ -21,24 +21,27 @@ from benchmark.verdicts.judge import share_text
 from benchmark.verdicts.statistics import paired, summary
 from reports import formatting
 from reports.entries import LABELS, mean_entry
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from reports.tables import markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
-CITATION = Path(__file__).parents[1] / "CITATION.cff"  # only in a checkout
+CITATION = Path(__file__).parents[1] / "CITATION.cff"  # exists only in a checkout
 MARKS = formatting.WORDS["verdicts"]
 FILTERS = (formatting.sentence, formatting.slug, formatting.plain_quote, markdown, share_text, shlex.quote)
-PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")  # what is not Markdown is text
+PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")  # HTML in a page is shown as text
 NAMED = re.compile(r"\(([a-z0-9]+/departures):\s+([a-z0-9-]+)\)")
 
 
 def render(template: str, **values: Any) -> str:
-    """The template with these values; only HTML is escaped. A page takes `root`, its way to the site's root: "../"."""
+    """Render a template with these values. Only HTML is escaped.
+
+    The template of a page needs `root`, the relative path from the page to the site's root: "../".
+    """
     return _environment().get_template(template).render(**values).rstrip() + "\n"
 
 
 def page_file(path: str, template: str, **values: Any) -> dict[str, bytes]:
-    """A page of the site by its path from the site's root."""
+    """Render a page of the site and return its content by its path from the site's root."""
     return {path: render(template, root="../" * path.count("/"), **values).encode(errors="backslashreplace")}
 
 
@@ -69,19 +72,19 @@ def _environment() -> Environment:
 
 
 def css_class(text: str) -> str:
-    """ "not judged yet" -> "not-judged-yet"."""
+    """Return a CSS class for a text: "not judged yet" -> "not-judged-yet"."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def article(text: str) -> Markup:
-    """A handwritten page as HTML, without its first heading."""
+    """Convert a handwritten page to HTML, without its first heading."""
     html = PARSER.render(re.sub(r"\A\s*# .*\n", "", text))
     html = html.replace("<table>", '<div class="scroll" tabindex="0" role="region"><table>')
     return Markup(html.replace("</table>", "</table></div>"))
 
 
-def departures(text: str, mine: Sequence[Reported]) -> Markup:
-    """The page, with what was measured in place of each switch's name."""
+def departures(text: str, mine: Sequence[ItemResults]) -> Markup:
+    """Convert a page on deviations to HTML, with the measured effect in place of each implementation choice's name."""
     measured = effects(mine)
 
     def effect(name: re.Match[str]) -> str:
@@ -90,8 +93,11 @@ def departures(text: str, mine: Sequence[Reported]) -> Markup:
     return Markup(NAMED.sub(effect, article(text)))
 
 
-def effects(mine: Sequence[Reported]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """(item, switch) -> our default and the other way, at each profile that has one of its runs."""
+def effects(mine: Sequence[ItemResults]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return the measured effects of each implementation choice by (item, switch), one per profile with its cells.
+
+    An effect compares our default with the other way over their common seeds.
+    """
     pairs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for reported in mine:
         cells = reported.results if reported.item.name.endswith("/departures") else {}

@@ -19,7 +19,7 @@ from benchmark.verdicts.others import numbers
 from benchmark.verdicts.signed_ranks import Interval
 from reports.claims import ClaimRow, data_of, rows_of, scope_text
 from reports.formatting import NONE, amount, count, difference_interval, is_fraction
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from reports.tables import Row, Table, TableEntry, row_of, table_of
 
 FEWEST = 5  # pairs of estimates, below which a rank correlation says nothing
@@ -102,7 +102,7 @@ class Agreement:
         return f"{said}. Of {both} with a verdict at both, {self.same_verdict} have the same one twice."
 
 
-def scales_values(every: Sequence[Reported]) -> dict[str, Any]:
+def scales_values(every: Sequence[ItemResults]) -> dict[str, Any]:
     """Return what the page "From small to large" shows."""
     by_claim = at_profiles(every)
     elsewhere = in_other_settings(every)
@@ -114,7 +114,7 @@ def scales_values(every: Sequence[Reported]) -> dict[str, Any]:
     }
 
 
-def at_profiles(every: Iterable[Reported]) -> list[dict[str, Measured]]:
+def at_profiles(every: Iterable[ItemResults]) -> list[dict[str, Measured]]:
     """Return, for each claim with estimates at two or more profiles, the estimates by profile."""
     found: dict[tuple[str, str], dict[str, Measured]] = {}
     for row in _rows_with_estimates(every):
@@ -122,7 +122,7 @@ def at_profiles(every: Iterable[Reported]) -> list[dict[str, Measured]]:
     return [measured for measured in found.values() if len(measured) > 1]
 
 
-def _rows_with_estimates(every: Iterable[Reported]) -> list[ClaimRow]:
+def _rows_with_estimates(every: Iterable[ItemResults]) -> list[ClaimRow]:
     """Return the claims that are measured by runs; withdrawn claims and counted quantities are left out."""
     rows = [row for reported in every for row in rows_of(reported)]
     return [
@@ -168,7 +168,7 @@ def profiles_table(by_claim: Sequence[dict[str, Measured]]) -> Table:
     return table_of("scales", "Estimates of each claim, by profile", ("Claim", *shown), rows, words=1)
 
 
-def in_other_settings(every: Iterable[Reported]) -> list[tuple[Measured, Measured]]:
+def in_other_settings(every: Iterable[ItemResults]) -> list[tuple[Measured, Measured]]:
     """Return, for each claim with runs in other items, its own estimate and that with more clients or on other data."""
     pairs = []
     for row in _rows_with_estimates(every):

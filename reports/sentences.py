@@ -1,14 +1,16 @@
-"""Sentences: what the summary counts. A sentence of a paper may have several contrasts, each a claim of its own.
+"""Group claims by sentence, which is what the summaries count. Each contrast of a sentence is a separate claim.
 
-The status of a sentence follows from those of its claims, withdrawn ones left out:
+The status of a sentence follows from the statuses of its claims, without the withdrawn ones:
 
-* "holds", "contradicted" or "no effect of interest": all of its claims are decided, and all alike;
-* "mixed": they are decided, and not alike; or one has another verdict at more clients (`ClaimRow.larger`);
-* "in part": some are decided, alike, and others are open; or a claim is decided, and the sentence is also about more
-  clients than those of any verdict (`ClaimRow.larger`);
-* "undecided", "no room", "pilots only", "not run": none is decided; the first of these that is the status of a claim.
+* "holds", "contradicted" or "no effect of interest": all of its claims are decided with this verdict;
+* "mixed": the decided claims have different verdicts, or one has a different verdict at more clients
+  (`ClaimRow.larger`);
+* "in part": the decided claims have one verdict, but others are open, or the sentence is also about more clients than
+  any verdict covers (`ClaimRow.larger`);
+* "undecided", "no room", "pilots only", "not run": no claim is decided, and this is the first of these four statuses
+  that a claim has.
 
-A question of ours is a sentence of its own.
+A question of ours is a separate sentence.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,18 +23,18 @@ from reports.formatting import count, plain_quote
 from reports.tables import Column, Table, TableEntry, row_of, table_of
 
 MIXED, IN_PART = "mixed", "in part"
-STATUSES = (*DECIDED, MIXED, IN_PART, *OPEN)  # of a sentence on a board
+STATUSES = (*DECIDED, MIXED, IN_PART, *OPEN)  # of a sentence in a summary table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """The claims on one sentence of a paper, or one question of ours."""
+    """The claims on one sentence of a paper, or on one question of ours."""
 
     rows: tuple[ClaimRow, ...]
 
     @property
     def text(self) -> str:
-        """The paper's words; of a question of ours its name."""
+        """Return the paper's words, or the name of a question of ours."""
         claim = self.rows[0].claim
         return f"“{plain_quote(claim.quote)}”" if claim.quote else claim.name
 
@@ -46,7 +48,7 @@ class Sentence:
 
     @property
     def status(self) -> str:
-        """One of STATUSES."""
+        """Return one of `STATUSES`, by the rules in this module's docstring."""
         statuses = [row.status for row in self.rows]
         decided = {status for status in statuses if status in DECIDED}
         decided |= {row.larger.verdict for row in self.rows if row.larger and row.larger.verdict in DECIDED}
@@ -63,7 +65,7 @@ class Sentence:
 
 
 def sentences_of(rows: Iterable[ClaimRow]) -> list[Sentence]:
-    """The claims by sentence, in the order of the first of each; the withdrawn are left out."""
+    """Group claims by sentence, in the order of each sentence's first claim; withdrawn claims are left out."""
     grouped: dict[tuple[str, ...], list[ClaimRow]] = {}
     for row in rows:
         if not row.claim.withdrawn:
@@ -73,7 +75,7 @@ def sentences_of(rows: Iterable[ClaimRow]) -> list[Sentence]:
 
 
 def sentence_values(sentence: Sentence) -> dict[str, Any]:
-    """A sentence as plain JSON values: its status by these claims, and their names."""
+    """Return a sentence as plain JSON values: its text, source and status, and the names of its claims."""
     first, claims = sentence.rows[0].claim, [row.claim.name for row in sentence.rows]
     text = first.quote or first.name
     return {"text": text, "source": sentence.source, "status": sentence.status, "claims": claims}
@@ -104,7 +106,7 @@ def sentences_table(sentences: Sequence[Sentence], *, brief: bool = False) -> Ta
 
 
 def _contrast_line(row: ClaimRow) -> TableEntry:
-    """ "ssfl/tab2, Grouping wins: holds at K = 10 (+0.74 points, n = 16)"."""
+    """Build the line "ssfl/tab2, Grouping wins: holds at K = 10 (+0.74 points, n = 16)"."""
     seen = f" ({row.estimate}, n = {row.judged.n})" if row.judged.estimate is not None else ""
     text = f"{row.item.name}, {row.claim.name}: {row.verdict_text}{seen}"
     return TableEntry(text=text, href=row.page, below=tuple(row.caveats) if row.judged.is_decided else ())

@@ -1,7 +1,8 @@
-"""The static site: a front page, a page for each paper, item, method and cell, with tables and figures as files.
+"""Build the static site: a front page, a page for each paper, item, method and cell, with tables and figures as files.
 
-A pure function of items and records: no clock, no machine, no random name, so that building twice gives the same
-bytes. Pages open from a file. They load the site's style sheet and script, and nothing else: their policy forbids it.
+The site is a pure function of items and records. It depends on no clock, machine or random name, so that two builds
+give the same bytes. Pages can be opened from disk. They load only the site's style sheet and script, and their content
+security policy forbids anything else.
 """
 
 import contextlib
@@ -37,32 +38,32 @@ from reports.claims_table import claims_csv
 from reports.entries import is_arena
 from reports.exports import item_files, shown_of
 from reports.figures import DARK, PALETTE
-from reports.findings import findings_values
+from reports.findings import findings_values, in_full_values
 from reports.formatting import cell_page, slug
 from reports.front import front_values
+from reports.item_results import PAPERS, ItemResults, Places, connect
 from reports.methods import by_kind, method_page, method_values, methods_table
 from reports.pages import bundles, claims_values, item_values, paper_values, tables_values
 from reports.performance_page import with_cards, with_memory_order
 from reports.provenance import made_from
 from reports.records_page import records_values
-from reports.released import released_table
+from reports.released_code import released_table
 from reports.rendering import TEMPLATES, article, departures, page_file, render
-from reports.reported import PAPERS, Places, Reported, connect
 from reports.scales import scales_values
 from reports.ssfl_analysis import page as ssfl_analysis
 from reports.tables import csv_of
 from reports.tuning import studies_in
 
 HERE = Path(__file__).parent
-WRITTEN = ".fssl-files.json"  # in the site: what the last build of everything wrote
-ARENA = "arena"  # has a page as papers have
+WRITTEN = ".fssl-files.json"  # in the site: the files that the last complete build wrote
+ARENA = "arena"  # the method comparison has a page like a paper
 LINK = re.compile(r'(<a\b[^>]*?) href="([^":?#]+)[^"]*"')  # to a page of the site
 Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
-FEWEST = 40  # tasks, below which further processes are not worth their start
-PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
-MOST = 8  # processes: each holds what it changes of the records
+FEWEST = 40  # tasks: with fewer, starting further processes takes longer than it saves
+PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
+MOST = 8  # processes, because each needs memory for the records that it changes
 
-_tasks: Sequence[Callable[[], object]] = ()  # those that forked processes share
+_tasks: Sequence[Callable[[], object]] = ()  # the tasks that forked processes share
 
 
 def build(
@@ -73,13 +74,14 @@ def build(
     troubles: Sequence[str] = (),
     results: Path | None = None,
 ) -> Path:
-    """Writes the site of these items under `out` and returns its front page.
+    """Write the site of these items under `out` and return its front page.
 
-    `only`: names and profiles of the items whose pages are written; lists have the others, too, whose pages stay as
-    they are. Without it all are written, and files that an earlier build wrote and this one did not are removed. An
-    item whose cells are the same experiments under several profiles is shown once. `troubles`: what could not be read,
-    for the front page. `results`: whose studies and accepted bundles are shown. Handwritten are
-    `<paper>/departures.md` of each paper, and `performance.md`. Raises CannotWrite.
+    `only`: names and profiles of the items whose pages are written. Lists also contain the other items, whose pages
+    stay as they are. Without `only`, all pages are written, and files of an earlier build that this one does not write
+    are removed. An item whose cells are the same experiments under several profiles is shown once. `troubles`: lines
+    for the front page about files that could not be read. `results`: the folder whose studies and accepted submissions
+    are shown. `<paper>/departures.md` of each paper and `performance.md` are written by hand. Raise CannotWrite if a
+    file cannot be written.
     """
     every = _distinct(shown)
     mine = [reported for reported in every if only is None or (reported.item.name, reported.item.profile) in only]
@@ -97,6 +99,7 @@ def build(
     places = places_of(every)
     site |= _methods(every, places)
     site |= page_file("findings.html", "findings.html", **findings_values(every))
+    site |= page_file("findings_in_full.html", "findings_in_full.html", **in_full_values(every))
     site |= page_file("released.html", "released.html", parts=released_table(every))
     site |= page_file("scales.html", "scales.html", **scales_values(every))
     site |= page_file("glossary.html", "glossary.html")
@@ -131,7 +134,7 @@ def build(
 
 
 def _without_dead_links(path: str, content: bytes, site: Collection[str], out: Path) -> bytes:
-    """The page with plain text in place of links to pages that nobody has built."""
+    """Return the page with plain text in place of links to pages that have not been built."""
 
     def link(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), match[2]))
@@ -140,16 +143,16 @@ def _without_dead_links(path: str, content: bytes, site: Collection[str], out: P
     return LINK.sub(link, content.decode()).encode() if path.endswith(".html") else content
 
 
-def _distinct(results: Sequence[tuple[Item, Records]]) -> list[Reported]:
-    """Each set of experiments once, under its first profile: the same runs are no further evidence."""
+def _distinct(results: Sequence[tuple[Item, Records]]) -> list[ItemResults]:
+    """Return each set of experiments once, under its first profile, because the same runs are no further evidence."""
     first: dict[tuple[str, tuple[str, ...]], tuple[Item, Records]] = {}
     for item, records in results:
         first.setdefault((item.name, tuple(cell.cell_key for cell in item.cells)), (item, records))
-    return list(connect([Reported(item, records) for item, records in first.values()]))
+    return list(connect([ItemResults(item, records) for item, records in first.values()]))
 
 
-def _item(reported: Reported) -> Files:
-    """The item's page and files."""
+def _item(reported: ItemResults) -> Files:
+    """Return the page and the files of an item."""
     folder = reported.page.removesuffix("index.html")
     shown = shown_of(reported)
     files = {folder + name: content for name, content in item_files(reported, **shown).items()}
@@ -157,7 +160,7 @@ def _item(reported: Reported) -> Files:
 
 
 def _cell(cell: Cell, places: Places) -> Files:
-    """Its experiment and, where it has a run, its page and all rounds."""
+    """Return the experiment of a cell and, if it has a run, its page and all rounds."""
     runs = runs_of(places)
     files = {cell_page(cell, "json"): config_json(cell, runs)}
     if runs:
@@ -166,7 +169,7 @@ def _cell(cell: Cell, places: Places) -> Files:
     return files
 
 
-def _paper(name: str, every: Sequence[Reported]) -> Files:
+def _paper(name: str, every: Sequence[ItemResults]) -> Files:
     """Return the page of a paper, its deviations, and its own analysis."""
     folder, files = slug(name), Files()
     mine = [reported for reported in every if reported.paper == name]
@@ -180,7 +183,7 @@ def _paper(name: str, every: Sequence[Reported]) -> Files:
     values = paper_values(name, mine, every)
     made = made_from(run for reported in mine for run in reported.runs)
     files |= page_file(f"{folder}/index.html", "paper.html", **values, analysis=bool(analysis), made=made)
-    if name == OWN:  # a user's items depart from nothing
+    if name == OWN:  # a custom table deviates from no paper
         return files
     source = HERE / folder / "departures.md"
     text = departures(source.read_text(), mine) if source.is_file() else None
@@ -188,7 +191,7 @@ def _paper(name: str, every: Sequence[Reported]) -> Files:
     return files | page_file(f"{folder}/departures.html", "departures.html", paper=name, short=short, article=text)
 
 
-def _methods(every: Sequence[Reported], places: Mapping[str, Places]) -> Files:
+def _methods(every: Sequence[ItemResults], places: Mapping[str, Places]) -> Files:
     methods = by_kind(places.values())
     files = page_file("methods/index.html", "methods.html", methods=methods_table(methods))
     files |= page_file("compare.html", "compare.html", compared=compared_table(every))
@@ -198,9 +201,9 @@ def _methods(every: Sequence[Reported], places: Mapping[str, Places]) -> Files:
 
 
 def _remove_what_is_gone(out: Path, site: Collection[str]) -> None:
-    """What an earlier build wrote and this one does not; no file that it did not write."""
+    """Remove the files that an earlier build wrote and this one does not. No other file is removed."""
     before = set[str]()
-    with contextlib.suppress(OSError, ValueError, TypeError):  # there was none, or the file is broken
+    with contextlib.suppress(OSError, ValueError, TypeError):  # there was no earlier build, or its list is damaged
         before = set(json.loads((out / WRITTEN).read_text()))
     for name in before.difference(site, [WRITTEN]):
         gone = (out / name).resolve()
@@ -209,19 +212,19 @@ def _remove_what_is_gone(out: Path, site: Collection[str]) -> None:
 
 
 def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each task returns, in order: drawing takes most of the time of a site. Raises what a task raises.
+    """Run the tasks in several processes and return their results in order. Raise the error of a task that fails.
 
-    Processes are forked, so that they share the records of this one; where the system cannot fork safely, and for few
-    tasks, all is done here.
+    Most of the time of a site is spent on drawing. Processes are forked, so that they share the records of this one.
+    If the system cannot fork safely, or if there are few tasks, all tasks run in this process.
     """
     processes = min(MOST, usable_cores()) if sys.platform == "linux" else 1
     if processes == 1 or len(tasks) < FEWEST:
         return [task() for task in tasks]
     global _tasks
     _tasks = tasks
-    gc.freeze()  # what is here is not looked through for garbage again: a sixth of the time
+    gc.freeze()  # saves a sixth of the time, because existing objects are not searched for garbage again
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # OpenMP's are not there after a fork, and who counts on them waits for ever
+    torch.set_num_threads(1)  # OpenMP's threads do not exist after a fork, and waiting for them would never end
     others = set(active_children())
     try:
         with ProcessPoolExecutor(processes, get_context("fork"), _end_with_parent, (os.getpid(),)) as pool:
@@ -234,7 +237,7 @@ def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
                 ) from None
             except BaseException:
                 for process in set(active_children()) - others:
-                    process.kill()  # it holds nothing but pages that are not written
+                    process.kill()  # nothing is lost, because its pages are not written yet
                 raise
     finally:
         torch.set_num_threads(threads)
@@ -242,11 +245,11 @@ def run_all(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """In a forked process: it is killed when its parent ends, and Ctrl-C is left to that."""
+    """Make this forked process end with its parent, which alone handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before this was asked for
+    if os.getppid() != parent:  # the parent ended before the request above took effect
         os._exit(1)
 
 

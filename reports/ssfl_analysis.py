@@ -1,8 +1,8 @@
-"""SSFL's own questions: does the server's weight explain grouping's gain, and does gradient diversity predict accuracy?
+"""Analyse SSFL: does the server's weight explain grouping's gain, and does gradient diversity predict accuracy?
 
-The paper holds that grouping helps because it lowers gradient diversity. Inside a group the server also weighs more.
-The control is FedAvg whose server has that weight without any group. Cells that differ only in how the server averages
-share data, partition and seeds. All of this describes; claims are judged elsewhere.
+The paper says that grouping helps because it lowers gradient diversity. Inside a group, the server also has a larger
+weight. The control is FedAvg whose server has that weight without any group. Cells that differ only in how the server
+averages share data, partition and seeds. This analysis is descriptive; claims are judged elsewhere.
 """
 
 import math
@@ -19,7 +19,7 @@ from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.ssfl import FedAvg
 from reports.figures import GRID, Picture, canvas, looks, plot, styled, titled
 from reports.formatting import NONE, count, percent, points
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from reports.tables import TableEntry, table_of
 
 AVERAGING = ("FedAvg", "Control", "Grouping")  # how the server averages
@@ -31,7 +31,7 @@ MEASURES, GAINS, WAYS, SENTENCES = (TEXTS[name] for name in ("measures", "parts"
 
 
 def server_weight(experiment: Experiment) -> float | None:
-    """The server's share of the averaged model. None where no server trains, or the method is another's."""
+    """Return the server's share of the averaged model; None if no server trains or the method is not of this family."""
     averaging = getattr(experiment.method, "averaging", None)
     if averaging is None or experiment.data.label_setting not in ("server", "everywhere"):
         return None
@@ -40,13 +40,14 @@ def server_weight(experiment: Experiment) -> float | None:
     return statistics.fmean(1 / (size + 1) for size in averaging.group_sizes(experiment.federation.C))
 
 
-def runs_of(items: Iterable[Reported]) -> pd.DataFrame:
-    """A row for each finished run of a cell that has a server's weight.
+def runs_of(items: Iterable[ItemResults]) -> pd.DataFrame:
+    """Return one row per finished run of a cell in which the server has a weight.
 
-    Columns OF_CELL, seed, accuracy (a fraction, after the last round), and each of MEASURES in its median round (NaN
-    where not measured): early rounds, in which next to nothing moves, must not decide. `setting`: what a cell shares
-    with its counterparts, all but the averaging. `labelled`: clients train on labels, too. `collapsed`: the cell's
-    typical run ends below labels alone. A cell that is in several items has the name of the first.
+    The columns are OF_CELL, seed, accuracy (a fraction, after the last round), and the median over the rounds of each
+    of MEASURES (NaN if it was not measured), so that early rounds with small updates do not dominate. `setting`: the
+    key of everything but the averaging, which a cell shares with its counterparts. `labelled`: clients also train on
+    labels. `collapsed`: the cell's median run ends below the supervised baseline. A cell of several items has the name
+    of the first.
     """
     rows = []
     for reported in items:
@@ -78,17 +79,18 @@ def runs_of(items: Iterable[Reported]) -> pd.DataFrame:
 
 
 def cells_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row a cell: means over its seeds, and their number `n`."""
+    """Return one row per cell: means over its seeds, and their number `n`."""
     grouped = runs.groupby(OF_CELL, sort=False)
     return grouped[["accuracy", *MEASURES]].mean().assign(n=grouped.size()).reset_index()
 
 
 def correlations(cells: pd.DataFrame, measure: str) -> dict[str, float]:
-    """Spearman's rank correlations over the cells that measured it, NaN where a quantity does not vary.
+    """Compute Spearman's rank correlations over the cells that measured it; NaN if a quantity does not vary.
 
-    "plain": of the measure with accuracy; "held": controlling for the server's weight; "weight": of the server's
-    weight with accuracy, controlling for the measure. Also the numbers of "cells" and "settings". Ranks are taken
-    within each data set, as the share of its cells that lie below, ties counted half.
+    "plain" is the correlation of the measure with accuracy, and "held" the same controlling for the server's weight.
+    "weight" is the correlation of the server's weight with accuracy, controlling for the measure. "cells" and
+    "settings" are their numbers. Ranks are within each data set: the share of its cells with a smaller value, with
+    ties counted half.
     """
     measured = cells.dropna(subset=measure)
     by_data = measured.groupby("data")[[measure, "accuracy", "server_weight"]]
@@ -106,9 +108,9 @@ def correlations(cells: pd.DataFrame, measure: str) -> dict[str, float]:
 
 
 def partial_correlation(xy: float, xz: float, yz: float) -> float:
-    """Of x and y, controlling for z, from the three correlations (Kendall and Stuart, chapter 27).
+    """Compute the correlation of x and y, controlling for z, from the three correlations.
 
-    `xy` itself where z does not vary, NaN where x or y has the ranks of z.
+    Source: Kendall and Stuart, chapter 27. Return `xy` if z does not vary, and NaN if x or y has the ranks of z.
     """
     if math.isnan(xz) or math.isnan(yz):
         return xy
@@ -117,15 +119,15 @@ def partial_correlation(xy: float, xz: float, yz: float) -> float:
 
 
 def gains_over(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row for each grouping cell whose setting has FedAvg, and the control of its server's weight.
+    """Return one row per grouping cell whose setting also has FedAvg and the control with the same server weight.
 
-    Columns: cell and control (names); the mean differences of accuracy over the n common seeds, fractions: whole
-    (grouping - FedAvg), by_weight (control - FedAvg), rest (grouping - control); diversity of the local updates
-    (grouping - control, NaN where not measured).
+    The columns cell and control are names. whole (grouping - FedAvg), by_weight (control - FedAvg) and rest (grouping -
+    control) are mean differences of accuracy over the n common seeds, as fractions. diversity is the difference in the
+    diversity of the local updates (grouping - control), NaN if it was not measured.
     """
     runs = runs.assign(weight=runs["server_weight"].round(9))
     grouping, control, fedavg = (runs[runs["averaging"] == way] for way in ("Grouping", "Control", "FedAvg"))
-    common = ["setting", "weight", "seed"]  # of cells that differ in what is measured alone, the first
+    common = ["setting", "weight", "seed"]  # the first of cells that differ only in what is measured
     paired = grouping.merge(control.drop_duplicates(common), on=common, suffixes=("", "_control"))
     paired = paired.merge(fedavg.drop_duplicates(["setting", "seed"]), on=["setting", "seed"], suffixes=("", "_fedavg"))
     paired["whole"] = paired["accuracy"] - paired["accuracy_fedavg"]
@@ -142,7 +144,7 @@ def _signed(correlation: float) -> str:
 
 
 def gains_text(gains: pd.DataFrame) -> str:
-    """How much of grouping's gain the control has, and whether grouping is the less diverse of the two."""
+    """Say how much of grouping's gain the control has, and whether grouping is the less diverse of the two."""
     if gains.empty:
         return SENTENCES["no_gains"]
     means = {name: points(gains[name].mean()) for name in GAINS}
@@ -155,9 +157,9 @@ def gains_text(gains: pd.DataFrame) -> str:
     return f"{text} {SENTENCES['pairs'].format(pairs=count(len(measured), 'such pair'), **numbers)}"
 
 
-def page(items: Sequence[Reported]) -> dict[str, Any] | None:
-    """The page over all of the paper's items, a section a profile. None without a record."""
-    # The departures' cells differ in more than the averaging, and have a page of their own.
+def page(items: Sequence[ItemResults]) -> dict[str, Any] | None:
+    """Return the values of the analysis of all items of the paper, one section per profile; None without a record."""
+    # The cells of implementation choices differ in more than the averaging, and have a separate page.
     own = [one for one in items if "method" not in one.item.rows and not one.item.name.endswith("/departures")]
     profiles = dict.fromkeys(reported.item.profile for reported in own)
     runs = {}
@@ -177,7 +179,7 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
         counts = {f"{what}s": count(int(known[f"{what}s"]), what) for what in ("cell", "setting")}
         named = {"measure": MEASURES[UPDATES], "correlation": _signed(known["held"])}
         sentences.append(SENTENCES["correlation"].format(**named, **counts))
-    if left_out := runs[runs["collapsed"]]["cell"].nunique():  # nothing is learned there
+    if left_out := runs[runs["collapsed"]]["cell"].nunique():  # these cells learned nothing
         sentences.append(SENTENCES["collapsed"].format(cells=count(left_out, "cell")))
     correlated = []
     for name, seen in measures.items():
@@ -209,7 +211,7 @@ def _section(profile: str, runs: pd.DataFrame) -> dict[str, Any]:
 
 @styled
 def _scatter(cells: pd.DataFrame, correlation: float, gains: pd.DataFrame) -> Picture | None:
-    """None with fewer than three cells."""
+    """Draw accuracy over diversity, one point per cell; return None with fewer than three cells."""
     if len(cells) < 3:
         return None
     styles = looks(AVERAGING)

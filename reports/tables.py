@@ -22,14 +22,14 @@ class TableEntry:
     """One entry of a table."""
 
     text: str = NONE
-    spread: str = ""  # after it: "±0.41"
+    spread: str = ""  # after the text: "±0.41"
     below: tuple[str, ...] = ()  # further lines: "n=5"
-    detail: tuple[str, ...] = ()  # further lines for pages alone: an item's title
-    lines: tuple["TableEntry", ...] = ()  # below it, each with its own link; for pages alone
-    best: bool = False  # whether it is set in bold: the best value of its setting beyond chance
-    look: str = ""  # published, missing, partial, diverged, a verdict: how it is coloured
+    detail: tuple[str, ...] = ()  # further lines that only pages show, such as an item's title
+    lines: tuple["TableEntry", ...] = ()  # lines below the text with links of their own, which only pages show
+    best: bool = False  # whether the text is bold: the best value of its setting beyond chance
+    look: str = ""  # published, missing, partial, diverged or a verdict; it selects the colour
     href: str = ""  # from the site's root
-    sort: float | None = None  # None: by its text
+    sort: float | None = None  # None: sorted by its text
 
     @property
     def line(self) -> str:
@@ -45,33 +45,33 @@ class TableEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column's head."""
+    """The head of a column."""
 
     name: str
-    group: str = ""  # columns of one group have it as a common head
+    group: str = ""  # the common head of the columns of a group
     below: str = ""  # a line under the name
-    left: bool = False  # words; else numbers, set flush right
+    left: bool = False  # True for words; numbers are aligned right
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row. `values` is what a page's list can be filtered by."""
+    """One row of a table. A page's list can be filtered by `values`."""
 
     entries: tuple[TableEntry, ...] = ()
-    section: str = ""  # rows of one section stand together, with a rule above
+    section: str = ""  # rows of one section are adjacent, with a rule above them
     values: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The first column names the row."""
+    """A table that can be written in every format. Its first column names the row."""
 
     name: str  # of its files: "table"
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    title: str = ""  # where a page has several
-    brief: str = ""  # the caption on a page whose headings already say the rest
+    title: str = ""  # the heading on a page with several tables
+    brief: str = ""  # a shorter caption for a page whose headings already say the rest
     notes: tuple[str, ...] = ()
     data: Sequence[Mapping[str, Any]] = ()
 
@@ -82,7 +82,7 @@ class Table:
 
     @property
     def filters(self) -> dict[str, list[str]]:
-        """Return the keys and values that its rows can be filtered by: several values, of which rows share some."""
+        """Return the keys and values for filtering rows: keys with at least two values, some of which rows share."""
         values: dict[str, dict[str, None]] = {}
         for row in self.rows:
             for key, value in row.values.items():
@@ -96,7 +96,7 @@ class Table:
 
 
 def row_of(entries: Iterable[Any], section: str = "", **values: str | Sequence[str]) -> Row:
-    """Make a row; what is not a TableEntry becomes its text."""
+    """Make a row; an entry that is not a TableEntry is converted to its text."""
     made = tuple(entry if isinstance(entry, TableEntry) else TableEntry(text=str(entry)) for entry in entries)
     return Row(entries=made, section=section, values=values)
 
@@ -122,7 +122,7 @@ def table_of(
 
 
 def markdown(text: str) -> str:
-    """Escape text for a cell of a Markdown table: it ends neither cell nor line, and is neither a tag nor a link."""
+    """Return text for a cell of a Markdown table, in which it ends no cell or line and is neither tag nor link."""
     return text.translate(MARKDOWN)
 
 
@@ -140,7 +140,7 @@ def csv_safe(value: object) -> object:
 
 
 def csv_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> bytes:
-    """Write rows as CSV at full precision; missing values and NaN are empty. `names`: of the first columns."""
+    """Write rows as CSV at full precision; missing values and NaN are empty. `names`: the first columns."""
     rows = list(rows)
     names = list(dict.fromkeys((*names, *(name for row in rows for name in row))))
     text = io.StringIO()
@@ -188,7 +188,7 @@ LATEX = str.maketrans(
 
 
 def latex(text: str) -> str:
-    """Write text for LaTeX on one line: what has a meaning there is escaped."""
+    """Write text for LaTeX on one line, with special characters escaped."""
     return " ".join(text.split()).translate(LATEX)
 
 

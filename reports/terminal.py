@@ -1,4 +1,4 @@
-"""Print an item on the terminal, 100 columns wide. It can be read without colours, too."""
+"""Print an item on the terminal, 100 columns wide. The output is also readable without colours."""
 
 import re
 import textwrap
@@ -20,30 +20,31 @@ from reports.claims import ClaimRow, rows_of
 from reports.entries import is_arena, mean_entry, metrics_of, notes_of
 from reports.findings import statuses_in_words
 from reports.formatting import NONE, count
+from reports.item_results import ItemResults
 from reports.paper_table import item_tables
 from reports.published_table import published_table, unread_text
-from reports.reported import Reported
 from reports.tables import Table
 
 WIDTH = 100  # columns of the terminal
-HEAD, ROW_NAME = 12, 24  # characters of a head's line, and those that a row's name has at least
+HEAD, ROW_NAME = 12, 24  # characters: the longest line of a head, and the least width of the rows' names
 STYLES = {
     "published": "dim",
+    "stale": "dim",
     "holds": "bold green",
     "contradicted": "bold red",
     "undecided": "bold yellow",
     "diverged": "red",
 }
-MOST_DECIDED = 6  # of the other claims, at the end of what is printed
-VERDICT, ESTIMATE = 12, 13  # columns of a verdict and of an estimate, in the line of a primary claim
+MOST_DECIDED = 6  # decided claims that are not primary, at the end of the output
+VERDICT, ESTIMATE = 12, 13  # characters of the verdict and of the estimate in the line of a primary claim
 NOT_COMPARED = "Published numbers are of a larger setting."
 PROCESSORS = "Your numbers differ by processor, verdicts seldom do."
-LAYOUTS = (8, 0)  # most methods as columns: the first that fits; 0 is a list
+LAYOUTS = (8, 0)  # largest numbers of columns, tried in this order until the table fits; 0 is a list
 
 
 def print_item(item: Item, records: Records, console: Console, report: str | None = None) -> None:
-    """Print the published table, those of the item's runs, claims, notes and the path of the report."""
-    reported = Reported(item, records)
+    """Print the published table, the tables of the item's runs, claims, notes and the path of the report."""
+    reported = ItemResults(item, records)
     say(console, f"{item.name}  {item.title}", "bold")
     print_published(item, console)
     for table in arena_tables(reported) if is_arena(item) else _tables(reported, console, metrics_of(item)):
@@ -60,8 +61,8 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
 
 
 def print_primary(item: Item, records: Records, console: Console, report: str | None = None) -> None:
-    """Print in a few lines: one per cell and per primary claim, the counts of the page, and where the page is."""
-    reported = Reported(item, records)
+    """Print one line per cell and per primary claim, the same counts as on the page, and the path of the page."""
+    reported = ItemResults(item, records)
     say(console, f"{item.name}  {item.title}", "bold")
     console.print(_cells(reported, console))
     rows = rows_of(reported)
@@ -74,7 +75,7 @@ def print_primary(item: Item, records: Records, console: Console, report: str | 
     _say_where(report, console)
 
 
-def _cells(reported: Reported, console: Console) -> RichTable:
+def _cells(reported: ItemResults, console: Console) -> RichTable:
     """Build a table with one line per cell: its accuracy, its seeds, and the published value with its setting."""
     table = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True, show_edge=False)
     for head in ("Cell", "Test accuracy (%)", "Seeds", "Published"):
@@ -133,7 +134,7 @@ def _parts(table: Table, console: Console) -> list[Table]:
 
 
 def _columns(table: Table, first: int, end: int) -> Table:
-    """Return the table with its first column and those from `first` to `end`."""
+    """Return the table with its first column and the columns from `first` to `end` (exclusive)."""
     rows = []
     for row in table.rows:
         rows.append(replace(row, entries=(row.entries[0], *row.entries[first:end])))
@@ -145,7 +146,7 @@ def _fits(table: Table, console: Console) -> bool:
     return Measurement.get(console, options, _rich(table, console)).maximum <= min(WIDTH, console.width)
 
 
-def _tables(reported: Reported, console: Console, metrics: Sequence[str]) -> list[Table]:
+def _tables(reported: ItemResults, console: Console, metrics: Sequence[str]) -> list[Table]:
     """Return the tables in the widest layout that fits; if none does, as lists, one per metric if there are several."""
     for widest in LAYOUTS:
         tables = item_tables(reported, widest, metrics)
@@ -181,7 +182,7 @@ def verdict_lines(rows: Sequence[ClaimRow]) -> list[str]:
 
 
 def _verdict_line(row: ClaimRow) -> str:
-    """ "undecided: Grouping beats FedAvg (+1.2 points, 9 seeds; --seeds 16 can decide it)"."""
+    """Write "undecided: Grouping beats FedAvg (+1.2 points, 9 seeds; --seeds 16 can decide it)"."""
     judged = row.judged
     seen = [f"{row.estimate}, {count(judged.n, 'seed')}"] if judged.estimate is not None else []
     look = [f"--seeds {judged.could_decide} can decide it"] if judged.could_decide else []
@@ -201,7 +202,7 @@ def _print_claim(row: ClaimRow, number: int, console: Console) -> None:
 
 
 def _rich(table: Table, console: Console) -> RichTable:
-    """Convert a table; each line of an entry is a line of its own."""
+    """Convert a table for rich; each line of an entry gets its own line."""
     shown = RichTable(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
     longest = max((len(row.entries[0].text) for row in table.rows), default=0)
     for place, column in enumerate(table.columns):
@@ -229,7 +230,7 @@ def say(console: Console, text: str, style: str = "", indent: str = "") -> None:
 
 
 def plain(text: str, console: Console) -> str:
-    """Return what this console can write: other characters become "?", and control characters vanish."""
+    """Return the text as this console can write it: other characters become "?", and control characters vanish."""
     shown = "".join(character for character in text if character.isprintable() or character == "\n")
     if not console.encoding.lower().startswith("utf"):
         shown = shown.replace("±", "+-").replace(NONE, "-")

@@ -1,6 +1,6 @@
-"""Tuning studies: what was searched on held-out labels, and what the best setting gained, in one sentence each.
+"""Describe tuning studies: what was searched on held-out labels, and what the best setting gained, in one sentence.
 
-Built from a study's JSON file under results/studies alone: it needs neither Optuna nor the study's storage.
+Only a study's JSON file under results/studies is needed, neither Optuna nor the study's storage.
 """
 
 import json
@@ -15,7 +15,7 @@ from reports.formatting import count, points
 
 
 def studies_in(folder: Path) -> tuple[dict[str, tuple[str, bytes]], list[str]]:
-    """Name -> a sentence and the file of each study. Also a line for each file that cannot be read."""
+    """Return a sentence and the file of each study by its name, and one line per file that cannot be read."""
     studies, troubles = {}, []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -30,17 +30,18 @@ def studies_in(folder: Path) -> tuple[dict[str, tuple[str, bytes]], list[str]]:
 
 
 def counts_text(study: Mapping[str, Any]) -> str:
-    """ "14 complete, 10 pruned" """
+    """Write the numbers of trials by state: "14 complete, 10 pruned"."""
     counts = Counter(trial["state"] for trial in study["trials"])
     return ", ".join(f"{counts[state]} {state}" for state in ("complete", "pruned") if state in counts)
 
 
 def best_text(study: Mapping[str, Any]) -> str:
-    """The best trial less the default, over their common seeds. Empty where one of them is missing."""
+    """Say how much better the best trial is than the default, over their common seeds; "" if one of them is missing."""
     scores = {trial["number"]: dict(zip(study["seeds"], trial["scores"], strict=False)) for trial in study["trials"]}
     difference = paired(scores.get(study["best"], {}), scores.get(study["default"], {}))
     if difference is None:
         return ""
     if study["best"] == study["default"]:
         return "No trial was better than the default."
-    return f"The best has {points(difference.mean)} points over the default, over {count(difference.n, 'common seed')}."
+    seeds = count(difference.n, "common seed")
+    return f"The best trial differs from the default by {points(difference.mean)} points, over {seeds}."

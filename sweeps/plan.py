@@ -11,7 +11,7 @@ from benchmark.papers.bounds import bound_of
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.records.collect import read_records
 from benchmark.records.identity import look_again
-from benchmark.records.record import FINISHED, Records, RunRecord
+from benchmark.records.record import FINISHED, CellRecords, Records, RunRecord, select_seeds
 from benchmark.verdicts.cell_results import seeds_awaited
 from benchmark.verdicts.families import closed, family_of
 
@@ -198,13 +198,14 @@ def _score(records: Records, trial: Experiment) -> float | None:
 def restricted(records: Records, runs: Iterable[Experiment]) -> Records:
     """Select the run records of these runs and of confirmatory seeds.
 
-    So a table of three exploratory seeds shows no further exploratory seeds.
+    So a table of three exploratory seeds shows no further exploratory seeds, among records that count and among those
+    that do not.
     """
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.cell_key, set()).add(run.seed)
-    selected: dict[str, dict[int, RunRecord]] = {}
+    selected: dict[str, CellRecords] = {}
     for cell_key, chosen in seeds.items():
-        of_cell = records.get(cell_key, {}).items()
-        selected[cell_key] = {seed: run for seed, run in of_cell if seed in chosen or seed in CONFIRMING}
+        is_shown = chosen.union(CONFIRMING).__contains__
+        selected[cell_key] = select_seeds(records.get(cell_key, {}), is_shown)
     return selected

@@ -18,8 +18,8 @@ from benchmark.records.record import FINISHED, Records
 from reports.exports import write_item
 from reports.formatting import count
 from reports.front import write_findings
+from reports.item_results import ItemResults, connect
 from reports.own_items import ItemWithRecords, with_own
-from reports.reported import Reported, connect
 from reports.site import build
 from sweeps.plan import plan, restricted
 
@@ -47,7 +47,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--readme",
         action="store_true",
-        help="update only README's table of claims and reports/findings.md, and build no site",
+        help="update only README's table of claims and the two pages of findings in reports/, and build no site",
     )
     add_methods(command)
 
@@ -70,8 +70,8 @@ def _readme(options: argparse.Namespace) -> None:
         raise ConfigError("--readme: is of all items; leave out ITEM and --profile")
     read = read_once(partial(read_records, with_runs=False))
     results = on_disk((*ITEMS, *VARIANTS), COMMITTED, options.results, read)
-    every = connect([Reported(item, records) for item, records in results])
-    write_findings(every, ROOT / "reports" / "findings.md", ROOT / "README.md")
+    every = connect([ItemResults(item, records) for item, records in results])
+    write_findings(every, ROOT / "reports", ROOT / "README.md")
 
 
 def build_site(

@@ -13,7 +13,7 @@ from benchmark.experiment import NUMERICS
 from benchmark.plain import expanded
 from benchmark.records.copies import read_copy, reference_folders
 from benchmark.records.identity import apart_in_words, changed_inputs, seed_folder
-from benchmark.records.record import Records, RunRecord, read_run
+from benchmark.records.record import DIFFERENT_DATA, OLD_CODE, CellRecords, Records, RunRecord, read_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,27 +44,37 @@ def read_records(
     runs do. Without runs, copies count whatever data this machine has, so that results made from
     them are the same in every checkout.
 
+    The records of each cell are `CellRecords`: finished records that do not count are kept apart,
+    for tables that have no other number.
+
     With a list as `troubles`, a damaged record is left out, and the list gets one line about it.
     The list also gets a line for each reason why records do not count, if their seed has no
     finished record that does. Without a list, a damaged record raises DataError.
     """
-    records: dict[str, dict[int, RunRecord]] = {}
+    records: dict[str, CellRecords] = {}
     others: list[tuple[RunRecord, Sequence[str]]] = []
     folders = [*(reference_folders(results) if with_reference else ()), *([results / "runs"] if with_runs else ())]
     for cell_key in dict.fromkeys(cell_keys):
         seeds: dict[int, RunRecord] = {}
+        stale: dict[int, RunRecord] = {}
         for path in (path for folder in folders for path in runs_in(folder / cell_key, troubles)):
             record = _read(path, troubles)
-            if record is None or (record.is_copy and record.result.get("numerics") != NUMERICS):
+            if record is None:
+                continue
+            if record.is_copy and record.result.get("numerics") != NUMERICS:
+                stale[record.seed] = replace(record, stale=OLD_CODE)
                 continue
             if with_runs and (
                 other := changed_inputs(record.experiment, record.manifest, finished=bool(record.result))
             ):
                 others.append((record, other))
+                if record.result:
+                    is_code = any(phrase.startswith("code:") for phrase in other)
+                    stale[record.seed] = replace(record, stale=OLD_CODE if is_code else DIFFERENT_DATA)
                 continue
             known = seeds.get(record.seed)
             seeds[record.seed] = record if known is None else _first_of(known, record)
-        records[cell_key] = dict(sorted(seeds.items()))
+        records[cell_key] = CellRecords(dict(sorted(seeds.items())), stale=dict(sorted(stale.items())))
     if troubles is not None:
         troubles += dict.fromkeys(
             _where_apart(results, record, other)

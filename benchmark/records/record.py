@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -37,6 +37,7 @@ CACHED_RUNS = 128  # number of runs whose rounds each process keeps in memory; a
 
 Round = Mapping[str, Any]
 Records = Mapping[str, Mapping[int, "RunRecord"]]  # cell_key -> seed -> record
+OLD_CODE, DIFFERENT_DATA = "old code", "different data"  # why a record does not count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,7 @@ class RunRecord:
     committed: bool = False  # a copy of it counts for every results folder
     path: Path = field(default=Path(), compare=False)  # the run's folder, the copy's file, or its name in a submission
     copies: tuple["RunRecord", ...] = field(default=(), repr=False)  # the same run on other kinds of device
+    stale: str = field(default="", compare=False)  # why it does not count: OLD_CODE or DIFFERENT_DATA; "" if it counts
 
     @property
     def is_copy(self) -> bool:
@@ -135,6 +137,30 @@ class RunRecord:
             return self.summaries[metric]
         values = [float(line[metric]) for line in self.rounds if metric in line]
         return {"mean": fmean(values), "median": median(values)} if values else {}
+
+
+class CellRecords(dict[int, RunRecord]):
+    """The records of a cell by seed, as a dictionary, and apart from them the records that do not count.
+
+    `stale` has by seed the finished records of different data or code (`RunRecord.stale`). A seed
+    with a finished record that counts is not among them.
+    """
+
+    def __init__(self, records: Mapping[int, RunRecord], *, stale: Mapping[int, RunRecord]) -> None:
+        super().__init__(records)
+        self.stale = {seed: run for seed, run in stale.items() if seed not in records or not records[seed].result}
+
+
+def stale_records(records: Mapping[int, RunRecord]) -> Mapping[int, RunRecord]:
+    """Return the records of a cell that do not count, by seed; none if these records were not read from files."""
+    return records.stale if isinstance(records, CellRecords) else {}
+
+
+def select_seeds(records: Mapping[int, RunRecord], is_selected: Callable[[int], bool]) -> CellRecords:
+    """Return the records of the selected seeds of a cell, including those that do not count."""
+    chosen = {seed: run for seed, run in records.items() if is_selected(seed)}
+    stale = {seed: run for seed, run in stale_records(records).items() if is_selected(seed)}
+    return CellRecords(chosen, stale=stale)
 
 
 def metrics_in(line: Round) -> dict[str, Any]:

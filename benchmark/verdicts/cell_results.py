@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from benchmark.papers.item import ACCURACY as ACCURACY
 from benchmark.papers.item import CONFIRMING, UNTRAINED, Cell, Item
-from benchmark.records.record import FINISHED, RunRecord
+from benchmark.records.record import FINISHED, CellRecords, RunRecord, select_seeds, stale_records
 from benchmark.records.record import Records as Records
 from benchmark.verdicts.metrics import value_at
 from benchmark.verdicts.statistics import Summary, summary
@@ -26,6 +26,8 @@ class CellResult:
     collapsed: bool = False  # its median run ends below the supervised baseline: it is shown and left out of averages
     selected_on_test: bool = False  # a value comes from the round that was best on the test set
     runs: tuple[RunRecord, ...] = field(default=(), repr=False)  # all runs, ordered by seed
+    stale: Mapping[int, float] = field(default_factory=dict)  # seed -> value, of finished runs that do not count
+    stale_reason: str = ""  # why they do not count: "old code" or "different data"
 
     @property
     def n(self) -> int:
@@ -45,6 +47,13 @@ class CellResult:
     @property
     def summary(self) -> Summary | None:
         return summary(self.values.values()) if self.values else None
+
+    @property
+    def stale_summary(self) -> Summary | None:
+        """Return the summary of the runs that do not count, for a cell without any finished run that
+        does; None for any other cell.
+        """
+        return summary(self.stale.values()) if self.stale and not self.n_finished else None
 
     @property
     def status(self) -> Status:
@@ -84,6 +93,7 @@ def cell_result(
     """Return the values of the cell's finished runs, and the seeds of the runs that diverged.
 
     A finished run whose value is not finite counts as diverged, because NaN must not enter a mean.
+    Finite values of runs that do not count are in `stale` only.
     """
     runs = records.get(cell.cell_key, {})
     n_wanted = len(seeds_awaited(runs, pilots))
@@ -95,6 +105,13 @@ def cell_result(
             diverged.append(seed)
         elif record.status == "done" and value is not None:
             values[seed] = float(value)
+    stale: dict[int, float] = {}
+    reasons: set[str] = set()
+    for seed, record in sorted(stale_records(runs).items()):
+        value = value_at(record, metric, endpoint) if record.status == "done" else None
+        if value is not None and math.isfinite(value):
+            stale[seed] = float(value)
+            reasons.add(record.stale)
     selected_on_test = metric.startswith("test/") and any(runs[seed].selected_on_test for seed in values)
     return CellResult(
         cell=cell,
@@ -103,6 +120,8 @@ def cell_result(
         n_wanted=n_wanted,
         selected_on_test=selected_on_test,
         runs=tuple(run for _, run in sorted(runs.items())),
+        stale=stale,
+        stale_reason=" or ".join(sorted(reasons, reverse=True)),
     )
 
 
@@ -112,9 +131,9 @@ def counted(item: Item, records: Records) -> Records:
     A trial may have the same cell key with a seed of its own. It must not count, because it was
     used to choose the setting.
     """
-    selected: dict[str, dict[int, RunRecord]] = {}
+    selected: dict[str, CellRecords] = {}
     for key, runs in records.items():
-        selected[key] = {seed: run for seed, run in runs.items() if seed < item.seeds or seed in CONFIRMING}
+        selected[key] = select_seeds(runs, lambda seed: seed < item.seeds or seed in CONFIRMING)
     return selected
 
 

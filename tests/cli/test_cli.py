@@ -24,8 +24,8 @@ from benchmark.records.record import run_folder
 from benchmark.records.run import run
 from benchmark.verdicts.families import begun_under
 from benchmark.verdicts.rule import rule
+from reports.item_results import ItemResults
 from reports.pages import progress
-from reports.reported import Reported
 from sweeps.factors import experiment_of
 from sweeps.plan import plan, restricted
 from sweeps.sweep_file import written
@@ -336,7 +336,7 @@ def test_a_table_has_one_count(name, tmp_path):
     """In the list, in the plan and on its page: committed runs of other seeds, of too few, and of trials."""
     planned = plan(items([name], "laptop"), tmp_path, tell=False)
     (item,) = planned.items
-    seen, row = progress(Reported(item, restricted(planned.records, planned.shown))), _item(item, planned)
+    seen, row = progress(ItemResults(item, restricted(planned.records, planned.shown))), _item(item, planned)
     done = len(planned.runs) - len(planned.missing)
     assert done > 0 and (row["done"], seen["runs_done"]) == (done, done)
     assert row["runs"] == seen["runs_wanted"] == len(planned.runs) + len(planned.waiting)

@@ -30,7 +30,7 @@ from benchmark.records import identity
 from benchmark.records.collect import read_records
 from benchmark.records.copies import read_copy, write_reference
 from benchmark.records.identity import changed_inputs, source_hash
-from benchmark.records.record import run_folder
+from benchmark.records.record import run_folder, stale_records
 from benchmark.records.run import run
 from benchmark.sharing.verify import data_faults, retrain
 from sweeps.launcher import launch
@@ -183,6 +183,28 @@ def test_a_run_on_other_data_or_code_is_trained_apart_and_going_back_finds_the_f
         change(tmp_path)
         content.look_again()
         assert run(make(tmp_path), results) == result  # also where the first is gone
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"), [("a pixel in a folder", "different data"), ("the network's file", "old code")]
+)
+def test_a_finished_record_that_does_not_count_is_kept_until_its_seed_is_trained_again(tmp_path, what, reason):
+    make, change, _ = CHANGES[what]
+    results, experiment = tmp_path / "results", make(tmp_path)
+    first = run(experiment, results)
+    stopped_after(1, experiment.with_seed(1), results)  # has no number to show
+    change(tmp_path)
+    content.look_again()
+    experiment = make(tmp_path)
+
+    def runs() -> Any:
+        return read_records(results, [experiment.cell_key], with_reference=False, troubles=[])[experiment.cell_key]
+
+    assert not runs() and list(stale_records(runs())) == [0]
+    stale = stale_records(runs())[0]
+    assert (stale.result, stale.stale) == (first, reason)
+    again = run(experiment, results)
+    assert runs()[0].result == again and not runs()[0].stale and not stale_records(runs())
 
 
 def test_files_that_the_suite_lists_count_as_equal(tmp_path, monkeypatch):

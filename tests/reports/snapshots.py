@@ -20,8 +20,8 @@ from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import Records
 from reports import findings, site
 from reports.formatting import cell_page, item_page
+from reports.item_results import PAPERS, ItemResults
 from reports.paper_table import item_tables
-from reports.reported import PAPERS, Reported
 from reports.tables import latex_of, markdown_of
 from reports.terminal import print_item
 from tests.reports.fakes import accuracies, gained, lean, make_cell, make_record, pair, small
@@ -71,7 +71,7 @@ def text_of(html: str) -> str:
 
 
 PAPER = {"toy": {"short": "Toy", "title": "A paper with two tables", "where": "arXiv:0000.00000"}}
-MAIN = '[[toy]]\nclaim = "toy/tab1: a beats b"\nagainst = "These runs are made up."\n'
+MAIN = '[[toy]]\nclaim = "toy/tab1: a beats b"\nbrief = "made up."\nagainst = "These runs are made up."\n'
 DEPARTURES = """# Departures
 
  1. Momentum is kept. <b>x</b>
@@ -155,6 +155,7 @@ def pages(folder: Path) -> dict[str, str]:
         "tables": "tables.html",
         "tuning": "tuning.html",
         "findings": "findings.html",
+        "findings-in-full": "findings_in_full.html",
         "paper": "toy/index.html",
         "departures": "toy/departures.html",
         "table-decided": item_page(examples[0][0]),
@@ -184,7 +185,7 @@ def open_main() -> tuple[Item, Records]:
 
 def tables() -> dict[str, str]:
     """Render one table in the formats that are text, and the three ends of what a terminal shows."""
-    (table,) = item_tables(Reported(*published()))
+    (table,) = item_tables(ItemResults(*published()))
     shown = {"terminal": published(), "terminal-decided": decided(), "terminal-open": open_main()}
     rendered = {"table-markdown": markdown_of(table), "table-latex": latex_of(table)}
     for name, example in shown.items():

@@ -11,7 +11,7 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
 from reports.arena import NO_BETTER, Arena, arena_rows, arena_tables, arenas, order_text
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from reports.tables import markdown_of
 from tests.reports.fakes import ONE_MORE_CLIENT, arena_cell, run_of, small
 
@@ -24,7 +24,7 @@ def arena_of(cells: Sequence[Cell], *ends: tuple[Cell, Mapping[int, float]]) -> 
     records: dict[str, dict[int, RunRecord]] = {}
     for cell, values in ends:
         records[cell.cell_key] = {seed: run_of(cell, seed, [value], 10, 1e6) for seed, value in values.items()}
-    (column,) = arenas(Reported(item, records))
+    (column,) = arenas(ItemResults(item, records))
     return column
 
 
@@ -42,7 +42,7 @@ def test_the_table_says_what_the_numbers_say() -> None:
     """small(): A .91 and B .81 in the mean; B, C, D and the bound below; the second column waits. Two rounds of A cost
     20 steps and 2 MB, of B 40 and 1: at 1 MB A has one round behind it, which ended at .5."""
     item, records = small()
-    own, tuned = arena_tables(Reported(item, records))
+    own, tuned = arena_tables(ItemResults(item, records))
     text = markdown_of(own)
     assert "| A | 91.00 ±1.00 | best | 50.00 ±0.00 | 20 | 2 |" in text
     assert "| B | 81.00 ±1.00 | -10.00 n=3 | 81.00 ±1.00 | 40 | 1 |" in text
@@ -56,7 +56,7 @@ def test_the_table_says_what_the_numbers_say() -> None:
     assert frame.loc["B/own", "rounds_to_best"] == pytest.approx(-0.1)
     assert frame.loc["A/own", "run_bytes"] == 2e6 and frame.loc["A/own", "bytes_mean"] == 0.5
     assert frame.loc["A/tuned", "status"] == "waits for trials"
-    rows = arena_rows(Reported(item, records))
+    rows = arena_rows(ItemResults(item, records))
     assert json.loads(json.dumps(rows, allow_nan=False)) == rows
 
 
@@ -81,7 +81,7 @@ def test_equal_bytes_pay_for_whole_evaluations_alone() -> None:
             A.cell_key: {0: run_of(A, 0, [0.5, 0.9], 1, 10)},
             cheap.cell_key: {0: run_of(cheap, 0, [0.4], 1, budget)},
         }
-        (column,) = arenas(Reported(item, runs))
+        (column,) = arenas(ItemResults(item, runs))
         (a,) = [method for method in column.compared if method.result.cell is A]
         assert (column.budget, list(a.at_bytes)) == (budget, expected)
 

@@ -19,6 +19,7 @@ KINDS = (
         "tables.html",
         "tuning.html",
         "findings.html",
+        "findings_in_full.html",
         "compare.html",
         "glossary.html",
         "performance.html",

@@ -19,9 +19,9 @@ from reports.claims import ClaimRow, rows_of, scope_text
 from reports.claims_table import claim_values
 from reports.findings import board, declared_claims, furthest, kinds, state_text
 from reports.formatting import item_page
+from reports.item_results import ItemResults, connect
 from reports.pages import _card
 from reports.provenance import pre_registration
-from reports.reported import Reported, connect
 from reports.site import build
 from tests.reports.fakes import accuracies, alone, begun_under, gained, make_cell, make_record, pair
 from tests.reports.test_site import Page
@@ -38,14 +38,14 @@ def confirmed(seeds: int = 9) -> tuple[Item, Records]:
 
 def found(results: tuple[Item, Records]) -> ClaimRow:
     """Return its only claim."""
-    (row,) = rows_of(Reported(*results))
+    (row,) = rows_of(ItemResults(*results))
     return row
 
 
 def test_pilots_are_shown_on_the_page_of_claims_with_a_link_and_decide_nothing(tmp_path: Path) -> None:
     build([pilots()], tmp_path)
     page = Page(tmp_path / "claims.html")
-    (row,) = rows_of(Reported(*pilots()))
+    (row,) = rows_of(ItemResults(*pilots()))
     assert row.judged.estimate == pytest.approx(0.1) and (row.judged.n, row.judged.is_decided) == (3, False)
     assert row.page in page.links()
 
@@ -60,7 +60,7 @@ def test_a_decided_claim_has_its_numbers_and_one_on_collapse_without_a_seed_is_n
     none = replace(none, claims=(collapse,))
     pilot = {none.cells[0].cell_key: {0: make_record(none.cells[0], 0, {ACCURACY: 0.9})}}
     build([(item, records), (none, pilot)], tmp_path)
-    (row,) = rows_of(Reported(none, pilot))
+    (row,) = rows_of(ItemResults(none, pilot))
     assert (row.judged.verdict, row.judged.n) == ("not run", 0) and (tmp_path / item_page(none)).is_file()
 
 
@@ -82,7 +82,7 @@ def test_words_of_a_claim() -> None:
 
 
 def test_of_two_profiles_that_know_as_little_the_larger_is_shown() -> None:
-    demo, laptop = Reported(pair(), {}), Reported(replace(pair(), profile="laptop"), {})
+    demo, laptop = ItemResults(pair(), {}), ItemResults(replace(pair(), profile="laptop"), {})
     for every in ([demo, laptop], [laptop, demo]):  # neither has a seed with all cells of the claim
         (row,) = furthest(every).values()
         assert row.reported is laptop
@@ -94,7 +94,7 @@ def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> N
     ours = replace(claim, name="ours", quote="", contrasts=({"a": 2.0, "b": -2.0},))
     wrong = replace(claim, name="wrong", contrasts=({"a": 3.0, "b": -3.0},), withdrawn="not its sentence")
     item = replace(item, claims=(claim, ours, wrong))
-    one = Reported(item, begun_under(item, records))
+    one = ItemResults(item, begun_under(item, records))
     places = board([one], "toy")
     sentences, questions = kinds(places).values()
     assert [place.claim.name for place in places] == ["a beats b", "ours", "wrong"]
@@ -105,7 +105,7 @@ def test_boards_count_sentences_and_questions_apart_and_nothing_withdrawn() -> N
     assert f"{every - withdrawn} claims in all" in state_text([one])
     assert f"{withdrawn} more are withdrawn" in state_text([one])
     both = [
-        Reported(replace(item, profile="laptop"), {}),
+        ItemResults(replace(item, profile="laptop"), {}),
         one,
     ]  # each counts once, where most is known
     assert [place.item.profile for place in board(both, "toy")] == [item.profile] * 3
@@ -118,7 +118,7 @@ def test_a_contrast_is_declared_once_where_it_is_judged() -> None:
     hashes = {hash_of(*one) for one in once}
     assert len(once) < len(every) and len(hashes) == len(once)
     assert {hash_of(*one) for one in every} == hashes
-    both = [Reported(item, {}) for item in items(["ssfl/tab1", "ssfl/tabe1"], "demo")]
+    both = [ItemResults(item, {}) for item in items(["ssfl/tab1", "ssfl/tabe1"], "demo")]
     assert any("is judged in" in one.reason for reported in both for one in reported.judged)
     assert len(board(both)) == len(board([])) == len(once)
 
@@ -134,7 +134,7 @@ def test_a_card_counts_a_cell_of_two_items_once() -> None:
     """A table and its figure have the same two cells, of which one has run."""
     item, records = pilots()
     one_run = {item.cells[0].cell_key: records[item.cells[0].cell_key]}
-    table, figure = (Reported(replace(item, name=name), one_run) for name in ("ssfl/tab", "ssfl/fig"))
+    table, figure = (ItemResults(replace(item, name=name), one_run) for name in ("ssfl/tab", "ssfl/fig"))
     (line,) = _card("ssfl", [table, figure])["lines"]
     assert (line["cells_run"], line["total"], line["items"]) == (1, 2, 2)
 
@@ -147,7 +147,7 @@ def test_a_claim_is_drawn_with_every_seed_and_the_interval_that_is_told() -> Non
     item = replace(item, cells=cells)
     ends = ([0.3] * 3 + [0.6 + s / 1e3 for s in range(6)], [0.5] * 9, [0.4] * 9)
     records = accuracies(list(zip(cells, ends, strict=True)), first=100)
-    (judged,) = Reported(item, begun_under(item, records)).judged
+    (judged,) = ItemResults(item, begun_under(item, records)).judged
     (picture,) = claims_pictures([judged])
     assert judged.runs_fall and judged.estimate is not None and judged.interval is not None
     (ax,) = picture.figure.axes
@@ -173,12 +173,12 @@ def test_it_is_told_when_claim_and_first_run_were_made_and_by_which_rule() -> No
     records = {}
     for key, runs in confirmed()[1].items():
         records[key] = {seed: begun(run) for seed, run in runs.items()}
-    assert pre_registration(Reported(item, records), item.claims[0]) == {
+    assert pre_registration(ItemResults(item, records), item.claims[0]) == {
         "Claim made": f"2026-11-22 21:53 UTC, in commit 9500fb4, hash {item.hash_of(item.claims[0])}",
         "First confirmatory run": "2026-11-23 01:07:29 UTC, a seed 101, by code 4f1c2a9be0",
         "Rule": f"version {RULE_VERSION}; 16 runs begun under version 4; 2 runs begun under version None",
     }
-    assert pre_registration(Reported(item, {}), item.claims[0])["First confirmatory run"] == "none yet"
+    assert pre_registration(ItemResults(item, {}), item.claims[0])["First confirmatory run"] == "none yet"
 
 
 # What stands with a verdict: its setting, all its seeds, collapse, and runs that say otherwise
@@ -198,7 +198,7 @@ def told(verdict: str, form: Any = "improves", **more: Any) -> ClaimRow:
     elsewhere = (Elsewhere(item="toy/tab2", contrast={"a": 1.0, "b": -1.0}),)
     claim = replace(pair().claims[0], elsewhere=elsewhere, form=form)
     values: dict[str, Any] = {"verdict": verdict, "reason": "", "seen": Estimate(value=-0.02, n=9), **more}
-    return ClaimRow(reported=Reported(pair(), {}), judged=Judged(claim=claim, **values))
+    return ClaimRow(reported=ItemResults(pair(), {}), judged=Judged(claim=claim, **values))
 
 
 def test_a_verdict_names_clients_cohorts_and_data() -> None:
@@ -229,7 +229,7 @@ def test_pilots_of_another_item_stand_beside_the_verdict(
     a, b = ends
     item = replace(federated(pair(), [(470, 10), (470, 30)]), name="toy/tab2")
     row = told(verdict, form)
-    connect([row.reported, Reported(item, accuracies([(item.cells[0], [a, a]), (item.cells[1], [b])]))])
+    connect([row.reported, ItemResults(item, accuracies([(item.cells[0], [a, a]), (item.cells[1], [b])]))])
     assert row.against == [f"Pilot runs at K = 470, C = 10 and 30 on 8x8 digits (toy/tab2: a - b) {says}."]
 
 
@@ -265,10 +265,10 @@ def test_of_a_claim_in_parts_those_with_runs_are_told() -> None:
     c = replace(a, label="c", experiment=replace(a.experiment, precision="bf16"))
     item = pair(form="every", contrasts=({"a": 1.0, "b": -1.0}, {"a": 1.0, "c": -1.0}))
     item = replace(item, cells=(a, b, c))
-    (row,) = rows_of(Reported(item, accuracies([(a, [0.9]), (b, [0.8])], first=100)))
+    (row,) = rows_of(ItemResults(item, accuracies([(a, [0.9]), (b, [0.8])], first=100)))
     assert (row.judged.verdict, row.verdict) == ("not run", "not judged yet")
     assert row.so_far == [
         "Cells without confirmatory runs: c.",
         "So far, not judged (above zero speaks for the claim): a - b: +10.00 points (n = 1).",
     ]
-    assert replace(row, reported=Reported(item, {})).so_far == []
+    assert replace(row, reported=ItemResults(item, {})).so_far == []

@@ -16,7 +16,7 @@ from benchmark.records.collect import read_records
 from benchmark.records.run import run
 from benchmark.sharing.verify import data_faults
 from reports.item_figures import item_picture
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from tests.conftest import tiny_experiment
 
 PLAIN = tiny_experiment(federation=replace(tiny_experiment().federation, rounds=1))
@@ -44,7 +44,7 @@ def heights_of(bars: LineCollection) -> list[float]:
 
 def drawn(item: Item, records) -> dict[str, np.ndarray]:
     """Measure the bars of each panel, by its title: (K, d) images."""
-    picture = item_picture(Reported(item, records))
+    picture = item_picture(ItemResults(item, records))
     assert picture is not None
     panels = {}
     for ax in picture.figure.axes:

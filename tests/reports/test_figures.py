@@ -20,21 +20,21 @@ from benchmark.verdicts.statistics import summary
 from reports.costs_and_curves import curve_rows, series_of
 from reports.figures import DARK, LOOKS, PALETTE, Picture, looks
 from reports.item_figures import DIVERSITY, caption_of, item_picture, panels_of
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from tests.conftest import ROOT
 from tests.reports.fakes import COHORTS, ENDS, accuracies, alone, make_cell, make_record, table2
 
 
 @pytest.fixture(scope="module")
 def drawn() -> Picture:
-    picture = item_picture(Reported(*table2()))
+    picture = item_picture(ItemResults(*table2()))
     assert picture is not None
     return picture
 
 
 def test_what_is_drawn_equals_the_records(drawn: Picture) -> None:
     """First panel: accuracy of the small cohort. Grouping's line and its data are the mean of its three seeds."""
-    band = series_of(Reported(*table2()).results["Grouping/small"], "test/accuracy", 120).band
+    band = series_of(ItemResults(*table2()).results["Grouping/small"], "test/accuracy", 120).band
     panel = drawn.data[0]
     line = next(one for one in panel["lines"] if one["name"] == "Grouping")
     assert [point[0] for point in line["points"]] == list(band.index)
@@ -68,7 +68,7 @@ def test_names_and_data_cannot_leave_their_place() -> None:
     cells = [make_cell(f"{n}", {"method": n}, i) for i, n in enumerate(("<b>$x$</b></script>", "B"), start=1)]
     records = {c.cell_key: {0: make_record(c, 0, {"test/accuracy": 0.5})} for c in cells}
     item = Item(name="toy/tab1", title="T", profile="demo", cells=tuple(cells))
-    picture = item_picture(Reported(item, records))
+    picture = item_picture(ItemResults(item, records))
     assert picture is not None and "&lt;b&gt;$x$" in picture.inline("x")
     assert "<b>" not in picture.inline("x") and picture.inline("x").count("</script>") == 1
 
@@ -82,7 +82,7 @@ def test_against_a_factor_the_points_are_means_in_order() -> None:
         ends.append((cell, [at_first_seed + seed / 100 for seed in range(5)]))
     drawing = Drawing(kind="against", x="T", log_x=True)
     item = Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), seeds=5, drawing=drawing)
-    picture = item_picture(Reported(item, accuracies(ends)))
+    picture = item_picture(ItemResults(item, accuracies(ends)))
     assert picture is not None
     (panel,) = picture.data
     points = [point for line in panel["lines"] for point in line["points"]]
@@ -99,7 +99,7 @@ def test_a_drawing_chooses_metrics_panels_and_truth() -> None:
     records = {c.cell_key: {0: make_record(c, 0, {"test/accuracy": 0.5}, rounds=lines)} for c in cells}
     drawing = Drawing(metrics=("pseudo/kl_uniform",), panels=("data",), truth={"pseudo/kl_uniform": "pseudo/kl_true"})
     item = Item(name="toy/fig", title="T", profile="demo", cells=tuple(cells), drawing=drawing)
-    picture = item_picture(Reported(item, records))
+    picture = item_picture(ItemResults(item, records))
     assert picture is not None and len(picture.data) == 2
     assert [ax.get_title(loc="left") for ax in picture.figure.axes] == ["x", "y"]
     truth = [line for line in picture.figure.axes[0].get_lines() if line.get_linestyle() == ":"]
@@ -121,7 +121,7 @@ def test_a_diversity_over_two_decades_has_a_logarithmic_axis_of_plain_numbers() 
     cell = make_cell("A", {"method": "A"}, 1)
     rounds = [{"round": n, "test/accuracy": 0.5, DIVERSITY: value} for n, value in enumerate((0.1, 1.0, 300.0), 1)]
     item = Item(name="toy/tab1", title="T", profile="demo", cells=(cell,))
-    picture = item_picture(Reported(item, {cell.cell_key: {0: make_record(cell, 0, rounds=rounds)}}))
+    picture = item_picture(ItemResults(item, {cell.cell_key: {0: make_record(cell, 0, rounds=rounds)}}))
     assert picture is not None and picture.figure.axes[1].get_yscale() == "log"
     assert ">100<" in picture.svg() and "mathdefault" not in picture.svg()
 
@@ -237,13 +237,13 @@ def test_curves_begin_at_the_supervised_baseline_and_say_what_is_clipped() -> No
             0: make_record(cell, 0, {"test/accuracy": curves_of[cell.label][-1]}, rounds=rounds(*curves_of[cell.label]))
         }
     item = Item(name="toy/tab1", title="T", profile="demo", cells=tuple(cells))
-    picture = item_picture(Reported(item, records))
+    picture = item_picture(ItemResults(item, records))
     assert picture is not None
     low, high = picture.figure.axes[0].get_ylim()
     assert 70 < low < 80 and high > 90
     assert f"{low:.1f} %" in picture.caption and picture.caption.rstrip(".").endswith("B")
     without = replace(item, cells=item.cells[:2])
-    drawn = item_picture(Reported(without, records))
+    drawn = item_picture(ItemResults(without, records))
     assert drawn is not None and drawn.figure.axes[0].get_ylim()[0] < 10
 
 
@@ -255,7 +255,7 @@ def test_from_five_seeds_on_no_single_run_is_drawn() -> None:
             for seed in range(n)
         }
         item = Item(name="toy/tab1", title="T", profile="demo", cells=(CELL,), seeds=5)
-        picture = item_picture(Reported(item, {CELL.cell_key: runs}))
+        picture = item_picture(ItemResults(item, {CELL.cell_key: runs}))
         assert picture is not None and len(picture.data[0]["lines"]) == lines
 
 

@@ -9,7 +9,7 @@ import pytest
 from reports import findings
 from reports.front import papers_table, scale_text
 from reports.headlines import headlines, outcomes_of
-from reports.reported import PAPERS, Reported, connect
+from reports.item_results import PAPERS, ItemResults, connect
 from reports.sentences import sentences_of
 from reports.site import build
 from tests.reports.fakes import gained, pair, table2
@@ -21,7 +21,7 @@ def test_a_headline_names_the_verdicts_at_both_numbers_of_clients() -> None:
     """Contradicted with 10 clients, holds with 470: no text of the headline has one without the other."""
     small, (large, _) = at_two_sizes()
     large = replace(large, claims=(replace(pair().claims[0], form="trend"),))
-    every = connect([Reported(*small), Reported(large, gained(large, 0.3, 9))])
+    every = connect([ItemResults(*small), ItemResults(large, gained(large, 0.3, 9))])
     paper = {"toy": {"short": "Toy", "headline": f"{small[0].name}: {small[0].claims[0].name}"}}
     with patch.dict(PAPERS, paper, clear=True), patch.object(findings, "declared_claims", lambda: ()):
         (headline,) = headlines(every)
@@ -36,20 +36,20 @@ def test_a_headline_names_the_verdicts_at_both_numbers_of_clients() -> None:
 
 def test_runs_at_more_clients_without_a_verdict_are_named_and_fewer_clients_are_not() -> None:
     small, large = at_two_sizes()
-    every = connect([Reported(*small), Reported(*large)])
+    every = connect([ItemResults(*small), ItemResults(*large)])
     (sentence,) = sentences_of(list(findings.furthest(every).values()))
     first, second = outcomes_of(sentence, every)
     assert (first.verdict, first.K) == ("contradicted", 10)
     assert (second.verdict, second.K, second.n, second.is_exploratory) == ("not judged", 470, 2, True)
     assert second.estimate == pytest.approx(0.3) and second.text.startswith("not judged at K = 470")
-    nearer = connect([Reported(large[0], gained(large[0], -0.3, 9)), Reported(*small)])
+    nearer = connect([ItemResults(large[0], gained(large[0], -0.3, 9)), ItemResults(*small)])
     assert all(outcome.K != 10 or outcome.is_judged for outcome in outcomes_of(sentence, nearer))
 
 
 def test_a_claim_about_several_differences_is_judged_as_a_whole() -> None:
     """b loses to a, and wins against it the other way round: one of two differences is above zero."""
     item = pair(form="every", contrasts=({"a": 1.0, "b": -1.0}, {"b": 1.0, "a": -1.0}))
-    reported = Reported(item, gained(item, 0.3, 9))
+    reported = ItemResults(item, gained(item, 0.3, 9))
     (outcome,) = outcomes_of(sentences_of(findings.furthest([reported]).values())[0], [reported])
     assert outcome.verdict == "contradicted" and "as a whole" in outcome.text
     assert [len(values) for values in outcome.differences.values()] == [9, 9] and outcome.above_zero == "1 is"
@@ -59,7 +59,7 @@ def test_the_front_page_says_its_scale_and_is_short(tmp_path: Path) -> None:
     page = words(build([table2()], tmp_path))
     assert len(page.split()) <= 700
     item, records = table2()
-    assert scale_text([Reported(item, records)]) in page
+    assert scale_text([ItemResults(item, records)]) in page
     paper = replace(item, profile="paper")
-    assert "reduced" not in scale_text([Reported(paper, records)])
-    assert "reduced" in scale_text([Reported(item, records)])
+    assert "reduced" not in scale_text([ItemResults(paper, records)])
+    assert "reduced" in scale_text([ItemResults(item, records)])

@@ -15,9 +15,9 @@ from benchmark.papers.item import Item
 from benchmark.papers.items import ITEMS, VARIANTS, item_of, profiles
 from benchmark.papers.scale import PROFILES
 from reports.exports import item_result
+from reports.item_results import ItemResults
 from reports.paper_table import item_tables
 from reports.published_table import published_table, unread_text
-from reports.reported import Reported
 from reports.tables import files_of
 
 WORDS = tomllib.loads((ROOT / "benchmark" / "papers" / "words.toml").read_text())
@@ -146,7 +146,7 @@ def test_every_published_value_is_in_the_published_table_under_its_own_names(nam
 def test_no_published_number_is_among_those_of_a_surrogate(name: str, profile: str) -> None:
     """In the table of our runs nothing is published; in the CSV the published rows name the paper's own data sets."""
     item = item_of(BUILDERS[name], profile)
-    tables = item_tables(Reported(item, {}))
+    tables = item_tables(ItemResults(item, {}))
     shown = [entry for table in tables for row in table.rows for entry in row.entries[1:]]
     computed = sum(len(cell.computed) for cell in item.cells)
     assert sum(entry.sort is not None and entry.sort >= 0 for entry in shown) <= computed

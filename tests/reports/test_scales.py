@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.reported import Reported, connect
+from reports.item_results import ItemResults, connect
 from reports.scales import Agreement, Measured, at_profiles, in_other_settings, scales_values
 from reports.site import build
 from tests.reports.fakes import gained, make_cell, pair
@@ -51,7 +51,7 @@ def test_a_claim_at_two_profiles_is_shown_side_by_side(tmp_path: Path) -> None:
     small = pair()
     cells = tuple(make_cell(cell.label, cell.setting, 20 + n) for n, cell in enumerate(small.cells))
     large = replace(small, profile="laptop", cells=cells)
-    every = connect([Reported(small, gained(small, 0.1, 9)), Reported(large, gained(large, -0.2, 9))])
+    every = connect([ItemResults(small, gained(small, 0.1, 9)), ItemResults(large, gained(large, -0.2, 9))])
     (by_profile,) = at_profiles(every)
     assert by_profile["demo"].estimate == pytest.approx(0.104) and by_profile["laptop"].estimate < 0
     (agreement,) = scales_values(every)["agreements"]
@@ -62,5 +62,5 @@ def test_a_claim_at_two_profiles_is_shown_side_by_side(tmp_path: Path) -> None:
 
 def test_a_sentence_with_more_clients_elsewhere_is_a_pair() -> None:
     few, many = at_two_sizes()
-    ((own, other),) = in_other_settings(connect([Reported(*few), Reported(*many)]))
+    ((own, other),) = in_other_settings(connect([ItemResults(*few), ItemResults(*many)]))
     assert own.estimate < 0 and other.estimate == pytest.approx(0.3) and other.n == 2

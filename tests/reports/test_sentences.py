@@ -12,9 +12,9 @@ from benchmark.verdicts.judge import Estimate, Judged, Verdict
 from reports.claims import rows_of
 from reports.claims_table import claim_values
 from reports.exports import item_result
-from reports.findings import findings_page
+from reports.findings import findings_in_full
+from reports.item_results import ItemResults, connect
 from reports.records_page import copies_of_no_table
-from reports.reported import Reported, connect
 from reports.sentences import Sentence, sentences_of
 from reports.site import build
 from tests.reports.fakes import accuracies, gained, pair
@@ -33,7 +33,7 @@ def sentence(verdicts: Sequence[Verdict], withdrawn: Sequence[int] = ()) -> list
         )
         for n in range(len(verdicts))
     )
-    reported = Reported(replace(item, claims=claims), {})
+    reported = ItemResults(replace(item, claims=claims), {})
     seen = Estimate(value=0.05, n=9, interval=(0.01, 0.1))
     reported.judged = [
         Judged(claim=claim, verdict=verdict, reason="", seen=None if verdict == "not run" else seen)
@@ -86,7 +86,7 @@ def at_two_sizes(least: float = 0.01) -> tuple[tuple[Item, Records], tuple[Item,
 def test_a_verdict_at_few_clients_never_stands_alone_where_more_have_none(tmp_path: Path) -> None:
     """Contradicted with 10 clients; with 470 two pilots say +30 points: on every page, and the sentence is open."""
     small, large = at_two_sizes()
-    every = connect([Reported(*small), Reported(*large)])
+    every = connect([ItemResults(*small), ItemResults(*large)])
     (row,) = rows_of(every[0])
     assert row.judged.verdict == "contradicted"
     text = row.verdict_text
@@ -107,7 +107,7 @@ def test_a_verdict_at_few_clients_never_stands_alone_where_more_have_none(tmp_pa
 def test_a_verdict_at_more_clients_stands_beside_that_at_few() -> None:
     small, (large, _) = at_two_sizes()
     large = replace(large, claims=(replace(pair().claims[0], form="trend"),))
-    every = connect([Reported(*small), Reported(large, gained(large, 0.3, 9))])
+    every = connect([ItemResults(*small), ItemResults(large, gained(large, 0.3, 9))])
     (row,) = rows_of(every[0])
     few, _, more = row.verdict_text.partition(";")
     assert "K = 10" in few and "contradicted" in few
@@ -119,11 +119,11 @@ def test_caveats_of_decided_claims_are_on_the_front_page_and_in_findings(tmp_pat
     """Also with endpoint `last`: a still gains six points in the last tenth of its run."""
     item = pair(endpoint="last")
     caveat = "judged at round 11: a still gains 6.0 points in the last tenth of the run"
-    reported = Reported(item, gained(item, 0.3, 9))
+    reported = ItemResults(item, gained(item, 0.3, 9))
     reported.judged = [replace(one, caveats=(caveat,)) for one in reported.judged]
     (row,) = rows_of(reported)
     assert row.judged.is_decided and any(caveat[1:] in line for line in row.context)
-    assert caveat[1:] in findings_page([reported], links=False) or row.reported.paper not in ("ssfl", "semifl")
+    assert caveat[1:] in findings_in_full([reported], links=False) or row.reported.paper not in ("ssfl", "semifl")
     assert claim_values(row)["caveats"] == [f"{caveat[0].upper()}{caveat[1:]}."]
 
 

@@ -16,7 +16,7 @@ from benchmark.experiment import Experiment, Federation
 from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.ssfl import SSFL, FedAvg, Grouping
 from benchmark.papers.item import Cell, Item
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from reports.ssfl_analysis import cells_of, correlations, gains_over, gains_text, page, partial_correlation, runs_of
 from tests.reports.fakes import make_record
 
@@ -102,7 +102,7 @@ def test_the_page_from_records() -> None:
         end = 0.9 - float(c.setting["R"]) / 9 + gains[str(c.setting["method"])]
         records[c.cell_key] = runs(c, [end + s / 90 for s in range(3)], 0.5 + i / 50)
     one = Item(name="ssfl/tab2", title="", profile="laptop", cells=tuple(cells), seeds=3)
-    found = page([Reported(one, records)])
+    found = page([ItemResults(one, records)])
     assert found is not None
     (section,) = found["sections"]
     assert "+4.00" in section["sentences"][0] and "+3.00" in section["sentences"][0]
@@ -112,9 +112,9 @@ def test_the_page_from_records() -> None:
     # Labels alone at .825 beside FedAvg's .811, .822 and .833 at R = .8: that setting is shown, and not averaged.
     alone = Cell(label="alone", setting={}, role="bound", experiment=replace(cells[0].experiment, method=ServerOnly()))
     with_bound = replace(one, cells=(*one.cells, alone))
-    found = page([Reported(with_bound, {**records, alone.cell_key: runs(alone, [0.825] * 3, 0.0)})])
+    found = page([ItemResults(with_bound, {**records, alone.cell_key: runs(alone, [0.825] * 3, 0.0)})])
     assert found is not None
     (section,) = found["sections"]
     assert "8 settings" in section["sentences"][0] and "1 cell" in section["sentences"][-1]
     assert [len(table.rows) for table in section["tables"]] == [2, 8, 27]
-    assert page([Reported(replace(one, cells=()), {})]) is None and gains_text(gains_over(runs_of([])))[:2] == "No"
+    assert page([ItemResults(replace(one, cells=()), {})]) is None and gains_text(gains_over(runs_of([])))[:2] == "No"

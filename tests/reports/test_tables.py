@@ -10,18 +10,19 @@ import pytest
 
 from benchmark.data.datasets import DATASETS
 from benchmark.papers.item import Cell, Item
-from benchmark.records.record import RunRecord
+from benchmark.records.record import CellRecords, RunRecord
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.claims import rows_of
 from reports.claims_table import claims_table
 from reports.exports import item_result
 from reports.formatting import plain_quote
+from reports.item_results import ItemResults
 from reports.paper_table import best_cells, item_tables, ours_entry
 from reports.provenance import remarks
-from reports.reported import Reported
 from reports.site import build
 from reports.tables import Column, Row, TableEntry, csv_of, csv_safe, latex_of, markdown, markdown_of, table_of
+from sweeps.plan import restricted
 from tests.reports.fakes import accuracies, begun_under, lean, make_cell, make_record, pair, printed, table2
 from tests.reports.snapshots import terminal
 from tests.reports.test_site import words
@@ -33,7 +34,7 @@ def test_all_formats_say_the_same_by_hand() -> None:
     What Markdown, LaTeX and a terminal show is in the snapshots.
     """
     item, records = lean()
-    (table,) = item_tables(Reported(item, records))
+    (table,) = item_tables(ItemResults(item, records))
     assert latex_of(table).count("&") == 3 * 2
     every = list(csv.DictReader(io.StringIO(csv_of(table.data).decode())))
     of_paper = {row["label"]: row["published"] for row in every if row["role"] == "as published"}
@@ -56,6 +57,34 @@ def test_all_formats_say_the_same_by_hand() -> None:
     assert start.items() <= result.items()
 
 
+@pytest.mark.parametrize("reason", ["old code", "different data"])
+def test_a_cell_shows_records_that_do_not_count_only_if_it_has_no_other(reason: str) -> None:
+    """a: .86 and .88 do not count, and seed 3 is none of the table's seeds; b: one run counts, and one does not."""
+    item = pair()
+    a, b = item.cells
+    old = {
+        seed: replace(run, stale=reason) for seed, run in accuracies([(a, [0.86, 0.88, 0.1, 0.1])])[a.cell_key].items()
+    }
+    known = {**accuracies([(b, [0.5])]), a.cell_key: {}}
+    records: dict[str, CellRecords] = {
+        a.cell_key: CellRecords(known[a.cell_key], stale={seed: old[seed] for seed in (0, 1, 3)}),
+        b.cell_key: CellRecords(
+            known[b.cell_key], stale={1: replace(make_record(b, 1, {ACCURACY: 0.9}), stale=reason)}
+        ),
+    }
+    shown = [cell.experiment.with_seed(seed) for cell in item.cells for seed in range(3)]
+    reported = ItemResults(item, restricted(records, shown))
+    result = reported.results["a"]
+    assert (result.n, result.status, result.summary, reported.runs[1:]) == (0, "missing", None, [])
+    (table,) = item_tables(reported)
+    first, second = table.rows[0].entries[1:]
+    assert first.text == f"{reason}: 87.00" and not first.best and second.text == "50.00"
+    for text in (markdown_of(table), latex_of(table), terminal(item, restricted(records, shown))):
+        assert f"{reason}: 87.00" in text
+    (row,) = [row for row in table.data if row.get("cell_key") == a.cell_key]
+    assert (row["mean"], row["n"]) == (None, 0)
+
+
 def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
     item, records = lean()
     cell = item.cells[0]
@@ -65,7 +94,7 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
         for seed, run in records[cell.cell_key].items()
     }
     records = {**records, cell.cell_key: chosen}
-    (table,) = item_tables(Reported(item, records))
+    (table,) = item_tables(ItemResults(item, records))
     sentence = "selection: best round on the test set, as the paper did (A/2)"
     assert sentence in table.notes and "95.00" in markdown_of(table) and sentence in latex_of(table)
     assert sentence in " ".join(terminal(item, records).split()) and sentence in item_result(item, records)["notes"]
@@ -73,7 +102,7 @@ def test_values_chosen_on_test_data_say_so_in_every_format() -> None:
 
 
 def test_the_ladder_is_a_table_of_its_own() -> None:
-    _, ladder = item_tables(Reported(*table2()))
+    _, ladder = item_tables(ItemResults(*table2()))
     assert [entry.line for entry in ladder.rows[0].entries][0::3] == [
         "Server only",
         "90.00 ±0.00",
@@ -85,7 +114,7 @@ def test_claims_by_hand() -> None:
     """a - b is .10 .09 .11 by pilot seeds: typically .10, and not judged. Nine confirming seeds with .10 each hold."""
     item = pair()
     pilots = accuracies([(item.cells[0], [0.9, 0.91, 0.92]), (item.cells[1], [0.8, 0.82, 0.81])])
-    table = claims_table(rows_of(Reported(item, pilots)))
+    table = claims_table(rows_of(ItemResults(item, pilots)))
     assert (
         "| not judged yet | +10.00 points | 3 | – | toy/tab1 at K = 10, C = 10 on 8x8 digits | demo | accuracy |"
         in markdown_of(table)
@@ -94,7 +123,7 @@ def test_claims_by_hand() -> None:
     assert (row["unit"], row["contrast"], row["verdict"]) == ("fraction", "a - b", "not judged yet")
     assert float(row["estimate"]) == pytest.approx(0.10) and float(row["least"]) == 0.01
     confirmed = accuracies([(item.cells[0], [0.9] * 9), (item.cells[1], [0.8] * 9)], first=100)
-    text = markdown_of(claims_table(rows_of(Reported(item, begun_under(item, confirmed)))))
+    text = markdown_of(claims_table(rows_of(ItemResults(item, begun_under(item, confirmed)))))
     assert "| holds | +10.00 points \\[+10.00, +10.00\\] (least and largest difference) | 9 | 0 of 9 |" in text
 
 
@@ -118,13 +147,13 @@ def test_rounds_to_a_target_have_a_mean_where_all_runs_come_there() -> None:
     records = {}
     for cell, came in zip(cells, ((2, 3), (2, 9)), strict=True):
         records[cell.cell_key] = {seed: run(cell, seed, reached) for seed, reached in enumerate(came)}
-    (table,) = item_tables(Reported(item, records))
+    (table,) = item_tables(ItemResults(item, records))
     lines = [entry.line for row in table.rows for entry in row.entries[1:]]
     assert lines[0].startswith("2.5 ±0.7071") and lines[1].startswith("– 1 of 2 runs")
     assert "Rounds to 90 %" in table.caption
 
 
-def compared(profile: str = "paper", margin: float | None = 0.01, note: str = "") -> Reported:
+def compared(profile: str = "paper", margin: float | None = 0.01, note: str = "") -> ItemResults:
     """A was printed at 90 % and ended at 93, B at 80 % and ended at 80.5. `note`: what the files of A's run say."""
     printed_at = {"A": (90.0, 0.93), "B": (80.0, 0.805)}
     cells = [
@@ -134,7 +163,7 @@ def compared(profile: str = "paper", margin: float | None = 0.01, note: str = ""
     runs = records[cells[0].cell_key]
     records = {**records, cells[0].cell_key: {0: replace(runs[0], manifest={"data": {"note": note}})}}
     item = Item(name="toy/tab1", title="Toy", profile=profile, cells=tuple(cells), seeds=3, margin=margin)
-    return Reported(item, records)
+    return ItemResults(item, records)
 
 
 def test_only_profile_paper_is_compared_with_what_is_printed(tmp_path: Path) -> None:
@@ -205,7 +234,7 @@ def best_in_bold(gains: Sequence[float], *, seeds_of_third: int = 6) -> list[str
     cells = [make_cell(m, {"method": m, "C": 2}, 9 + place) for place, m in enumerate("ABC")]
     values = [[0.8] * len(gains), [0.8 + gain for gain in gains], [0.5] * seeds_of_third]
     item = Item(name="toy/tab1", title="Toy", profile="demo", cells=tuple(cells), seeds=6)
-    (table,) = item_tables(Reported(item, accuracies(zip(cells, values, strict=True))))
+    (table,) = item_tables(ItemResults(item, accuracies(zip(cells, values, strict=True))))
     bold = [entry.text for row in table.rows for entry in row.entries if entry.best]
     assert markdown_of(table).count("**") == 2 * len(bold) and latex_of(table).count("textbf") == len(bold)
     assert ("bold" in table.caption) == bool(bold)
@@ -237,7 +266,7 @@ def test_upper_bounds_and_other_labels_do_not_compete() -> None:
     ends = []
     for place, level in enumerate((0.7, 0.8, 0.9, 0.95)):
         ends.append([level + seed / 1e4 * (place + 1) for seed in range(6)])
-    assert best_cells(Reported(item, accuracies(zip(cells, ends, strict=True))), ACCURACY) == {"B"}
+    assert best_cells(ItemResults(item, accuracies(zip(cells, ends, strict=True))), ACCURACY) == {"B"}
 
 
 def test_latex_groups_heads_and_has_its_caption() -> None:

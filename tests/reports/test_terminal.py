@@ -6,8 +6,8 @@ import re
 from rich.console import Console
 
 from reports.findings import statuses
+from reports.item_results import ItemResults
 from reports.pages import progress
-from reports.reported import Reported
 from reports.terminal import print_item, print_primary
 from tests.reports.snapshots import decided, open_main
 
@@ -31,7 +31,7 @@ def test_primary_claims_have_a_line_each_and_nothing_more_is_printed():
 
 def test_the_terminal_counts_as_the_page_does():
     for example in (decided(), open_main()):
-        reported = Reported(*example)
+        reported = ItemResults(*example)
         page = progress(reported)
         on_page = page["verdicts"] + page["questions"]
         assert on_page and page["verdicts"] + page["questions"] == sum(statuses(reported).values(), type(on_page)())

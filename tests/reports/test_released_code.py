@@ -10,8 +10,8 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.papers.item import Claim, Item
 from benchmark.verdicts.cell_results import Records
-from reports.released import parts, released_table
-from reports.reported import Reported
+from reports.item_results import ItemResults
+from reports.released_code import parts, released_table
 from tests.papers.conftest import item_of
 from tests.reports.fakes import accuracies, begun_under, make_cell
 
@@ -48,7 +48,7 @@ def runs(item: Item, differences: dict[str, list[float]], first: int) -> Records
 
 
 def rows(item: Item, records: Records) -> dict[str, list[str]]:
-    table = released_table([Reported(item, records)])
+    table = released_table([ItemResults(item, records)])
     lines = {}
     for row in table.rows:
         lines[row.entries[0].text] = [entry.line for entry in row.entries[1:]]
@@ -57,9 +57,9 @@ def rows(item: Item, records: Records) -> dict[str, list[str]]:
 
 @pytest.fixture
 def toy_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "released.toml"
+    path = tmp_path / "released_code.toml"
     path.write_text("".join(PART.format(says=says) for says in DIFFERENCES))
-    monkeypatch.setattr("reports.released.PARTS", path)
+    monkeypatch.setattr("reports.released_code.PARTS", path)
     return path
 
 
@@ -92,7 +92,7 @@ def test_fields_say_what_is_switched_off(toy_parts: Path) -> None:
     shown = rows(item, runs(item, {"present": [0.03]}, first=0))
     assert shown["present"][0] == "as printed without: batch_size = 32"
     toy_parts.write_text(PART.format(says="present").replace("source", "sourse"))
-    with pytest.raises(ConfigError, match="released.toml .*'sourse'"):
+    with pytest.raises(ConfigError, match="released_code.toml .*'sourse'"):
         parts()
 
 

@@ -1,4 +1,4 @@
-"""An item with what its records say."""
+"""Join a table or figure with its run records, and answer each question about them once."""
 
 import functools
 import tomllib
@@ -14,7 +14,7 @@ from benchmark.verdicts.collapse import collapsed_cells
 from benchmark.verdicts.judge import Judged, judge
 from reports.formatting import item_page
 
-# What the site says of a paper before any run.
+# Names and texts of the papers, which need no run.
 PAPERS: Mapping[str, Mapping[str, str]] = tomllib.loads((Path(__file__).parent / "papers.toml").read_text())
 KEPT, KEPT_ACCURACY = "pseudo/kept", "pseudo/accuracy"
 OTHER_DATA = "not comparable with published accuracy"  # in the note of a data set's files (datasets.toml)
@@ -22,19 +22,19 @@ OTHER_DATA = "not comparable with published accuracy"  # in the note of a data s
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How far ours lies from the paper's number of one cell.
+    """The difference between our accuracy of one cell and the published one.
 
-    The margin was fixed before any run. Only at profile `paper` are the two of one setting. Whether a sentence of the
-    paper holds, its claims say.
+    The margin was fixed before any run. The two accuracies have the same setting only at profile `paper`. Whether a
+    sentence of the paper holds is decided by its claims, not by this difference.
     """
 
     difference: float  # ours - published, a fraction
-    text: str  # "within the margin"; of other data, what the files say of them
-    other_data: bool  # other images than the paper's
+    text: str  # "within the margin"; for different images, the note of the data files on them
+    other_data: bool  # whether the images differ from the paper's
 
 
-class Reported:
-    """An item and its records, of its own seeds and of those that confirm; each question is asked of them once."""
+class ItemResults:
+    """An item with the run records of its pilot and confirmatory seeds. Each answer is computed once and kept."""
 
     def __init__(self, item: Item, records: Records) -> None:
         self.item, self.records = item, counted(item, records)
@@ -43,20 +43,20 @@ class Reported:
         self.paper = item.name.split("/")[0]
         self.page = item_page(item)  # from the site's root
         self.of = functools.cache(self._of)
-        self.same_profile = {item.name: self}  # the items whose runs may speak of a claim's sentence: see `connect`
+        self.same_profile = {item.name: self}  # items whose runs may bear on a claim's sentence: see `connect`
 
     @functools.cached_property
     def judged(self) -> list[Judged]:
-        """Every claim, with the evidence that it was judged by."""
+        """Return every claim with its verdict and the evidence behind it."""
         return judge(self.item, self.records)
 
     @functools.cached_property
     def results(self) -> dict[str, CellResult]:
-        """Every cell's accuracy, by its label."""
+        """Return the accuracy of every cell by its label."""
         return self.of(ACCURACY)
 
     def _of(self, metric: str, endpoint: str = "last") -> dict[str, CellResult]:
-        """Every cell's values of a metric at a claim's endpoint, by its label, in the item's order."""
+        """Return the values of a metric at a claim's endpoint for every cell by its label, in the item's order."""
         results = (cell_result(cell, self.records, self.item.seeds, metric, endpoint) for cell in self.item.cells)
         return {one.cell.label: replace(one, collapsed=one.cell.label in self._collapsed) for one in results}
 
@@ -66,7 +66,7 @@ class Reported:
 
     @functools.cached_property
     def agreements(self) -> dict[str, Agreement]:
-        """Of each cell that is compared with its published accuracy, by its label."""
+        """Return the agreement of each cell that is compared with its published accuracy, by its label."""
         item, agreements = self.item, dict[str, Agreement]()
         for label, result in self.results.items():
             seen, published = result.summary, result.cell.printed()
@@ -78,7 +78,10 @@ class Reported:
 
     @property
     def largest_gap(self) -> tuple[str, Agreement] | None:
-        """The cell farthest from its published number. None where none is compared on the paper's own data."""
+        """Return the cell with the largest difference from its published number.
+
+        Return None if no cell is compared on the paper's own data.
+        """
         compared = [pair for pair in self.agreements.items() if not pair[1].other_data]
         return max(compared, key=lambda pair: abs(pair[1].difference), default=None)
 
@@ -87,17 +90,17 @@ class Reported:
         return [run for result in self.results.values() for run in result.runs]
 
 
-Places: TypeAlias = Sequence[tuple[Reported, CellResult]]  # cells, each where an item has it
+Places: TypeAlias = Sequence[tuple[ItemResults, CellResult]]  # cells, each with an item that contains it
 
 
-def connect(every: Sequence[Reported]) -> Sequence[Reported]:
-    """The same items, where each knows the others of its profile."""
+def connect(every: Sequence[ItemResults]) -> Sequence[ItemResults]:
+    """Make the items of each profile known to one another, and return all items."""
     for one in every:
         one.same_profile = {other.item.name: other for other in every if other.item.profile == one.item.profile}
     return every
 
 
 def note_on_other_data(result: CellResult) -> str:
-    """What the files say that hold other images than the paper's. Empty where they hold the paper's."""
+    """Return the note of data files whose images differ from the paper's; empty if the images are the paper's."""
     notes = {run.data_note for run in result.runs if run.seed in result.values}
     return ", ".join(sorted(note for note in notes if OTHER_DATA in note))

@@ -1,7 +1,7 @@
-"""What released code does: each method's headline part with it and without it, as published and as released.
+"""Compare each method's headline part as published and as in the released code: accuracy with it and without it.
 
-`released.toml` names the two cells of each way; numbers are from their records. A verdict is that of a claim on the
-same two cells: seeds that began under no claim confirm nothing.
+`released_code.toml` names the two cells of each way, and all numbers are from their records. A verdict is the verdict
+of a claim on the same two cells, because seeds that began under no claim confirm nothing.
 """
 
 import re
@@ -17,26 +17,26 @@ from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.statistics import paired, summary
 from reports.formatting import NONE, cell_address, count, difference_interval, percent, points, sentence
+from reports.item_results import ItemResults
 from reports.provenance import flat
-from reports.reported import Reported
 from reports.tables import Table, TableEntry, table_of
 
-PARTS = Path(__file__).with_name("released.toml")
+PARTS = Path(__file__).with_name("released_code.toml")
 SAYS = {"holds": "present", "contradicted": "reversed", "no effect of interest": "inert", "undecided": "undecided"}
 HEADS = ("Method", "Way", "Verdict", "Difference", "Seeds", "With", "Without")
 Claims: TypeAlias = Mapping[tuple[str, str, str], Judged]  # profile, key of the better cell, key of the other
 
 
 def parts() -> list[dict[str, Any]]:
-    """The headline parts, in the file's order. Raises ConfigError for a misspelt key."""
+    """Return the headline parts in the file's order. Raise ConfigError for a misspelt key."""
     tables: list[dict[str, Any]] = tomllib.loads(PARTS.read_text())["parts"]
     for table in tables:
         check_keys(PARTS.name, table, {"method", "part", "source", "ways"})
     return tables
 
 
-def released_table(every: Sequence[Reported]) -> Table:
-    """A row for each way of a part and profile that has runs; a way without any has one that says so."""
+def released_table(every: Sequence[ItemResults]) -> Table:
+    """Return one row per way of a part and profile with runs; a way without runs has one row that says so."""
     claims, rows, profiles = _claims(every), list[list[TableEntry]](), dict[str, dict[str, CellResult]]()
     for reported in every:
         named = {f"{reported.item.name}: {label}": result for label, result in reported.results.items()}
@@ -63,8 +63,8 @@ def _without_runs(way: str, names: Iterable[str], known: Mapping[str, Mapping[st
     return [TableEntry(text=text) for text in (way, state, *4 * [NONE])]
 
 
-def _claims(every: Iterable[Reported]) -> Claims:
-    """What confirming seeds say of the claims that one cell ends better than one other."""
+def _claims(every: Iterable[ItemResults]) -> Claims:
+    """Return the judged claims that one cell ends better than one other, by profile and the keys of both cells."""
     claims = {}
     for reported in every:
         for judged in reported.judged:
@@ -80,7 +80,10 @@ def _claims(every: Iterable[Reported]) -> Claims:
 def _row(
     way: str, on: CellResult, off: CellResult, with_it: Sequence[CellResult], profile: str, claims: Claims
 ) -> list[TableEntry]:
-    """One pair: the claim's estimate, or else the mean difference of the seeds that both have. Empty without one."""
+    """Return the row of one pair of cells; an empty list if they have no seed in common.
+
+    It has the claim's estimate, or without a claim the mean difference over the common seeds.
+    """
     seen, seeds = paired(on.values, off.values), on.values.keys() & off.values.keys()
     if seen is None:
         return []
@@ -103,7 +106,7 @@ def _row(
 
 
 def _changed(result: CellResult, others: Iterable[CellResult]) -> tuple[str, ...]:
-    """Its fields that differ from those of another cell; of another method its name alone."""
+    """Return the fields in which the cell differs from the others; only the method's name if the methods differ."""
     mine, *theirs = (flat(to_json(one.cell.experiment)) for one in (result, *others))
     changed = {}
     for field, value in mine.items():
