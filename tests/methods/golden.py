@@ -173,7 +173,14 @@ TRACES = {
         momentum="kept",
         **TWO,
     ),
-    "proxyfl-as-in-the-paper": of("proxyfl", "drawn_apart", **AS_IN_THE_PAPER, tuning_passes=3, **TWO),
+    "proxyfl-as-in-the-paper": of(
+        "proxyfl",
+        "drawn_apart",
+        tuning_passes=3,
+        threshold=0.125,
+        optimizer=replace(BASE.optimizer, lr=0.0005),
+        **AS_IN_THE_PAPER,
+    ),
     "feddure": of("feddure", "drawn_apart", virtual_rate=0.005, **TWO),
     "feddure-released": of(
         "feddure",
