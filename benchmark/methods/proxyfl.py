@@ -11,11 +11,12 @@ of the global model above their share. It is repelled by images of the batch tha
 (lines 300-344). GPT: the server tunes the mean W by SGD, so that each of the clients' proxies is nearest to the proxy
 of its class (lines 72-106).
 
-Setting the three implementation choices to "paper" does not give the paper's method: paper and code differ in eight
-more points, in which this file follows the code. Deviations: reports/sage/departures.md, entries 19 to 21 and 26. In
-addition:
+Paper and code differ in eleven points, each of which is an implementation choice of `ProxyFL` with the values "paper"
+and "released_code". With all of them at "paper" it is the paper's method. Deviations: reports/sage/departures.md,
+entries 19 to 21 and 26. In addition, under both values:
 1. Shares of the classes are counted over all steps of a job. Released code: over the last fifth (lines 267-290).
 2. The gradient of the tuning is an explicit formula in float64, and its batches have a separate random order.
+3. Probabilities that weight the candidates have no gradient. Released code: the same; the paper does not specify it.
 
 Legend: M images of both unlabelled views among the N images of a batch; F features; P proxies of clients.
 """
@@ -28,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.config import Count, NotNegative, Positive, Share, Whole
+from benchmark.config import Count, NotNegative, Positive, Share, Whole, added
 from benchmark.losses import consistency_loss, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods.sage import ClientUpdate, Logits, TwoLabellers
@@ -39,13 +40,15 @@ from benchmark.models.classifier import Classifier
 MOST_MARGIN = 100.0  # upper bound of the margin in the tuning
 LEAST_SIMILAR = 1e-6  # the smallest cosine similarity of two images that repel each other
 
+Way = Literal["paper", "released_code"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyFL(TwoLabellers):
     """ProxyFL; without tuning passes it is "ICPL alone" of Table 2, with proxy weight 0 it is "GPT alone".
 
-    The defaults of the three implementation choices follow the released code: Table 7 counts its projections, so that
-    the published numbers come from this code.
+    The defaults of all implementation choices follow the released code: Table 7 counts its projections, so that the
+    published numbers were computed by this code.
     """
 
     proxy_weight: NotNegative = 1.0  # beta
@@ -64,6 +67,28 @@ class ProxyFL(TwoLabellers):
     # The margin in the tuning. "released_code": the largest distance of a mean proxy to its nearest other mean proxy,
     # at most 100, is added to the distance to the own class (lines 79-93). "paper": no margin.
     margin: Literal["paper", "released_code"] = "released_code"
+    # The model whose confidence makes an unlabelled image confident. "paper": the global one (5.2.1, Eq. 3).
+    # "released_code": either model (lines 213-252).
+    confident_images: Way = added("released_code")
+    # The probabilities that weight the candidates of an unconfident image. "paper": the local model's (Eq. 6).
+    # "released_code": the global model's (lines 300-344). The candidates are the global model's under both.
+    candidate_weights: Way = added("released_code")
+    # The similarity in ICPL. "paper": inner product, and all images of other classes repel (Eq. 8). "released_code":
+    # cosine, and images with a cosine below 1e-6 are left out (lines 300-344).
+    similarity: Way = added("released_code")
+    # The mean in ICPL. "paper": a mean over confident images plus a mean over unconfident ones (Eq. 8).
+    # "released_code": one mean over all.
+    contrast_mean: Way = added("released_code")
+    # The mean in L_u. "paper": over confident images (Eq. 9). "released_code": over all images of the batch.
+    consistency_mean: Way = added("released_code")
+    # The unlabelled views in ICPL. "paper": weak (Eq. 3). "released_code": weak and strong.
+    contrast_views: Way = added("released_code")
+    # The update of the classes' shares. "paper": the mean of the shares of this round's clients (Eq. 5).
+    # "released_code": `decay` times the old shares plus the rest times the shares of all counted labels.
+    class_shares: Way = added("released_code")
+    # The softmax in the tuning. "paper": over the proxies of a client, for each global proxy (Eq. 2).
+    # "released_code": over the global proxies, for each of the clients' (lines 72-106).
+    tuning_softmax: Way = added("released_code")
 
     def check(self, setup: fl.Setup) -> None:
         setup.width()
@@ -84,8 +109,10 @@ class ProxyFL(TwoLabellers):
 
     def consistency(self, logits: Logits) -> fl.Loss:
         local, common = pseudo_labels(logits["weak"], self.threshold), pseudo_labels(logits["global"], self.threshold)
-        kept_N = local.kept_N | common.kept_N
+        kept_N = common.kept_N if self.confident_images == "paper" else local.kept_N | common.kept_N
         loss = consistency_loss(logits["strong"], common.labels_N, kept_N)
+        if self.consistency_mean == "paper":
+            loss = loss * len(kept_N) / kept_N.sum().clamp(min=1)
         return loss, {"labels_N": common.labels_N, "kept_N": kept_N}
 
     def update(self, world: fl.World, client: int) -> "ProxyUpdate":
@@ -107,20 +134,32 @@ class ProxyFL(TwoLabellers):
         mean_DF = server["student"][head]
         tuned_DF = tuned(mean_DF, torch.stack(proxies), self, world.generator("tuning"))
         server["student"] = {**server["student"], head: tuned_DF}
-        counts_D = torch.stack(counts).sum(dim=0)
-        server["shares"] = state.server["shares"]
-        if counts_D.any():  # if not, no image of this round has a label
-            server["shares"] = self.decay * server["shares"] + (1 - self.decay) * counts_D / counts_D.sum()
+        server["shares"] = self.shares(state.server["shares"], torch.stack(counts))
         return fl.State(server=server), {"proxyfl/tuned_by": float((tuned_DF - mean_DF).norm() / mean_DF.norm())}
+
+    def shares(self, old_D: Tensor, counts_KD: Tensor) -> Tensor:
+        """Update the shares of the classes from the clients' counts.
+
+        They do not change in a round without a counted label. In the paper's mean, clients without one are left out.
+        """
+        if not counts_KD.any():
+            return old_D
+        if self.class_shares == "paper":
+            with_labels_KD = counts_KD[counts_KD.any(dim=1)]
+            return (with_labels_KD / with_labels_KD.sum(dim=1, keepdim=True)).mean(dim=0)
+        counts_D = counts_KD.sum(dim=0)
+        return self.decay * old_D + (1 - self.decay) * counts_D / counts_D.sum()
 
 
 def tuned(mean_DF: Tensor, proxies_KDF: Tensor, method: ProxyFL, order: np.random.Generator) -> Tensor:
     """Tune the mean proxies by Q passes of SGD over the clients' proxies, on the CPU.
 
-    The loss is the cross-entropy of the negative distances to the mean proxies.
+    The loss of a client's proxy is the cross-entropy of negative distances: to the mean proxies, or (paper, Eq. 2) from
+    the mean proxy of its class to all proxies of the client.
     """
-    W_DF, (K, D, _) = mean_DF.double().cpu(), proxies_KDF.shape
-    proxies_PF, labels_P = proxies_KDF.flatten(0, 1).double().cpu(), torch.arange(D).repeat(K)
+    W_DF, proxies_KDF = mean_DF.double().cpu(), proxies_KDF.double().cpu()
+    K, D, _ = proxies_KDF.shape
+    proxies_PF, labels_P = proxies_KDF.flatten(0, 1), torch.arange(D).repeat(K)
     margin = 0.0
     if method.margin == "released_code" and D > 1:
         apart_DD = torch.cdist(W_DF, W_DF).fill_diagonal_(torch.inf)
@@ -129,11 +168,19 @@ def tuned(mean_DF: Tensor, proxies_KDF: Tensor, method: ProxyFL, order: np.rando
     for _ in range(method.tuning_passes):
         shuffled_P = torch.from_numpy(order.permutation(K * D))
         for at_N in shuffled_P.split(method.tuning_batch_size):
-            away_NDF, own_ND = W_DF - proxies_PF[at_N][:, None], own_DD[labels_P[at_N]]
+            own_ND = own_DD[labels_P[at_N]]
+            if method.tuning_softmax == "paper":
+                away_NDF = W_DF[labels_P[at_N]][:, None] - proxies_KDF[at_N // D]
+            else:
+                away_NDF = W_DF - proxies_PF[at_N][:, None]
             distance_ND = away_NDF.norm(dim=-1)
             slope_ND = (own_ND - torch.softmax(-distance_ND - margin * own_ND, dim=-1)) / len(at_N)
             toward_ND = slope_ND / distance_ND.clamp(min=1e-30)  # a distance of 0 has no direction
-            W_DF = W_DF - method.tuning_rate * (toward_ND[..., None] * away_NDF).sum(dim=0)
+            pull_NDF = toward_ND[..., None] * away_NDF
+            if method.tuning_softmax == "paper":
+                W_DF = W_DF.index_add(0, labels_P[at_N], pull_NDF.sum(dim=1), alpha=-method.tuning_rate)
+            else:
+                W_DF = W_DF - method.tuning_rate * pull_NDF.sum(dim=0)
     return W_DF.to(mean_DF)
 
 
@@ -168,18 +215,30 @@ class ProxyUpdate(ClientUpdate):
             return loss, aux
         p_MD = torch.softmax(logits["global"], dim=-1)
         candidates_MD, unsure_M1 = self._candidates(p_MD, step), ~aux["kept_N"][:, None]
-        weight_MD = torch.where(unsure_M1, p_MD * candidates_MD, best_MD.to(p_MD.dtype))
-        sets = [torch.where(unsure_M1, candidates_MD, best_MD)] * 2  # weak and strong view
+        weighting_MD = p_MD
+        if self.method.candidate_weights == "paper":
+            weighting_MD = torch.softmax(logits["weak"].detach(), dim=-1)
+        weight_MD = torch.where(unsure_M1, weighting_MD * candidates_MD, best_MD.to(p_MD.dtype))
+        views = ["weak"] if self.method.contrast_views == "paper" else ["weak", "strong"]
+        sets = [torch.where(unsure_M1, candidates_MD, best_MD)] * len(views)
+        compared_views = list(views)
         if "labelled" in step.batch:
             sets.insert(0, self._labelled_candidates(step, classes_D))
-        compared = torch.cat(list(features.values())), head.weight
+            compared_views.insert(0, "labelled")
+        compared = torch.cat([features[view] for view in compared_views]), head.weight
         if "projections" in step.trainable:
             layers = cast(nn.ParameterDict, step.trainable["projections"])
             compared = (
                 F.linear(compared[0], layers["feature_weight"], layers["feature_bias"]),
                 F.linear(compared[1], layers["proxy_weight"]),
             )
-        contrast = contrast_loss(*compared, weight_MD.repeat(2, 1), torch.cat(sets))
+        losses_M = contrast_losses(
+            *compared, weight_MD.repeat(len(views), 1), torch.cat(sets), cosine=self.method.similarity != "paper"
+        )
+        contrast = losses_M.mean()
+        if self.method.contrast_mean == "paper":
+            unsure_M = unsure_M1[:, 0].repeat(len(views))
+            contrast = _mean_of(losses_M, ~unsure_M) + _mean_of(losses_M, unsure_M)
         loss = loss + self.method.proxy_weight * contrast
         return loss, {**aux, "client/proxy_loss": contrast, "client/loss": loss}
 
@@ -203,16 +262,27 @@ class ProxyUpdate(ClientUpdate):
         return {**super().finish(local), **projections, "counts": local.notes["counts_D"]}
 
 
-def contrast_loss(features_NF: Tensor, proxies_DF: Tensor, weight_MD: Tensor, sets_ND: Tensor) -> Tensor:
-    """Compute the contrastive loss ICPL, a mean over the last M of the N images.
+def contrast_losses(
+    features_NF: Tensor, proxies_DF: Tensor, weight_MD: Tensor, sets_ND: Tensor, *, cosine: bool = True
+) -> Tensor:
+    """Compute the contrastive loss ICPL of each of the last M of the N images.
 
-    It is a cross-entropy over cosines, in which the weighted sum of an image's proxies is the positive example, and the
-    images without a class in common with the image's set are the negative ones.
+    It is a cross-entropy over similarities, in which the weighted sum of an image's proxies is the positive example,
+    and the images without a class in common with the image's set are the negative ones. The similarity is the cosine,
+    and images with a cosine below 1e-6 are left out, or it is the inner product, and none is left out.
     """
-    features_NF, proxies_DF = F.normalize(features_NF, dim=-1), F.normalize(proxies_DF, dim=-1)
+    if cosine:
+        features_NF, proxies_DF = F.normalize(features_NF, dim=-1), F.normalize(proxies_DF, dim=-1)
     of_M = slice(len(features_NF) - len(weight_MD), None)
     near_M1 = (features_NF[of_M] * (weight_MD @ proxies_DF)).sum(dim=-1, keepdim=True)
     similar_MN, sets_ND = features_NF[of_M] @ features_NF.T, sets_ND.to(features_NF.dtype)
-    left_out_MN = (sets_ND[of_M] @ sets_ND.T > 0) | (similar_MN < LEAST_SIMILAR)
+    left_out_MN = sets_ND[of_M] @ sets_ND.T > 0
+    if cosine:
+        left_out_MN = left_out_MN | (similar_MN < LEAST_SIMILAR)
     logits_MX = torch.cat([near_M1, similar_MN.masked_fill(left_out_MN, -torch.inf)], dim=-1)
-    return (torch.logsumexp(logits_MX, dim=-1) - near_M1[:, 0]).mean()
+    return torch.logsumexp(logits_MX, dim=-1) - near_M1[:, 0]
+
+
+def _mean_of(values_N: Tensor, chosen_N: Tensor) -> Tensor:
+    """Compute the mean of the chosen values, which is 0 if none is chosen."""
+    return (values_N * chosen_N).sum() / chosen_N.sum().clamp(min=1)

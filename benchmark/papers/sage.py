@@ -30,6 +30,7 @@ class Setting:
     alpha: float
     labels: Literal[10, 20] = 10  # percent
     partition: Literal["the paired rule", "the usual rule"] = "the paired rule"
+    Q: int | None = None  # ProxyFL's tuning passes; if None, those of its released code
 
 
 @cache
@@ -37,8 +38,11 @@ def experiment(setting: Setting) -> Experiment:
     """Return the line's experiment as published."""
     svhn_labels = setting.labels if setting.data == "svhn" else None
     e = experiment_of("sage", {**vars(setting), "svhn_labels": svhn_labels})
-    if setting.data == "cifar100" and isinstance(e.method, ProxyFL) and e.method.tuning_passes:  # Q, the tuning passes
-        e = replace(e, method=replace(e.method, tuning_passes=10))
+    if isinstance(e.method, ProxyFL):
+        passes = e.method.tuning_passes
+        if setting.data == "cifar100" and passes:
+            passes = 10
+        e = replace(e, method=replace(e.method, tuning_passes=passes if setting.Q is None else setting.Q))
     return e
 
 
@@ -142,4 +146,5 @@ PAPER = Paper(
     computed={"total variation": lambda e: mean_total_variation(clients_of(e))},
 )
 TABLES = ("tab1", "tab2", "tab3", "tab4", "tab5", "tab6", "tab7", "tab8", "tab9")
-ITEMS: Mapping[str, Callable[..., Item]] = {name: partial(item_of, name) for name in (*TABLES, "fig5a", "fig5b")}
+FIGURES = ("fig5a", "fig5b", "fig6", "fig7")
+ITEMS: Mapping[str, Callable[..., Item]] = {name: partial(item_of, name) for name in (*TABLES, *FIGURES)}

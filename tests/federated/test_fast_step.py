@@ -96,6 +96,7 @@ RATES = {
     "self-training-labels-at-client": 0.002,
     "fedmatch-released": 0.003,
     "proxyfl-paper": 0.002,
+    "proxyfl-as-in-the-paper": 0.0002,
 }
 # No pseudo-labels (DataSharing: not in all rounds), or no threshold, or images chosen before training (SemiFL, (FL)^2,
 # CBAFed); FedDure's regulator weighs all, FlexMatch's thresholds begin at 0, pseudo-labelling and UDA are sure of few.

@@ -72,6 +72,10 @@ ONE: dict[str, Any] = {"threshold": 0.14, "optimizer": SLOW}
 # In both rounds some confidences are above tau and others below it, so that only a part of the labels is selected.
 TWO: dict[str, Any] = {"threshold": 0.14, "optimizer": SLOWER}
 DB: dict[str, Any] = {"threshold": 0.115, "optimizer": SLOWER}
+# All eleven implementation choices of ProxyFL.
+AS_IN_THE_PAPER: dict[str, Any] = dict.fromkeys(
+    ("projections", "labelled_candidates", "margin", *values_before(METHODS["proxyfl"])), "paper"
+)
 # FedMatch has helpers from round 2. With lambda_s and lambda_l2 of 10 it needs a small learning rate and no momentum.
 MATCH: dict[str, Any] = {"helper_interval": 2, "optimizer": replace(SLOWER, momentum=0.0, nesterov=False)}
 
@@ -168,6 +172,14 @@ TRACES = {
         tuning_passes=3,
         momentum="kept",
         **TWO,
+    ),
+    "proxyfl-as-in-the-paper": of(
+        "proxyfl",
+        "drawn_apart",
+        tuning_passes=3,
+        threshold=0.125,
+        optimizer=replace(BASE.optimizer, lr=0.0005),
+        **AS_IN_THE_PAPER,
     ),
     "feddure": of("feddure", "drawn_apart", virtual_rate=0.005, **TWO),
     "feddure-released": of(

@@ -1,6 +1,7 @@
 """ProxyFL: whole rounds against plain torch, its contrastive loss image by image, and the tuning by autograd."""
 
-from dataclasses import replace
+import json
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -9,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmark.config import to_plain
 from benchmark.federated.environment import weights_of
 from benchmark.methods.proxyfl import ProxyFL
+from benchmark.methods.sage import TwoLabellers
 from benchmark.streams import numpy_stream
 from tests.methods.plain_torch import PlainRounds, compared, mean, partly_labelled, step
 from tests.methods.watch import tiny_with, watched
@@ -18,8 +21,21 @@ from tests.methods.watch import tiny_with, watched
 SIZES: dict[str, Any] = {"batch_size": 8, "labelled_batch_size": 12, "tuning_batch_size": 6}
 RATES: dict[str, Any] = {"threshold": 0.4, "unlabelled_weight": 2.0, "proxy_weight": 0.7, "decay": 0.6}
 METHOD = ProxyFL(**SIZES, **RATES, tuning_passes=3, tuning_rate=0.01)
+# All implementation choices of the method, which are the eleven points in which paper and code differ.
+CHOICES = (
+    *("projections", "labelled_candidates", "margin", "confident_images", "candidate_weights", "similarity"),
+    *("contrast_mean", "consistency_mean", "contrast_views", "class_shares", "tuning_softmax"),
+)
+# The threshold is one that the global model's confidence exceeds on a part of the images.
+PAPER = replace(METHOD, **dict.fromkeys(CHOICES, "paper"), threshold=0.14)
+RELEASED = replace(METHOD, **dict.fromkeys(CHOICES, "released_code"))
 WAYS: dict[str, ProxyFL] = {
-    "released": METHOD,
+    "released": RELEASED,
+    "paper": PAPER,
+    **{f"paper: {choice}": replace(METHOD, **{choice: "paper"}, threshold=0.14) for choice in CHOICES[3:]},
+    **{f"paper, but {choice}": replace(PAPER, **{choice: "released_code"}) for choice in CHOICES[::2]},
+    "paper, batch norm": replace(PAPER, threshold=0.113),
+    "paper, ICPL only, two candidates": replace(PAPER, candidates=2, tuning_passes=0),
     "no projections": replace(METHOD, projections="paper"),
     "labels as candidates": replace(METHOD, labelled_candidates="paper"),
     "no margin": replace(METHOD, margin="paper"),
@@ -31,17 +47,36 @@ WAYS: dict[str, ProxyFL] = {
 }
 
 
-def contrast(z: list[Tensor], W: list[Tensor], p: list[Tensor], sets: list[set[int]], sure: list[bool], of: range):
-    """Compute image by image -log of exp(near) over itself and all images of other classes that look alike at all."""
-    z = [v / v.norm() for v in z]
-    W = [w / w.norm() for w in W]
-    terms = []
+def contrast(
+    z: list[Tensor],
+    W: list[Tensor],
+    best: list[int],
+    p: list[Tensor],
+    sets: list[set[int]],
+    sure: list[bool],
+    of: range,
+    method: ProxyFL,
+) -> Tensor:
+    """Compute image by image -log of exp(near) over itself and all images of other classes.
+
+    With the cosine, images must look alike at all to be among these. `best` are the labels, `p` the weights.
+    """
+    cosine = method.similarity == "released_code"
+    if cosine:
+        z = [v / v.norm() for v in z]
+        W = [w / w.norm() for w in W]
+    terms: dict[bool, list[Tensor]] = {True: [], False: []}
     for i in of:
-        (best,) = p[i].argmax(0, keepdim=True).tolist()
-        near = z[i] @ W[best] if sure[i] else sum((p[i][c] * (z[i] @ W[c]) for c in sets[i]), start=torch.zeros(()))
-        others = [z[i] @ z[j] for j in range(len(z)) if not sets[i] & sets[j] and z[i] @ z[j] >= 1e-6]
-        terms.append(torch.stack([near, *others]).logsumexp(0) - near)
-    return torch.stack(terms).mean()
+        near = z[i] @ W[best[i]]
+        if not sure[i]:
+            near = sum((p[i][c] * (z[i] @ W[c]) for c in sets[i]), start=torch.zeros(()))
+        others = [z[i] @ z[j] for j in range(len(z)) if not sets[i] & sets[j] and (not cosine or z[i] @ z[j] >= 1e-6)]
+        exponentials = torch.stack([near, *others]).exp()
+        terms[sure[i]].append(-(near.exp() / exponentials.sum()).log())
+    if method.contrast_mean == "released_code":
+        return torch.stack([*terms[True], *terms[False]]).mean()
+    means = [torch.stack(some).mean() for some in terms.values() if some]
+    return torch.stack(means).sum()
 
 
 def of(way: str) -> Any:
@@ -52,7 +87,8 @@ class Plain(PlainRounds):
     """ProxyFL in plain torch: `share_D` are the classes' shares, `layers` the projections."""
 
     def begin(self) -> None:
-        self.share_D, self.counts_D = torch.full((10,), 0.1), torch.zeros(10)
+        self.share_D, self.counts = torch.full((10,), 0.1), list[Tensor]()
+        self.sure = list[bool]()
         draw = numpy_stream(0, "start", "projections")
         shapes = ((64, 64), (64,), (64, 64))
         self.layers = [torch.from_numpy(draw.uniform(-0.125, 0.125, shape)).float() for shape in shapes]
@@ -61,6 +97,7 @@ class Plain(PlainRounds):
         method, student, received = self.method, self.network(), self.network().eval()
         layer = cast(nn.Linear, student.fc2)
         own = nn.ParameterList([value.clone() for value in self.layers])
+        self.counts.append(torch.zeros(10))
         optimizer = self.optimizer(client, student, own)
         for batch in self.batches(client):
             views: Any = [batch["labelled"].views["weak"], *batch["unlabelled"].views.values()]
@@ -70,23 +107,32 @@ class Plain(PlainRounds):
             hook.remove()
             with torch.no_grad():
                 p_x, p_u = received(views[0]).softmax(1), received(views[1]).softmax(1)
-                sure_u = (p_u.amax(1) >= method.threshold) | (weak.softmax(1).amax(1) >= method.threshold)
+                sure_u, p_own = p_u.amax(1) >= method.threshold, weak.softmax(1)
+                if method.confident_images == "released_code":
+                    sure_u = sure_u | (p_own.amax(1) >= method.threshold)
+            self.sure += sure_u.tolist()
             of_image = F.cross_entropy(strong, p_u.argmax(1), reduction="none")
-            loss = F.cross_entropy(labelled, labels_N) + 2.0 * of_image[sure_u].sum() / len(of_image)
+            of_sure = [value for value, is_sure in zip(of_image, sure_u.tolist(), strict=True) if is_sure]
+            counted = max(1, len(of_sure)) if method.consistency_mean == "paper" else len(of_image)
+            loss = F.cross_entropy(labelled, labels_N) + 2.0 * sum(of_sure, start=torch.zeros(())) / counted
             for label in [*labels_N.tolist(), *p_u.argmax(1)[sure_u].tolist()]:
-                self.counts_D[label] += 1
+                self.counts[-1][label] += 1
             if method.proxy_weight:
-                z, W = torch.cat(seen), layer.weight
+                views_used = 1 if method.contrast_views == "paper" else 2
+                z, W = torch.cat(seen)[: sizes[0] + views_used * sizes[1]], layer.weight
                 if method.projections == "released_code":
                     z, W = z @ own[0].T + own[1], W @ own[2].T
-                p = [*p_x, *p_u, *p_u]
-                sure = [*(p_x.amax(1) >= method.threshold).tolist(), *sure_u.tolist(), *sure_u.tolist()]
+                p = [*p_x, *([*p_u] * views_used)]
+                sure = [*(p_x.amax(1) >= method.threshold).tolist(), *(sure_u.tolist() * views_used)]
+                best = [int(p_i.argmax()) for p_i in p]
                 above = [p_i > (p_i.sort().values[-3] if method.candidates else self.share_D) for p_i in p]
                 sets = [set(a.nonzero().flatten().tolist()) for a in above]
-                sets = [{int(p[i].argmax())} if sure[i] else s for i, s in enumerate(sets)]
+                sets = [{best[i]} if sure[i] else s for i, s in enumerate(sets)]
                 if method.labelled_candidates == "paper":
                     sets[: sizes[0]] = [{int(label)} for label in labels_N]
-                loss = loss + 0.7 * contrast(list(z), list(W), p, sets, sure, range(sizes[0], sum(sizes)))
+                weights = p if method.candidate_weights == "released_code" else [*p_x, *([*p_own] * views_used)]
+                of_unlabelled = range(sizes[0], len(z))
+                loss = loss + 0.7 * contrast(list(z), list(W), best, weights, sets, sure, of_unlabelled, method)
             step(optimizer, loss)
         return weights_of(student), [value.detach() for value in own]
 
@@ -94,8 +140,12 @@ class Plain(PlainRounds):
         students, layers = zip(*returned, strict=True)
         self.now = mean(students)
         self.layers = [torch.stack(values).mean(0) for values in zip(*layers, strict=True)]
-        self.share_D = 0.6 * self.share_D + 0.4 * self.counts_D / self.counts_D.sum()
-        self.counts_D = torch.zeros(10)
+        if self.method.class_shares == "paper":
+            self.share_D = sum(counts_D / counts_D.sum() for counts_D in self.counts) / len(self.counts)
+        else:
+            counts_D = sum(self.counts)
+            self.share_D = 0.6 * self.share_D + 0.4 * counts_D / counts_D.sum()
+        self.counts = []
         order = self.environment.world(self.number, None).generator("tuning")  # type: ignore[arg-type]
         clients = [student["fc2.weight"] for student in students]
         self.now["fc2.weight"] = by_autograd(self.now["fc2.weight"], clients, self.method, order)
@@ -111,7 +161,11 @@ def by_autograd(mean_DF: Tensor, clients: list[Tensor], method: ProxyFL, order: 
     proxies_PF, labels_P = torch.cat(clients).double(), torch.arange(D).repeat(len(clients))
     for _ in range(method.tuning_passes):
         for at_N in torch.from_numpy(order.permutation(len(labels_P))).split(method.tuning_batch_size):
-            distances_ND = torch.cdist(proxies_PF[at_N], W_DF) + margin * F.one_hot(labels_P[at_N], D)
+            distances_ND = torch.cdist(proxies_PF[at_N], W_DF)
+            if method.tuning_softmax == "paper":  # from the global proxy of the class to all proxies of that client
+                rows = [torch.cdist(W_DF[[at % D]], clients[at // D].double())[0] for at in at_N.tolist()]
+                distances_ND = torch.stack(rows)
+            distances_ND = distances_ND + margin * F.one_hot(labels_P[at_N], D)
             optimizer.zero_grad()
             F.cross_entropy(-distances_ND, labels_P[at_N]).backward()
             optimizer.step()
@@ -129,4 +183,38 @@ def test_a_round_that_counts_no_label_leaves_the_shares():
 def test_two_rounds_by_plain_torch(way):
     module, plain = compared(Plain, of(way), of("batch norm" if "batch norm" in way else "released"), least=2e-6)
     assert torch.allclose(module.state.server["shares"], plain.share_D, atol=1e-6)
-    assert 0.05 < module.metrics["pseudo/kept"] < 0.95
+    assert 0.02 < sum(plain.sure) / len(plain.sure) < 0.97
+
+
+def test_all_choices_between_paper_and_code_are_tried():
+    """A new implementation choice of the method must also be in `CHOICES`. The defaults are the released code's."""
+    values = {f.name for f in fields(ProxyFL) if isinstance(f.default, str)} - {f.name for f in fields(TwoLabellers)}
+    assert values == set(CHOICES) and METHOD == RELEASED
+
+
+def test_a_default_choice_is_not_in_the_cell_key_and_another_one_is():
+    e = of("released")
+    plain = json.dumps(to_plain(e, hashed=True))
+    for choice in CHOICES[3:]:
+        assert choice not in plain
+        assert replace(e, method=replace(METHOD, **{choice: "paper"})).cell_key != e.cell_key
+
+
+def test_the_paper_s_shares_are_the_mean_of_those_of_the_clients():
+    """A client with many images counts as much as one with few; one without a label does not count (Eq. 5)."""
+    counts_KD = torch.tensor([[8.0, 0.0], [1.0, 3.0], [0.0, 0.0]])
+    old_D = torch.tensor([0.9, 0.1])
+    assert PAPER.shares(old_D, counts_KD).tolist() == pytest.approx([(1 + 0.25) / 2, 0.75 / 2])
+    assert PAPER.shares(old_D, counts_KD[2:]).tolist() == old_D.tolist()
+    assert RELEASED.shares(old_D, counts_KD).tolist() == pytest.approx([0.54 + 0.4 * 9 / 12, 0.06 + 0.4 * 3 / 12])
+
+
+@pytest.mark.parametrize("confident", [True, False])
+def test_the_paper_s_means_are_finite_if_all_or_no_images_are_confident(confident):
+    """With tau = 0 all are, with tau = 1 none is; a mean over no image is 0."""
+    e = of("paper")
+    e = replace(e, method=replace(PAPER, threshold=0.0 if confident else 1.0))
+    module, _ = watched(e)
+    assert module.metrics["pseudo/kept"] == confident
+    assert 0.0 < module.metrics["client/proxy_loss"] < 100.0
+    assert (module.metrics["client/consistency_loss"] > 0) == confident

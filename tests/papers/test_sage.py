@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -140,7 +141,7 @@ def test_a_shorter_run_counts_rounds_to_accuracies_of_its_own(profile):
     assert [cell.printed(tab3.metrics[1]) for cell in tab3.cells[:2]] == [242, 226]
     assert not {f"rounds_to/{target}" for target in TARGETS} & set(tab3.metrics)
     on_rounds = [claim for claim in tab1.claims if claim.endpoint == "reached" and not claim.withdrawn]
-    assert [claim.metric for claim in on_rounds] == [tab3.metrics[1]]
+    assert [claim.metric for claim in (*on_rounds, *tab3.claims)] == [tab3.metrics[1]] * 2
     assert item_of("sage/tab3").metrics == tuple(f"rounds_to/{target}" for target in TARGETS)
 
 
@@ -169,3 +170,49 @@ def test_figure_5a_shows_how_mild_its_alphas_are():
     assert cells[usual.format("0.8")] == pytest.approx(0.51, abs=0.06)
     assert cells[usual.format("0.1")] == pytest.approx(0.83, abs=0.06)
     assert cells[paired.format("1")] == pytest.approx(0.37, abs=0.05)
+
+
+# The points in which ProxyFL's paper and its code differ, by the review of its equations.
+POINTS = (
+    *("projections", "labelled_candidates", "margin", "confident_images", "candidate_weights", "similarity"),
+    *("contrast_mean", "consistency_mean", "contrast_views", "class_shares", "tuning_softmax"),
+)
+
+
+@pytest.mark.parametrize("profile", ["demo", "laptop", "gpu", "paper"])
+def test_table_2_has_the_method_of_the_paper_and_the_row_without_both_modules(profile):
+    cells = {
+        (cell.setting["data"], cell.setting["alpha"], cell.setting["method"]): cell.experiment
+        for cell in item_of("sage/tab2", profile).cells
+    }
+    for (data, alpha, method), e in cells.items():
+        if method == "ProxyFL, as in the paper":
+            released = cells[data, alpha, "ProxyFL"]
+            assert e == replace(released, method=replace(released.method, **dict.fromkeys(POINTS, "paper")))
+        if method == "Mask only":
+            only_gpt = cells[data, alpha, "GPT alone"]
+            assert e.method.proxy_weight == 0 and e == replace(only_gpt, method=replace(e.method, tuning_passes=0))
+    assert {"ProxyFL, as in the paper", "Mask only"} <= {method for _, _, method in cells}
+
+
+@pytest.mark.parametrize("profile", ["demo", "laptop", "gpu", "paper"])
+def test_figure_7_has_cells_of_tables_1_and_2(profile):
+    """Q = 0 is ICPL only, and the released number of passes is 100, or 10 on CIFAR-100."""
+    rows = [cell for cell in item_of("sage/fig7", profile).trained if cell.setting["method"] == "ProxyFL"]
+    tables = {cell.label: cell.cell_key for name in ("tab1", "tab2") for cell in item_of(f"sage/{name}", profile).cells}
+    passes: dict[str, set[int]] = {}
+    for cell in rows:
+        data, Q = cell.setting["data"], cell.setting["Q"]
+        passes.setdefault(data, set()).add(Q)
+        assert cell.experiment.method.tuning_passes == Q
+        if Q == 0:
+            assert cell.cell_key == tables[f"{data}/ICPL alone/alpha=0.1"]
+        released = 10 if data == "CIFAR-100" else 100
+        if released == Q:
+            assert cell.cell_key == tables[f"{data}/ProxyFL/alpha=0.1"]
+    assert all({0, 10, 100} < some for some in passes.values())
+
+
+def test_figure_6_has_runs_of_tables_1_and_2():
+    tables = {cell.cell_key for name in ("tab1", "tab2") for cell in item_of(f"sage/{name}").cells}
+    assert {cell.cell_key for cell in item_of("sage/fig6").cells} <= tables
