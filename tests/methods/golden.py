@@ -179,6 +179,16 @@ TRACES = {
         ramp_steps=2,
         optimizer=replace(SLOWER, lr=1e-3, rule="adam", nesterov=False),
     ),
+    # All three choices as released: the copy also learns from images below the threshold.
+    "feddure-copy-of-all": of(
+        "feddure",
+        "drawn_apart",
+        threshold=0.14,
+        regulator="released_code",
+        feedback="released_code",
+        copy_learns="released_code",
+        optimizer=SLOWER,
+    ),
     "fedmatch": of("fedmatch", threshold=0.17, **MATCH),
     "fedmatch-every-client": of(
         "fedmatch",
