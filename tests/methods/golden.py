@@ -142,6 +142,7 @@ TRACES = {
         mu=0.1,
         local_ratio=0.9,
     ),
+    "fedswitch-originals": of("fedswitch", **HALF, labeller_view="original"),
     "supervised-fl-control": of(
         "supervised_fl", "everywhere", norm="sbn", view="strong", server_momentum=0.5, weighting="uniform"
     ),
