@@ -61,6 +61,9 @@ class Data(Checked):
     # How test images are normalised: like training images, or differently (`as_released`, SAGE).
     test_statistics: Literal["training", "released_code"] = added("training")
     images: Whole = added(0)  # largest number of training images, the same share of each class; 0: all
+    # The seed that divides the images among test set, server and clients. None: the seed of the run. SSFL divided all
+    # its runs with seed 2019 (appendix A.4). Runs of different seeds are then no draws of the partition.
+    partition_seed: Whole | None = added(None)
 
     read_with = {
         "labels_per_client": ("label_setting", ("every_client",)),

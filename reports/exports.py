@@ -15,6 +15,7 @@ from reports.costs_and_curves import CURVE_COLUMNS, curve_rows
 from reports.entries import entry_values, is_arena, metrics_of, notes_of
 from reports.figures import Picture
 from reports.formatting import WORDS, slug
+from reports.gains import gains_table
 from reports.item_figures import drawn_metrics, item_picture
 from reports.item_results import ItemResults
 from reports.paper_table import item_tables
@@ -67,9 +68,10 @@ def shown_of(reported: ItemResults) -> dict[str, Any]:
     """Return the tables, claims and picture of the item's page, which `item_files` writes as files."""
     tables = arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
     published = published_table(reported.item)
+    gains = gains_table(reported.item, reported.of)
     return {
         "published": published,
-        "tables": tables,
+        "tables": [*tables, gains] if gains else tables,
         "claims": claims_table(rows_of(reported)),
         "picture": item_picture(reported),
     }

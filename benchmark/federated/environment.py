@@ -156,12 +156,13 @@ class Environment:
         return {**counts, SERVER: len(self._labelled(SERVER))}
 
     def network(self, model: Model | None = None, device: str | torch.device = CPU) -> nn.Module:
-        """Build a network with the run's initial weights, which depend only on the seed.
+        """Build a network with the run's initial weights, which depend only on the seed of the model or of the run.
 
         `model` replaces the experiment's model. The images' memory format is chosen for the device.
         """
         model, data = self.experiment.model if model is None else model, self.data
-        network = build(model, data.image_shape, data.num_classes, seed=self.experiment.seed)
+        seed = self.experiment.seed if model.seed is None else model.seed
+        network = build(model, data.image_shape, data.num_classes, seed=seed)
         place = torch.device(device)
         order = memory_format(place, self.experiment.precision, model)
         if place.type == "cuda" and order is torch.channels_last:
@@ -219,10 +220,11 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
     or DataError before any training.
     """
     settings = experiment.data
+    partition_seed = experiment.seed if settings.partition_seed is None else settings.partition_seed
     data = load(settings.name) if data is None else data
     extra = _extra_images(experiment, data)
     if settings.pooled_test:
-        data = pooled(data, settings.pooled_test, experiment.seed)
+        data = pooled(data, settings.pooled_test, partition_seed)
     if settings.test_statistics == "released_code":
         data = as_released(data)
     labels_N = data.train_labels_N.numpy()
@@ -232,7 +234,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         N_s=settings.N_s,
         K=experiment.federation.K,
         partition=experiment.partition,
-        seed=experiment.seed,
+        seed=partition_seed,
         N_validation=settings.N_validation,
         labels_per_client=settings.labels_per_client if settings.label_setting == "every_client" else 0,
         images=settings.images,
@@ -247,7 +249,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         labelled_share=settings.labelled_share,
     )
     if extra:
-        holders = with_extra(holders, experiment.federation.K, extra, experiment.seed, settings.images)
+        holders = with_extra(holders, experiment.federation.K, extra, partition_seed, settings.images)
     environment = Environment(experiment=experiment, data=data, split=divided, held=holders)
     name = method_name(experiment.method)
     if (steps := settings.streaming_steps) > 1:

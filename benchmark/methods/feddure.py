@@ -21,7 +21,7 @@ implementation choices. Deviations: reports/sage/departures.md, entries 22 and 2
 3. The student takes no initial steps on labels only. Released code: the same number of steps as on both.
 4. The client keeps f. In the released class that contains it, f begins anew in each job.
 5. With regulator = released_code, the copy learns from the images that are selected for the student. Released code:
-   from all unlabelled images (base_ssl.py:768).
+   from all unlabelled images (base_ssl.py:768); copy_learns = released_code.
 6. A client without labels, or without unlabelled images, takes the step of FixMatch-LPL.
 """
 
@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from benchmark.config import Count, Positive, Share
+from benchmark.config import Count, Positive, Share, added
 from benchmark.losses import pseudo_labels, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.sage import ClientUpdate, TwoLabellers
@@ -57,6 +57,10 @@ class FedDure(TwoLabellers):
     # pseudo-labels. "released_code": -d, the loss after minus before, weighs the cross-entropy of the student's own
     # classes on the strong view (Meta Pseudo Labels has before minus after).
     feedback: Literal["paper", "released_code"] = "paper"
+    # The images from which the copy learns. "paper": with the weights of the student's pseudo-labels. "released_code":
+    # from the classes of all unlabelled images, with weight 1 (base_ssl.py:768). The default is the copy of step 2,
+    # whose loss on labels judges the weights; without f it learns from the images that the student is sure of.
+    copy_learns: Literal["paper", "released_code"] = added("paper")
 
     needs = frozenset({"drawn_apart", "every_client", "share"})
     uses_global = False
@@ -92,7 +96,10 @@ class CopyUpdate(ClientUpdate):
         with torch.no_grad():
             step.notes["before"] = labelled_loss(step.trainable["copy"], step.batch["labelled"])
         logits_ND = step.trainable["copy"](step.batch["unlabelled"].views["weak"])
-        loss = self._weighted(logits_ND, self.weights(step), step)
+        weights_N = self.weights(step)
+        if self.method.copy_learns == "released_code":
+            weights_N = torch.ones_like(weights_N)
+        loss = self._weighted(logits_ND, weights_N, step)
         return loss, {"client/copy_loss": loss}
 
     def of_student(self, step: fl.Step) -> fl.Loss:

@@ -16,6 +16,7 @@ Deviations: reports/fedswitch/departures.md. In addition, for all four methods:
    setting only minimise L_s.
 2. E_s and E_c are both the federation's `epochs` (or T local steps); in an epoch the shorter stream is repeated.
 3. Labelled images have weak views (section 5.2: "weakly augmented images"), while FedMatch uses plain ones.
+   `labeller_view` only changes the unlabelled images.
 4. If clients have labels, labelled images at the server are not used, as in Algorithm 1.
 5. Incomplete last batches are used, as in FedMatch, whose data settings the paper follows.
 """
@@ -27,7 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmark.config import Count, NotNegative, Share, Whole
+from benchmark.config import Count, NotNegative, Share, Whole, added
 from benchmark.losses import loss_on_confident, proximal_term, pseudo_labels
 from benchmark.methods import protocol as fl
 from benchmark.methods import shared
@@ -74,12 +75,12 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
         return loss, {"client/consistency_loss": loss, "labels_N": labels_N, "kept_N": kept_N}
 
     def _weak_logits(self, step: fl.Step) -> Tensor:
-        """Compute the labeller's logits_ND of the weak view, without a gradient."""
-        weak_NCHW = step.batch["unlabelled"].views["weak"]
+        """Compute the labeller's logits_ND of the view that it sees, without a gradient."""
+        seen_NCHW = step.batch["unlabelled"].views[self.method.seen_view]
         if self.labeller == "student":
-            return shared.predict_weak(step.student, weak_NCHW, self.pseudo_label_mode)
+            return shared.predict_weak(step.student, seen_NCHW, self.pseudo_label_mode)
         with torch.no_grad():
-            return step.frozen["teacher"](weak_NCHW)
+            return step.frozen["teacher"](seen_NCHW)
 
     def after_step(self, step: fl.Step) -> None:
         """Update the local teacher by Eq. 1."""
@@ -108,8 +109,16 @@ class ProximalFixMatch(fl.Method):
     server_batch_size: Count = 100
     # Initial rounds in which only participants with labels train; reduced profiles need them.
     warm_start_rounds: Whole = 0
+    # The view of an unlabelled image that the labeller sees, on which a teacher's divergence is measured, too. Default:
+    # weak, as in section 5.2 ("in contrast to FedMatch's approach, where they utilize original images").
+    labeller_view: Literal["weak", "original"] = added("weak")
 
     needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client", "drawn_apart"})
+
+    @property
+    def seen_view(self) -> str:
+        """Return the name of the labeller's view in a batch."""
+        return "plain" if self.labeller_view == "original" else "weak"
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         """Run a round of the warm start with the loss L_s only, or after it the method's `federated_round`.
@@ -133,7 +142,7 @@ class ProximalFixMatch(fl.Method):
         """Build the ClientUpdate job of each client of the cohort."""
         streams = {
             "labelled": fl.Stream.whole("labelled", self.labelled_batch_size),
-            "unlabelled": fl.Stream.whole("unlabelled", self.batch_size, "weak", "strong"),
+            "unlabelled": fl.Stream.whole("unlabelled", self.batch_size, self.seen_view, "strong"),
         }
         return [world.job(k, update, receives, world.streams(k, **streams)) for k in world.cohort()]
 

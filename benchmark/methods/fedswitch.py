@@ -144,11 +144,11 @@ class FedSwitchUpdate(ProximalFixMatchUpdate):
         reported = {"client/consistency_loss": loss, "labels_N": labels_N, "kept_N": kept_N}
         if "teacher" in frozen and self.labeller == "student":  # the teacher is only measured
             with torch.no_grad():
-                weak_ND = frozen["teacher"](views["weak"])
+                weak_ND = frozen["teacher"](views[self.method.seen_view])
         return loss, {**reported, **self.divergences(strong_ND.detach(), weak_ND if "teacher" in frozen else None)}
 
     def divergences(self, student_ND: Tensor, teacher_ND: Tensor | None) -> dict[str, Tensor]:
-        """Compute the terms of Eq. 2 for one batch, the student's on the strong view, the teacher's on the weak one."""
+        """Compute the terms of Eq. 2 for a batch, the student's on the strong view, the teacher's on the labeller's."""
         teachers = {} if teacher_ND is None else self._divergence("kl_teacher", teacher_ND)
         return {**self._divergence("kl_student", student_ND), **teachers}
 

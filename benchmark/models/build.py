@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, added, imported, nearest
+from benchmark.config import Checked, Count, ShareAbove0, ShareBelow1, Whole, added, imported, nearest
 from benchmark.errors import ConfigError, one_line
 from benchmark.models.classifier import Classifier, ImageShape
 from benchmark.models.norms import NORMS, require_groups_divide
@@ -44,6 +44,8 @@ class Model(Checked):
     norm_groups: Count = 32  # number of groups of a group norm; SSFL uses 32, the small networks use 4
     dropout: ShareBelow1 = 0.0  # probability that a channel is zeroed; .25 in the released EMNIST CNN
     width: ShareAbove0 = added(1.0)  # share of the hidden units in a HeteroFL sub-network
+    # The seed of the initial weights. None: the seed of the run. SSFL initialised all its runs with seed 1 (A.4).
+    seed: Whole | None = added(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -251,6 +251,18 @@ class Drawing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gain:
+    """A difference of two cells that the paper publishes as such, in a column or in its text."""
+
+    name: str  # "sub-sampling (SSO)"
+    of: str  # label of the cell that is better by `published`
+    over: str  # label of the cell that it is compared with
+    published: Mapping[str, float]  # metric -> difference, in points if the metric is a fraction
+    data: str  # the paper's data set
+    source: str  # "section 4.4"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Publication:
     """A table or figure as the paper publishes it: every value, in the paper's own words and layout."""
 
@@ -285,6 +297,7 @@ class Item:
     drawing: Drawing | None = None  # of a figure; None for a table
     publication: Publication | None = None  # None for a table that no paper publishes
     margin: float | None = None  # tolerance (a fraction) within which a reproduced accuracy equals the published one
+    gains: tuple[Gain, ...] = ()  # published differences of two cells
     typed: str = ""  # its name on a command line, if that differs from `name`: "./mine.toml"
     claims_of: str = ""  # the owner of its claims: "ssfl", "ssfl-printed"; if empty, the paper
     # The first seed that judges the paper's claims; it is later if earlier cells were wrong and are withdrawn.

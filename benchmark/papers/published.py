@@ -85,6 +85,7 @@ class TableFile:
     claims_made: datetime | None = None  # when claims without their own time were written down
     claims_commit: str = ""
     controls: tuple[Mapping[str, Any], ...] = ()  # cells that the suite adds
+    gains: tuple[Mapping[str, Any], ...] = ()  # published differences of two cells
     computed: tuple[str, ...] = ()  # columns without runs
     measured: bool = False  # whether exact gradient diversities are measured
     runs: int | None = None  # number of seeds under every profile
@@ -98,7 +99,9 @@ class TableFile:
 
 
 # Keys that a custom file cannot have. It does not need `controls`, because a row can set any field.
-OF_PAPERS = ("paper", "item", "layout", "computed", "controls", "measured", "runs", "cells_of", "switches", "ways")
+OF_PAPERS = (
+    *("paper", "item", "layout", "computed", "controls", "gains", "measured", "runs", "cells_of", "switches", "ways"),
+)
 KEYS = {"from", *(f.name for f in fields(TableFile))}
 
 

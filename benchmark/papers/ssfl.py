@@ -16,7 +16,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import Evaluation, Experiment
 from benchmark.methods.central import FixMatch
 from benchmark.methods.server_only import ServerOnly
-from benchmark.methods.ssfl import FedAvg, Grouping
+from benchmark.methods.ssfl import FedAvg, Grouping, SelfTraining
 from benchmark.optimizer import Cosine
 from benchmark.papers.item import Cell
 from benchmark.papers.scale import FULL_SIZE, REDUCED, Scale, experiment_of, stand_ins
@@ -214,6 +214,10 @@ CONTROL = "Control"
 
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     yield from controls(cells)
+    if name == "fig5_right":
+        yield from all_labelled(cells)
+    if name == "tabh1":
+        yield from solutions(next(cell for cell in cells if cell.label == "Grouping/R=0.4"))
     if name == "tab2":
         yield from ladder(next(cell.experiment for cell in cells if cell.label == "FedAvg/full"))
 
@@ -224,6 +228,46 @@ def controls(cells: Iterable[Cell]) -> Iterator[Cell]:
     for label, cell in by_label.items():
         if any(label.replace("Grouping", other) in by_label for other in COUNTERPARTS if "Grouping" in label):
             yield cell.companion(CONTROL, control_of(cell.experiment), note=cell.note)
+
+
+def all_labelled(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Return supervised training on all images of each data set.
+
+    Section 4.1 ends with "the extreme case where the server has the entire labeled training
+    dataset". Clients then have nothing to add, so that one participant trains.
+    """
+    first: dict[object, Cell] = {}
+    for cell in cells:
+        first.setdefault(cell.setting["data"], cell)
+    for cell in first.values():
+        e, method = cell.experiment, "All labels at the server"
+        supervised = replace(
+            e,
+            data=replace(e.data, label_setting="everywhere"),
+            partition=ClassSkew(R=0.0),
+            method=ServerOnly(batch_size=e.method.server_batch_size, images="everyones"),
+            federation=replace(e.federation, K=1, C=1),
+            evaluation=replace(e.evaluation, gradient_diversity_every=0),
+        )
+        note = "ours: all training images are labelled at the server, where section 4.1 ends"
+        data = cell.setting["data"]
+        added = cell.companion(method, supervised, label=f"{data}/{method}", note=note)
+        yield replace(added, setting={"data": data, "method": method})
+
+
+def solutions(grouping: Cell) -> Iterator[Cell]:
+    """Return the other solutions of the paper with labels at the clients, in the setting of a grouping cell.
+
+    Appendix H: "All of our solutions discussed in the main paper apply directly to this different
+    scenario." Self-training has the network of "CRL with BN", as in Table I.1.
+    """
+    e = grouping.experiment
+    crl = replace(e.method, averaging=FedAvg())
+    self_training = replace(crl, objective=SelfTraining(threshold=crl.objective.threshold), bn_statistics="slot")
+    methods = {"Self-training": (self_training, "bn"), "CRL with BN": (crl, "bn"), "CRL with GN": (crl, "gn")}
+    for name, (method, norm) in methods.items():
+        experiment = replace(e, method=method, model=replace(e.model, norm=norm))
+        yield grouping.companion(name, experiment, note="ours: appendix H tests only grouping")
 
 
 def ladder(full: Experiment) -> list[Cell]:

@@ -23,7 +23,7 @@ from benchmark.experiment import Experiment
 from benchmark.methods.central import Central
 from benchmark.models.build import Model, build, count_parameters, forward_flops
 from benchmark.papers.bounds import bounds
-from benchmark.papers.item import ACCURACY, CONFIRMING, Cell, Claim, Item, ItemEntry, Printed, Publication
+from benchmark.papers.item import ACCURACY, CONFIRMING, Cell, Claim, Gain, Item, ItemEntry, Printed, Publication
 from benchmark.papers.published import Layout, Line, TableFile, check_keys, claims_of, read_published
 from benchmark.papers.scale import PROFILES, REDUCED, Scale, changed, check_profile, scaled, tenth
 
@@ -205,7 +205,34 @@ def _item(paper: Paper, file: TableFile, lines: Iterable[Line], full_name: str, 
         columns=file.columns,
         confirms_from=paper.confirms_from,
         publication=_publication(file, every),
+        gains=tuple(_gains(file, cells, data_names, entries[0].printed_data)),
     )
+
+
+GAIN_KEYS = {"name", "of", "over", "data", "source"}  # of an entry of `gains`, besides the words of its metrics
+
+
+def _gains(file: TableFile, cells: Iterable[Cell], data_names: Mapping[str, str], data_of_item: str) -> Iterator[Gain]:
+    """Read the published differences. "{data}" in a label becomes the data set of the cells.
+
+    Raise ConfigError for an unknown key, or for a label of no cell.
+    """
+    words = {metric.rpartition("/")[2]: metric for metric in file.metrics}
+    labels = [cell.label for cell in cells]
+    for table in file.gains:
+        where = f"gain {table.get('name')!r}"
+        check_keys(where, table, GAIN_KEYS | words.keys())
+        data = table.get("data", "")
+        pair = {key: str(table[key]).replace("{data}", data_names.get(data, data)) for key in ("of", "over")}
+        for label in pair.values():
+            if label not in labels:
+                raise ConfigError(f"{where} names {label!r}, which is no cell; {nearest(label, labels)}")
+        published = {
+            metric: read_as(float, table[word], f"{where}.{word}") for word, metric in words.items() if word in table
+        }
+        name = table["name"].replace("{data}", data_names.get(data, data))
+        on = WORDS.get(data, data) if data else data_of_item
+        yield Gain(name=name, **pair, published=published, data=on, source=table["source"])
 
 
 def _publication(file: TableFile, lines: Sequence["PrintedEntry"]) -> Publication:

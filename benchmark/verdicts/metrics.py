@@ -96,6 +96,16 @@ def millions(record: RunRecord) -> float | None:
     return None if up is None or down is None else (up + down) / 4e6
 
 
+def cpu_seconds_per_round(record: RunRecord) -> float | None:
+    """Return the CPU seconds of a round: the local work of its participants, with aggregation and evaluations.
+
+    FedSwitch's section 3.3 compares the time of methods by what they send, and not by what they
+    compute. Return None if the run recorded no time.
+    """
+    seconds, rounds = record.result.get("cpu_seconds"), record.result.get("rounds")
+    return seconds / rounds if seconds is not None and rounds else None
+
+
 # Properties of the run's communication summary ("exchange" in its result, benchmark/diagnostics/communication.py),
 # for FedSwitch's Table 1.
 
@@ -136,6 +146,7 @@ def _property(holds: Callable[[Mapping[str, Any]], bool]) -> Callable[[RunRecord
 DERIVED: Mapping[str, Callable[[RunRecord], float | None]] = {
     "aggregation/labelled_weight": labelled_weight,
     "comm/millions": millions,
+    "time/cpu_seconds_per_round": cpu_seconds_per_round,
     # There is no ratio if the true labels have equal shares, and no logarithm if the pseudo-labels do.
     "pseudo/kl_ratio": _of_divergences(lambda pseudo, true: pseudo / true if true > 0 else None),
     "pseudo/kl_log_ratio": _of_divergences(lambda pseudo, true: math.log(pseudo / true) if pseudo and true else None),

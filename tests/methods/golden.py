@@ -146,6 +146,7 @@ TRACES = {
         mu=0.1,
         local_ratio=0.9,
     ),
+    "fedswitch-originals": of("fedswitch", **HALF, labeller_view="original"),
     "supervised-fl-control": of(
         "supervised_fl", "everywhere", norm="sbn", view="strong", server_momentum=0.5, weighting="uniform"
     ),
@@ -190,6 +191,16 @@ TRACES = {
         feedback="released_code",
         ramp_steps=2,
         optimizer=replace(SLOWER, lr=1e-3, rule="adam", nesterov=False),
+    ),
+    # All three choices as released: the copy also learns from images below the threshold.
+    "feddure-copy-of-all": of(
+        "feddure",
+        "drawn_apart",
+        threshold=0.14,
+        regulator="released_code",
+        feedback="released_code",
+        copy_learns="released_code",
+        optimizer=SLOWER,
     ),
     "fedmatch": of("fedmatch", threshold=0.17, **MATCH),
     "fedmatch-every-client": of(

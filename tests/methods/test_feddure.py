@@ -29,6 +29,9 @@ WAYS: dict[str, FedDure] = {
     "paper": METHOD,
     "without f": replace(METHOD, regulator="released_code"),
     "released feedback": replace(METHOD, feedback="released_code"),
+    "released copy": replace(METHOD, regulator="released_code", copy_learns="released_code"),
+    "released": replace(METHOD, regulator="released_code", feedback="released_code", copy_learns="released_code"),
+    "released copy with f": replace(METHOD, copy_learns="released_code"),
     "kept momentum": replace(METHOD, momentum="kept"),
     "batch norm": METHOD,
     "batch norm, apart": replace(METHOD, forward="apart"),
@@ -72,7 +75,9 @@ class Plain(PlainRounds):
             weights = f(p)[:, 0].detach() if with_f else sure
             with torch.no_grad():
                 before = F.cross_entropy(copy(x), y)
-            step(sgds["c"], unlabelled(copy(weak), weights))
+            # base_ssl.py:768: `s_loss = loss_fn(s_logits_us, targets_u)`, the mean over all unlabelled images.
+            of_all = F.cross_entropy(copy(weak), label) if method.copy_learns == "released_code" else None
+            step(sgds["c"], unlabelled(copy(weak), weights) if of_all is None else of_all)
             with torch.no_grad():
                 d = before - F.cross_entropy(copy(x), y)
             scale = 2.0 * min(1.0, number / 2)

@@ -38,6 +38,10 @@ WAYS: dict[str, Any] = {
     "histogram": replace(METHOD, prediction="histogram"),
     "sure images": replace(METHOD, counted="kept"),
     "last known": replace(METHOD, rule="algorithm", unsent_teacher="keep_last"),
+    "FedProx-FixMatch, originals": FedProxFixMatch(**SHARED, labeller_view="original"),
+    "TS-Client EMA, originals": TSClientEMA(**SHARED, ratio=0.5, labeller_view="original"),
+    "FedSwitch, originals": replace(METHOD, labeller_view="original"),
+    "last known, originals": replace(METHOD, rule="algorithm", unsent_teacher="keep_last", labeller_view="original"),
 }
 
 
@@ -87,14 +91,15 @@ class Plain(PlainRounds):
             share = getattr(method, "local_ratio", None) or method.ratio
         streams = {
             "labelled": Stream.whole("labelled", 4),
-            "unlabelled": Stream.whole("unlabelled", 8, "weak", "strong"),
+            "unlabelled": Stream.whole("unlabelled", 8, "plain", "weak", "strong"),
         }
         divergences: tuple[list[Any], list[Any]] = ([], [])
         sgd = self.optimizer(client, student)
         for batch in batches(self.environment, self.number, client, self.T, streams):
-            labelled, (weak, strong) = batch["labelled"], batch["unlabelled"].views.values()
+            labelled, (plain, weak, strong) = batch["labelled"], batch["unlabelled"].views.values()
+            seen = plain if method.labeller_view == "original" else weak
             with torch.no_grad():
-                p_ND, of_teacher_ND = labeller(weak).softmax(1), teacher(weak).softmax(1)
+                p_ND, of_teacher_ND = labeller(seen).softmax(1), teacher(seen).softmax(1)
             strong_ND = student(strong)
             picked_N = F.cross_entropy(strong_ND, p_ND.argmax(1), reduction="none") * (p_ND.amax(1) >= method.threshold)
             loss = F.cross_entropy(student(labelled.views["weak"]), labelled.labels_N) + 2.0 * picked_N.mean()

@@ -72,6 +72,10 @@ def test_every_other_way_trains(paper):
         "rscfed/tab3:FedIRM (weight adju.)",
         "rscfed/tab4:RSCFed/K=50",
         "rscfed/tab5:Fed-Consist",
+        "ssfl/fig5_right:digits/All labels at the server",
+        "ssfl/tabh1:Self-training/R=0.4",
+        "ssfl/tabh1:CRL with BN/R=0.4",
+        "fedswitch/tab2:Labels at Server/Batch-NonIID/FedProx-FixMatch*",
     ],
 )
 def test_kinds_of_cells_without_a_switch_train(named):

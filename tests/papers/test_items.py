@@ -26,13 +26,13 @@ from tests.papers.conftest import item_of
 
 # demo, laptop, gpu, paper; "-": the runs are those of a smaller profile. Of `-printed`, `-plain`: the variants.
 DIGESTS = {
-    "ssfl": "3208e0f4b72e bfb55af121d2 70109980728b 38ee2fc226e0",
+    "ssfl": "8a7c4f4289ea fdbda3ba3b58 fecea5e596d9 ba3cf80eb9d5",
     "semifl": "8a4d6983031a 9147554e78f1 80d2e78a69be 7c205ddb44aa",
     "rscfed": "054f1a90814a d75eedda9b9f 971f768a8a8c 0375123d6d14",
     "fedswitch": "9165482433bc efae6052e15b 070a2a721c8f 92039fa2ad6e",
     "sage": "b0913004cb35 fc58d3bebe1c 6a58f6ce73c3 ada278019d78",
     "arena": "f54d618fe189 e39f7b04082c 38046a9d984d -",
-    "ssfl-printed": "- - f95861457b9c 524a4596cb4a",
+    "ssfl-printed": "- - c4d797eb7829 17584ceb0d60",
     "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",
 }
 NAMES = (*ITEMS, *VARIANTS)

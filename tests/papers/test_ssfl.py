@@ -6,12 +6,14 @@ import pytest
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import to_json
+from benchmark.methods.ssfl import FedAvg
 from benchmark.optimizer import Cosine, Optimizer
 from benchmark.papers.items import items
 from benchmark.papers.published import read_published
 from benchmark.papers.ssfl import CIFAR10, ITEMS, PAPER, experiment
 from reports.provenance import flat
 from tests.conftest import ROOT
+from tests.papers.conftest import item_of
 
 
 def test_the_distinct_runs_are_the_transcribed_ones(transcribed):
@@ -88,3 +90,30 @@ def test_a_rule_that_a_paper_does_not_have_is_refused():
         items(["ssfl/tab2"], "laptop", rule="paper")
     assert len(items(["ssfl"], "gpu", rule="paper")) == len(ITEMS)
     assert items(["ssfl/tab2-printed"], "gpu")[0].cells == items(["ssfl/tab2"], "gpu", rule="paper")[0].cells
+
+
+@pytest.mark.parametrize("profile", ["laptop", "paper"])
+def test_the_server_with_all_labels_trains_on_every_image_once_a_pass(profile):
+    """Section 4.1: "the server has the entire labeled training dataset", which no cell of the figure has."""
+    item = item_of("ssfl/fig5_right", profile)
+    all_labels = [cell for cell in item.cells if cell.label.endswith("All labels at the server")]
+    assert {cell.setting["data"] for cell in all_labels} == {
+        cell.setting["data"] for cell in item.cells if cell.role == "published"
+    }
+    for cell in all_labels:
+        e, same = cell.experiment, item.cell(f"{cell.setting['data']}/Grouping/N_s=1000").experiment
+        assert (e.method.images, e.data.label_setting, e.federation.K) == ("everyones", "everywhere", 1)
+        assert replace(e.data, label_setting="server") == same.data and e.optimizer == same.optimizer
+        assert (e.federation.T, e.federation.rounds) == (same.federation.T, same.federation.rounds)
+
+
+def test_every_solution_of_the_paper_is_tried_with_labels_at_the_clients():
+    """Appendix H: they differ from grouping only in objective, averaging and norm."""
+    item = item_of("ssfl/tabh1", "paper")
+    grouping = item.cell("Grouping/R=0.4").experiment
+    norms = {}
+    for name in ("Self-training", "CRL with BN", "CRL with GN"):
+        e = item.cell(f"{name}/R=0.4").experiment
+        norms[name] = e.model.norm
+        assert e.method.averaging == FedAvg() and replace(e, method=grouping.method, model=grouping.model) == grouping
+    assert norms == {"Self-training": "bn", "CRL with BN": "bn", "CRL with GN": "gn"}

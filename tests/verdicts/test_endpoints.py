@@ -112,6 +112,12 @@ def test_numbers_sent_are_bytes_both_ways_over_four():
     assert value_of(record(), "comm/millions") is None
 
 
+def test_the_time_of_a_round_is_the_cpu_time_of_the_run_over_its_rounds():
+    timed = replace(record(), result={"cpu_seconds": 30.0, "rounds": 60})
+    assert value_of(timed, "time/cpu_seconds_per_round") == pytest.approx(0.5)
+    assert value_of(replace(timed, result={"rounds": 60}), "time/cpu_seconds_per_round") is None
+
+
 def test_the_weight_of_labelled_clients_is_the_mean_of_the_rounds_that_have_it():
     """None in the warm start's round; .9, 0 and .6 after it, of which one was evaluated; a committed copy says so."""
     rounds = [
