@@ -14,6 +14,7 @@ import pytest
 
 from benchmark.experiment import Experiment, from_json, from_record
 from benchmark.methods.rscfed import RSCFed
+from benchmark.methods.semifl import SemiFL
 from benchmark.papers.item import Cell
 from benchmark.papers.items import ITEMS, OURS, VARIANTS, items, profiles
 from benchmark.papers.published import read_published
@@ -27,7 +28,7 @@ from tests.papers.conftest import item_of
 # demo, laptop, gpu, paper; "-": the runs are those of a smaller profile. Of `-printed`, `-plain`: the variants.
 DIGESTS = {
     "ssfl": "3208e0f4b72e bfb55af121d2 70109980728b 38ee2fc226e0",
-    "semifl": "8a4d6983031a 9147554e78f1 80d2e78a69be 7c205ddb44aa",
+    "semifl": "90c40776ddcf b6d49cc0d829 348f8dd8004a f7b34800285e",
     "rscfed": "054f1a90814a d75eedda9b9f 971f768a8a8c 0375123d6d14",
     "fedswitch": "9165482433bc efae6052e15b 070a2a721c8f 92039fa2ad6e",
     "sage": "3de88d80d9b8 48e311bf348b 6dd1769267e8 d7b2b04879ad",
@@ -102,12 +103,19 @@ def test_claims_are_on_what_there_is(profile):
                 assert sum(place.contrast.values()) == pytest.approx(0.0)
 
 
+def objective(e: Experiment) -> str:
+    """Return what the clients learn from, in the words of SSFL's Table F.1."""
+    return "supervised" if e.data.label_setting == "everywhere" else "semi-supervised"
+
+
 # What a row or column says besides `FACTORS`, read from what runs.
 RUNS: dict[str, Callable[[Experiment], object]] = {
     "alpha": lambda e: vars(e.partition)["alpha"],
     "beta_g": lambda e: e.method.server_momentum,
     "mixup": lambda e: "yes" if e.method.mix_weight else "no",
     "sBN": lambda e: e.method.statistics.replace("_", " "),
+    "training": lambda e: e.method.training.capitalize() if isinstance(e.method, SemiFL) else objective(e),
+    "normalization": lambda e: {"sbn": "sBN", "gn": "GN", "in": "IN", "ln": "LN"}[e.model.norm],
     "M": lambda e: e.method.M,
     "K_subset": lambda e: e.method.subset,
     "clients": lambda e: e.method.M * e.method.subset if isinstance(e.method, RSCFed) else e.federation.C,
