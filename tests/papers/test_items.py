@@ -105,7 +105,7 @@ def test_claims_are_on_what_there_is(profile):
 
 def objective(e: Experiment) -> str:
     """Return what the clients learn from, in the words of SSFL's Table F.1."""
-    return "supervised" if e.data.label_setting == "everywhere" else "semi-supervised"
+    return "supervised" if e.data.label_setting == "everywhere" else "unlabelled"
 
 
 # What a row or column says besides `FACTORS`, read from what runs.
