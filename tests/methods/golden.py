@@ -87,7 +87,6 @@ TRACES = {
     "self-training-labels-at-client": of("ssfl", "every_client", objective=SelfTraining(threshold=0.14)),
     "supervised": of("ssfl", "everywhere", objective=Supervised()),
     "server-only": of("server_only"),
-    "server-only-layer-norm": of("server_only", norm="ln"),
     "server-only-everyones": of("server_only", "everywhere", norm="sbn", images="everyones"),
     "semifl": of("semifl", threshold=0.123),
     "semifl-released": of(
