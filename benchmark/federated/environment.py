@@ -260,7 +260,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         raise ConfigError("data.label_setting: the clients that should have labels have no images; choose others")
     if experiment.model.norm == "sbn" and not getattr(experiment.method, "asks_for_statistics", False):
         raise ConfigError(
-            f"model.norm is 'sbn', but method {name!r} does not compute its statistics; choose gn, bn or none"
+            f"model.norm is 'sbn', but method {name!r} does not compute its statistics; choose gn, in, ln, bn or none"
         )
     experiment.method.check(environment.setup())
     return environment

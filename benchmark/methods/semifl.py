@@ -7,7 +7,10 @@ When a client receives the model, it labels all its images once, from one weak v
 images with a confidence of at least tau (Eq. 3), and D- equally many other images, drawn with replacement (Eq. 4). The
 loss is L_fix + lambda L_mix (Eqs. 6 to 8). A client without D+ sends nothing.
 
-Deviations: reports/semifl/departures.md, entries 1 to 9. In addition:
+Section 3.2 contrasts this alternate training with a "vanilla extension", in which the server and the clients train in
+parallel, from the same weights, and their results are averaged. The released code has it as `ft = 0`.
+
+Deviations: reports/semifl/departures.md, entries 1 to 9 and 26. In addition:
 1. Weak views are mixed after augmentation, since a strong or weak view of a mixed image would need floating-point
    images.
 2. With static batch norms, a round of Algorithm 1 ends with a mean of clients, which has no statistics. The model that
@@ -15,9 +18,9 @@ Deviations: reports/semifl/departures.md, entries 1 to 9. In addition:
    model. Without such layers there is no pass for statistics.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,7 +29,16 @@ from torch import Tensor
 from benchmark.config import Count, NotNegative, Positive, Share, ShareBelow1, Whole, added
 from benchmark.losses import mix_loss, mixup, pseudo_labels, supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import StudentUpdate, fit_each, mean_of, momentum_step, trained_at_server, with_own_labels
+from benchmark.methods.shared import (
+    RunningMean,
+    StudentUpdate,
+    fit_each,
+    mean_of,
+    momentum_step,
+    sent,
+    trained_at_server,
+    with_own_labels,
+)
 from benchmark.methods.static_norm import with_static_statistics
 
 NO_LABEL = -1
@@ -61,7 +73,11 @@ class SemiFL(fl.Method):
     warm_start_rounds: Whole = 0  # initial rounds in which only the server trains; reduced profiles need them
     # Epochs of the server per epoch of a client. Table 5 has one E for both; the E = 1 of Table 4 names no server.
     server_epochs_each: Count = added(1)
+    # Section 3.2. alternate: Algorithm 1. parallel: `ft = 0` of the released code (train_classifier_ssfl.py:83-96,
+    # modules.py:88-110).
+    training: Literal["alternate", "parallel"] = added("alternate")
 
+    read_with: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {"order": ("training", ("alternate",))}
     needs = frozenset({"server", "everywhere"})
     asks_for_statistics = True
 
@@ -73,6 +89,8 @@ class SemiFL(fl.Method):
         evaluated: fl.Weights | None = None
         if world.round <= self.warm_start_rounds:
             weights = self._server_update(weights, world, draw=0)
+        elif self.training == "parallel":
+            weights, velocity = self._in_parallel(weights, velocity, world)
         elif self.order == "paper":
             evaluated = weights = self._server_update(weights, world, draw=0)
             weights, velocity = self._clients(weights, velocity, world)
@@ -108,12 +126,37 @@ class SemiFL(fl.Method):
 
         Return the new weights and velocity.
         """
+        mean = mean_of(self._client_updates(weights, world), otherwise=None)
+        return momentum_step(weights, mean, velocity, self.server_momentum, world.buffers())
+
+    def _client_updates(self, weights: fl.Weights, world: fl.World) -> Iterator[fl.Outcome]:
+        """Run ClientUpdate of Algorithm 1 at the cohort."""
         update = ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code")
         data = {"fix": fl.Stream.whole("unlabelled", self.batch_size, "weak", "strong")}
         if self.mix_weight:
             data["mix"] = fl.Stream.whole("unlabelled", self.batch_size)
-        mean = mean_of(fit_each(world, world.cohort(), update, {"student": weights}, data), otherwise=None)
-        return momentum_step(weights, mean, velocity, self.server_momentum, world.buffers())
+        return fit_each(world, world.cohort(), update, {"student": weights}, data)
+
+    def _in_parallel(
+        self, weights: fl.Weights, velocity: fl.Weights | None, world: fl.World
+    ) -> tuple[fl.Weights, fl.Weights]:
+        """Train server and clients from the same weights, and take the step of global momentum towards their mean.
+
+        The server has half of the weight, or all of it if no client sent anything. As in the released code, the step
+        begins at the server's result and not at the weights of the round's start.
+
+        Return the new weights and velocity.
+        """
+        if world.round == 1:  # pseudo-labels need statistics
+            weights = self._measure_statistics(weights, world)
+        average = RunningMean()
+        for _, sends in sent(self._client_updates(weights, world)):
+            average.add(sends["student"])
+        at_server = trained_at_server(weights, world, self.server_batch_size, times=self.server_epochs_each)
+        average.add(at_server, average.total or 1.0)
+        moved, velocity = momentum_step(at_server, average.value(), velocity, self.server_momentum, world.buffers())
+        assert velocity is not None
+        return self._measure_statistics(moved, world), velocity
 
 
 @dataclass(frozen=True, kw_only=True)

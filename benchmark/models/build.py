@@ -40,7 +40,8 @@ class Model(Checked):
     """
 
     network: str  # a name of NETWORKS, or module:Class
-    norm: Literal["gn", "bn", "sbn", "none"] = "gn"  # sbn: static batch norm, of SemiFL and HeteroFL
+    # Group, instance, layer and batch norm; sbn: static batch norm, of SemiFL and HeteroFL.
+    norm: Literal["gn", "in", "ln", "bn", "sbn", "none"] = "gn"
     norm_groups: Count = 32  # number of groups of a group norm; SSFL uses 32, the small networks use 4
     dropout: ShareBelow1 = 0.0  # probability that a channel is zeroed; .25 in the released EMNIST CNN
     width: ShareAbove0 = added(1.0)  # share of the hidden units in a HeteroFL sub-network
@@ -130,7 +131,9 @@ def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) ->
     own_seed = stream_seed(seed, "initial weights")
     if not is_own(model):
         with torch.device("cpu"), DrawingFrom(torch.Generator().manual_seed(own_seed)):
-            return make()
+            built = make()
+        _require_values_to_normalise(model, built, image_shape)
+        return built
     # A custom constructor may seed the global generators, so they are restored, and only one thread builds at a time.
     with _OWN_NETWORKS, torch.random.fork_rng(devices=[]), torch.device("cpu"), apart(seed, "initial weights"):
         # torch.manual_seed would also seed the accelerators' generators, which fork_rng(devices=[]) does not restore.
@@ -146,6 +149,7 @@ def _built_own(model: Model, image_shape: ImageShape, num_classes: int, make: Ca
         outputs = {}
         for mode in ("evaluation", "training"):
             outputs[mode] = copy.deepcopy(built).train(mode == "training")(torch.zeros(2, *image_shape))
+        _require_values_to_normalise(model, built, image_shape)
     except ConfigError:
         raise
     except Exception as error:  # a custom network may raise anything
@@ -164,6 +168,26 @@ def _built_own(model: Model, image_shape: ImageShape, num_classes: int, make: Ca
                 f"model.network: {model.network} returns {logits_ND.dtype} in {mode} mode; return real numbers"
             )
     return built
+
+
+def _require_values_to_normalise(model: Model, built: nn.Module, image_shape: ImageShape) -> None:
+    """Raise ConfigError if an instance norm would get maps of one pixel, which it makes equal for all images."""
+    if model.norm != "in":
+        return
+
+    def check(layer: nn.Module, inputs: Any) -> None:
+        if inputs[0].shape[2:].numel() == 1:
+            raise ConfigError(
+                f"model.norm is 'in', but {model.network} gives it a map of one pixel for images {image_shape}, which "
+                "is its own mean; choose gn, ln or sbn"
+            )
+
+    own = copy.deepcopy(built).eval()
+    for layer in own.modules():
+        if isinstance(layer, nn.GroupNorm) and layer.num_groups == layer.num_channels:
+            layer.register_forward_pre_hook(check)
+    with torch.no_grad():
+        own(torch.zeros(2, *image_shape))
 
 
 def check_own(model: Model, built: nn.Module) -> None:

@@ -1,10 +1,14 @@
-"""Define the norms between a convolution and its ReLU: group norm, batch norm, static batch norm, and none.
+"""Define the norms between a convolution and its ReLU: group, instance, layer, batch and static batch norm, and none.
 
 A norm is passed to a network as a function from a channel count to a module, so that networks do not depend on the kind
 of norm. Source: SSFL, section 3.2 (design choice 2: GN instead of BN). Static batch norm (sBN) uses the batch's
 statistics in training, and the statistics of a separate pass in evaluation: HeteroFL (Diao et al. 2021), section 3;
 SemiFL, section 3.4; released models/utils.py:20-32 (training without tracking) and data.py:242-254 (the pass:
 cumulative average over batches, momentum=None).
+
+Instance norm and layer norm are those that HeteroFL compares with static batch norm (released models/conv.py): group
+norms with one channel per group and with a single group. Layer norm is over the channels, rows and columns of an image
+(Ba et al. 2016, Eq. 3), with a scale and a shift per channel and not per value.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -139,6 +143,16 @@ def group_norm(num_groups: int, channels: int) -> nn.Module:
     return nn.GroupNorm(num_groups, channels)
 
 
+def instance_norm(channels: int) -> nn.Module:
+    """Build an instance norm (Ulyanov et al. 2016) with trained scale and shift: each channel of an image by itself."""
+    return nn.GroupNorm(channels, channels)
+
+
+def layer_norm(channels: int) -> nn.Module:
+    """Build a layer norm (Ba et al. 2016) of all values of an image, with trained scale and shift per channel."""
+    return nn.GroupNorm(1, channels)
+
+
 def channels_last_group_norm(images_NCHW: Tensor, groups: int, weight_C: Tensor, bias_C: Tensor, eps: float) -> Tensor:
     """Compute a group norm of images in channels-last memory format, without a copy to a different format.
 
@@ -182,6 +196,8 @@ def require_groups_divide(num_groups: int, channels: int) -> None:
 
 NORMS: Mapping[str, Callable[[int], Norm]] = {
     "gn": lambda num_groups: partial(group_norm, num_groups),
+    "in": lambda num_groups: instance_norm,
+    "ln": lambda num_groups: layer_norm,
     "bn": lambda num_groups: nn.BatchNorm2d,
     "sbn": lambda num_groups: StaticBatchNorm2d,
     "none": lambda num_groups: nn.Identity,

@@ -24,6 +24,10 @@ from benchmark.papers.item import Cell
 from benchmark.papers.scale import REDUCED, Scale, experiment_of, stand_ins
 from benchmark.papers.table import Paper, items
 
+SECTION_4 = (100, 2500)  # numbers of labels that only section 4 names, for SVHN
+# Of a group norm, as in HeteroFL's released code (models/conv.py). 32 groups do not fit WResNet28x2's 16 channels.
+NORM_GROUPS = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -38,6 +42,10 @@ class Setting:
     mixup: Literal["yes", "no"] = "yes"
     # Table 6: whose images the statistics come from.
     sBN: Literal["server", "server and clients"] = "server and clients"
+    # Table 2: whether server and clients train in turns, and the norm of the network.
+    training: Literal["Alternate", "Parallel"] = "Alternate"
+    normalization: Literal["sBN", "GN", "IN", "LN"] = "sBN"
+    order: Literal["paper", "released_code"] = "paper"  # who trains first in a round
     rounds: int = 800  # Table 3
 
 
@@ -62,8 +70,13 @@ def experiment(setting: Setting) -> Experiment:
             "method.server_momentum": setting.beta_g,
             "method.server_batch_size": size,
             "method.statistics": "server" if setting.sBN == "server" else "server_and_clients",
+            "method.training": setting.training.lower(),
+            "method.order": setting.order,
+            "model.norm": setting.normalization.lower(),
             "federation.epochs": setting.E,  # in the row E = 1 we assume that the server's E equals the clients'
         }
+        if setting.normalization == "GN":
+            fields["model.norm_groups"] = NORM_GROUPS
     elif setting.method.endswith("Supervised"):
         fields |= {
             "method.batch_size": size,
@@ -88,11 +101,11 @@ TABLE_5 = experiment(Setting(N_s=4000)).optimizer
 
 
 def scale(setting: Setting, profile: str) -> Scale:
-    """Return the reduced setting of a line, which is the same for both data sets of the paper;
-    "fewer" labels replace 250.
+    """Return the reduced setting of a line, which is the same for both data sets of the paper; "few"
+    labels replace 250, and in section 4's setting of SVHN 100.
     """
-    stand_in = stand_ins("semifl")[profile]["both"]
-    N_s = stand_in.own["few" if setting.N_s == 250 else "many"]
+    stand_in = stand_ins("semifl")[profile]["section_4" if setting.N_s in SECTION_4 else "both"]
+    N_s = stand_in.own["few" if setting.N_s in (250, min(SECTION_4)) else "many"]
     labels = {"N_s": 10 if setting.N_s == "all" else N_s}
     held = stand_in.own["client_images"]
     images = {"images": held + stand_in.data["N_validation"] + labels["N_s"]} if held else {}
@@ -101,6 +114,7 @@ def scale(setting: Setting, profile: str) -> Scale:
     scaled_down = replace(stand_in, data={**stand_in.data, **images, **labels}, partition=least)
     match setting.method:
         case "SemiFL":
+            scaled_down = replace(scaled_down, model=replace(experiment(setting).model, network=network))
             # In the paper a client makes five passes, and with E = 1 one pass: a fifth of the steps that replace
             # them.
             return replace(scaled_down, T=max(1, scaled_down.T * setting.E // 5) if scaled_down.T else None)
@@ -136,11 +150,13 @@ def scale(setting: Setting, profile: str) -> Scale:
 def additions(name: str, cells: Sequence[Cell]) -> Iterable[Cell]:
     """Return the suite's supervised baselines, and the control of Table 3.
 
-    In the ablations, the supervised baseline consists of rounds without clients. In Table 1, (FL)^2
-    appears next to SemiFL.
+    In the ablations, the supervised baseline consists of rounds without clients, with the norm of
+    each network. In Table 1, (FL)^2 appears next to SemiFL.
     """
     if name in ("tab4", "fig4", "tab6"):
         yield from labels_alone(cells)
+    if name == "ingredients":
+        yield from labels_alone_by_norm(cells)
     if name == "tab3":
         yield from controls(cells)
     if name == "tab1":
@@ -163,6 +179,19 @@ def labels_alone(cells: Sequence[Cell]) -> Iterable[Cell]:
         elif steps < most:
             cell = replace(cell, label=f"{ALONE}/fewer steps", setting={"E": like.setting["E"], **cell.setting})
         yield cell
+
+
+def labels_alone_by_norm(cells: Sequence[Cell]) -> Iterable[Cell]:
+    """Return a supervised baseline for each norm, with the statistics of i.i.d. clients; that of
+    sBN is Table 4's.
+    """
+    for cell in cells:
+        e = cell.experiment
+        if cell.setting["partition"] == "IID" and cell.setting["training"] == "Alternate":
+            method = replace(e.method, order="paper", warm_start_rounds=e.federation.rounds)
+            alone, norm = bound(replace(e, method=method)), cell.setting["normalization"]
+            setting = {**alone.setting, "normalization": norm}
+            yield replace(alone, label=f"{ALONE}, {norm}", setting=setting)
 
 
 def controls(cells: Sequence[Cell]) -> Iterable[Cell]:
@@ -216,4 +245,4 @@ PAPER = Paper(
         "E": lambda setting, e: e.federation.epochs or f"{e.federation.T} steps",
     },
 )
-ITEMS = items(PAPER, ("tab1", "tab3", "tab4", "tab6", "fig3", "fig4", "fig5"))
+ITEMS = items(PAPER, ("tab1", "tab3", "tab4", "tab6", "fig3", "fig4", "fig5", "ingredients", "svhn"))

@@ -198,6 +198,7 @@ def test_batch_norm_keeps_each_clients_statistics(in_float64):
 
 LAYERS = [
     *(nn.Conv2d(4, 6, 3, padding=1, stride=2), nn.Conv2d(4, 6, 1), nn.GroupNorm(2, 4), nn.BatchNorm2d(4)),
+    *(nn.GroupNorm(4, 4), nn.GroupNorm(1, 4)),  # instance norm and layer norm
     *(nn.MaxPool2d(2), nn.AdaptiveMaxPool2d(1), nn.Linear(2, 3), nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))),
     nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), StaticBatchNorm2d(4), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3)),
     nn.Sequential(nn.Conv2d(4, 4, 1), nn.GroupNorm(2, 4), nn.ReLU(), nn.AdaptiveMaxPool2d(1)),

@@ -97,6 +97,8 @@ TRACES = {
         "semifl", threshold=0.13, mix_source="released_code", order="released_code", momentum="released_code"
     ),
     "semifl-static-batch-norm": of("semifl", norm="sbn", threshold=0.123),
+    "semifl-parallel": of("semifl", norm="sbn", threshold=0.14, training="parallel", optimizer=SLOWER),
+    "semifl-instance-norm": of("semifl", norm="in", threshold=0.123),
     "flfl": of("flfl", threshold=0.13),
     "flfl-released": of(
         "flfl", norm="sbn", threshold=0.13, anchor="weak", momentum="released_code", warm_start_rounds=1

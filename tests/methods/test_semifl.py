@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
 from benchmark.federated.environment import weights_of
 from benchmark.federated.evaluate import logits_of
@@ -31,6 +32,9 @@ WAYS: dict[str, Any] = {
     "no server momentum": replace(METHOD, server_momentum=0.0),
     "longer at the server": replace(METHOD, server_epochs_each=2),
     "after a warm start": replace(METHOD, warm_start_rounds=1),
+    "in parallel": replace(METHOD, training="parallel"),
+    "in parallel, longer at the server": replace(METHOD, training="parallel", server_epochs_each=2),
+    "in parallel after a warm start": replace(METHOD, training="parallel", warm_start_rounds=1),
 }
 
 
@@ -41,6 +45,12 @@ def of(way: str) -> Experiment:
 class Plain(AlternatingRounds):
     def play(self, cohort: list[int]) -> None:
         method, T = self.method, 2 * self.method.server_epochs_each
+        if method.training == "parallel" and self.number > method.warm_start_rounds:
+            clients = [self.job(client) for client in cohort]
+            self.serve(0, T)  # from the weights that the clients received; the step below begins at its result
+            shares = [1 / 2, *[1 / (2 * len(clients))] * len(clients)]
+            self.follow(mean([self.now, *clients], shares))
+            return
         if self.number <= method.warm_start_rounds or method.order == "paper":
             self.serve(0, T)
         if self.number > method.warm_start_rounds:
@@ -94,6 +104,33 @@ def test_nobody_is_sure_and_the_server_goes_on_alone():
     assert module.metrics["pseudo/kept"] == 0 and module.metrics["local_steps"] == module.experiment.federation.T
     assert module.state.server["velocity"] is None
     assert difference(module.models()["student"], weights_of(module.environment.network())) > 0
+
+
+def test_in_parallel_a_server_without_clients_keeps_its_weights():
+    """Expect that nobody is sure in round 1, so that the mean is the server's result, and there is no velocity yet."""
+    method = replace(METHOD, threshold=1.0, training="parallel")
+    module, _ = watched(tiny_with(method))
+    alone, _ = watched(tiny_with(replace(METHOD, warm_start_rounds=1)))
+    assert module.metrics["comm/sat_out"] == 4
+    assert difference(module.models()["student"], alone.models()["student"]) < 1e-7
+
+
+def test_in_parallel_the_tested_weights_have_their_own_statistics():
+    """Expect the statistics of the mean itself, and not the mean of statistics; clients label with measured ones."""
+    e = tiny_with(replace(METHOD, training="parallel", threshold=0.0))
+    module, seen = watched(replace(e, model=Model(network="tiny_cnn", norm="sbn")))
+    weights = module.models()["student"]
+    outs = torch.cat(first_layer(weights, module.environment, range(4)))
+    assert torch.allclose(weights["norm1.running_mean"], outs.mean(dim=(0, 2, 3)), atol=1e-4)
+    assert torch.allclose(weights["norm1.running_var"], outs.var(dim=(0, 2, 3), correction=0), atol=1e-4, rtol=1e-4)
+    received = next(job.receives["student"] for job in seen.jobs() if "fix" in job.data)
+    initial = torch.cat(first_layer(received, module.environment, range(4)))
+    assert torch.allclose(received["norm1.running_mean"], initial.mean(dim=(0, 2, 3)), atol=1e-4)
+
+
+def test_the_order_has_no_effect_in_parallel():
+    with pytest.raises(ConfigError, match="training 'alternate'"):
+        replace(METHOD, training="parallel", order="released_code")
 
 
 @pytest.mark.parametrize("moments", ["pooled", "released_code"])

@@ -14,6 +14,7 @@ import pytest
 
 from benchmark.experiment import Experiment, from_json, from_record
 from benchmark.methods.rscfed import RSCFed
+from benchmark.methods.semifl import SemiFL
 from benchmark.papers.item import Cell
 from benchmark.papers.items import ITEMS, OURS, VARIANTS, items, profiles
 from benchmark.papers.published import read_published
@@ -102,12 +103,19 @@ def test_claims_are_on_what_there_is(profile):
                 assert sum(place.contrast.values()) == pytest.approx(0.0)
 
 
+def objective(e: Experiment) -> str:
+    """Return what the clients learn from, in the words of SSFL's Table F.1."""
+    return "supervised" if e.data.label_setting == "everywhere" else "unlabelled"
+
+
 # What a row or column says besides `FACTORS`, read from what runs.
 RUNS: dict[str, Callable[[Experiment], object]] = {
     "alpha": lambda e: vars(e.partition)["alpha"],
     "beta_g": lambda e: e.method.server_momentum,
     "mixup": lambda e: "yes" if e.method.mix_weight else "no",
     "sBN": lambda e: e.method.statistics.replace("_", " "),
+    "training": lambda e: e.method.training.capitalize() if isinstance(e.method, SemiFL) else objective(e),
+    "normalization": lambda e: {"sbn": "sBN", "gn": "GN", "in": "IN", "ln": "LN"}[e.model.norm],
     "M": lambda e: e.method.M,
     "K_subset": lambda e: e.method.subset,
     "clients": lambda e: e.method.M * e.method.subset if isinstance(e.method, RSCFed) else e.federation.C,
