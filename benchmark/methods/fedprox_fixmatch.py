@@ -109,7 +109,7 @@ class ProximalFixMatch(fl.Method):
     # Initial rounds in which only participants with labels train; reduced profiles need them.
     warm_start_rounds: Whole = 0
 
-    needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client", "drawn_apart"})
+    needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client", "drawn_apart", "open"})
 
     def round(self, state: fl.State, world: fl.World) -> fl.Round:
         """Run a round of the warm start with the loss L_s only, or after it the method's `federated_round`.

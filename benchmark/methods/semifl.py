@@ -62,7 +62,7 @@ class SemiFL(fl.Method):
     # Epochs of the server per epoch of a client. Table 5 has one E for both; the E = 1 of Table 4 names no server.
     server_epochs_each: Count = added(1)
 
-    needs = frozenset({"server", "everywhere"})
+    needs = frozenset({"server", "everywhere", "open"})
     asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:
