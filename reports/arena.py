@@ -28,6 +28,7 @@ from benchmark.verdicts.statistics import Summary, paired, summary
 from reports.costs_and_curves import costs_of
 from reports.entries import end_entry, item_rows, mean_entry, method_of, notes_of
 from reports.formatting import NONE, cell_address, count, megabytes, percent, points, sentence, thousands
+from reports.open_set import is_open, runs_by_address, unknown_means, with_unknown
 from reports.reported import KEPT, Reported
 from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
 
@@ -226,7 +227,17 @@ def order_text(arena: Arena, n_wanted: int) -> str:
 def arena_tables(reported: Reported) -> list[Table]:
     """Return a table for each value of the setting that varies, with the data and the notes of all."""
     every, data, notes = arenas(reported), arena_rows(reported), notes_of(reported)
-    return [_table(reported.item, arena, data=data, notes=notes) for arena in every]
+    tables = [_table(reported.item, arena, data=data, notes=notes) for arena in every]
+    results = list(reported.results.values())
+    if not is_open(results):
+        return tables
+    pairs = zip(tables, every, strict=True)
+    return [with_unknown(table, runs_by_address(results, _compared_runs(arena))) for table, arena in pairs]
+
+
+def _compared_runs(arena: Arena) -> dict[str, Sequence[RunRecord]]:
+    """Return the runs on the common seeds of each compared cell, by its label."""
+    return {method.result.cell.label: method.runs for method in arena.compared}
 
 
 def _table(item: Item, arena: Arena, **more: Any) -> Table:
@@ -397,7 +408,7 @@ def arena_rows(reported: Reported) -> list[dict[str, Any]]:
     """
     compared = {method.result.cell.label: (arena, method) for arena in arenas(reported) for method in arena.compared}
     names = ("rounds_mean", "rounds_std", "rounds_n", "rounds_to_best", "bytes_mean", "run_steps", "run_bytes")
-    rows = []
+    shows_unknown, rows = is_open(list(reported.results.values())), []
     for row in item_rows(reported):
         values: Sequence[float | None] = [None] * len(names)
         if row["label"] in compared:
@@ -405,5 +416,9 @@ def arena_rows(reported: Reported) -> list[dict[str, Any]]:
             seen, at_bytes = method.seen, method.seen_at_bytes
             bytes_mean = at_bytes.mean if at_bytes else None
             values = (seen.mean, seen.std, seen.n, arena.to_best(method), bytes_mean, *method.costs.values())
-        rows.append(row | dict(zip(names, values, strict=True)))
+        added = dict(zip(names, values, strict=True))
+        if shows_unknown:
+            runs = compared[row["label"]][1].runs if row["label"] in compared else ()
+            added |= unknown_means(runs)
+        rows.append(row | added)
     return rows

@@ -36,9 +36,9 @@ def separation(score_N: Tensor, known_N: Tensor) -> dict[str, float]:
     """Compute `unknown_auroc` and `unknown_fpr95` of these scores, as fractions.
 
     `unknown_auroc` is the probability that an image of a known class has a larger score than an image of an unknown
-    class, where a tie counts one half. `unknown_fpr95` is the share of images of unknown classes whose score is at least
-    the threshold, which is the largest one that at least 95 % of the images of known classes reach. Both are NaN if a
-    score is NaN. There must be images of known and of unknown classes.
+    class, where a tie counts one half. `unknown_fpr95` is the share of images of unknown classes that reach the largest
+    threshold that at least 95 % of the images of known classes reach. Both are NaN if a score is NaN. There must be
+    images of known and of unknown classes.
     """
     score_N, known_N = score_N.double().cpu(), known_N.cpu()
     if score_N.isnan().any():
