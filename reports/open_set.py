@@ -64,9 +64,14 @@ def unknown_means(runs: Sequence[RunRecord]) -> dict[str, float | None]:
     return means
 
 
-def runs_by_address(results: Sequence[CellResult], common: Mapping[str, Sequence[RunRecord]]) -> dict:
-    """Return the finished runs of each cell by the address of its page; `common` has those of compared cells by label."""
-    runs = {}
+def runs_by_address(
+    results: Sequence[CellResult], common: Mapping[str, Sequence[RunRecord]]
+) -> dict[str, Sequence[RunRecord]]:
+    """Return the runs of each cell by the address of its page.
+
+    `common` contains the runs of compared cells by label; other cells have all their finished runs.
+    """
+    runs = dict[str, Sequence[RunRecord]]()
     for result in results:
         finished = [run for run in result.runs if run.status == "done"]
         runs[cell_address(result)] = common.get(result.cell.label, finished)
