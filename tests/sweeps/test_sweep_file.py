@@ -123,7 +123,7 @@ def test_methods_for_clients_with_labels_are_swept_too():
     with pytest.raises(ConfigError, match="method: 'sage' does not suit data=mnist; choose data=clients"):
         experiment_of({"data": "mnist", "method": "sage"})
     with pytest.raises(
-        ConfigError, match="method: 'crl' does not suit data=clients; choose data=digits, data=mnist or"
+        ConfigError, match="method: 'crl' does not suit data=clients; choose data=digits, data=mnist, "
     ):
         experiment_of({"data": "clients"})
 
