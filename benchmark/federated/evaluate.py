@@ -22,7 +22,7 @@ from benchmark.federated.environment import Environment, Part
 from benchmark.federated.local import load
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import moved
-from benchmark.federated.unknown import score_of, separation
+from benchmark.federated.unknown import Score, score_of, separation
 from benchmark.losses import supervised_loss
 from benchmark.methods.protocol import SERVER, Weights
 from benchmark.models.build import own_copy
@@ -103,7 +103,7 @@ class Evaluator:
         labels_N = self._part.labels_N[self._part.positions_N]
         known_N, separated = labels_N < logits_ND.shape[1], dict[str, float]()
         if self._environment.data.unknown and not known_N.all():
-            kind = getattr(self._environment.experiment.method, "unknown_score", "max_softmax")
+            kind: Score = getattr(self._environment.experiment.method, "unknown_score", "max_softmax")
             separated = separation(score_of(votes_ND, kind), known_N)
             logits_ND, labels_N = logits_ND[known_N], labels_N[known_N]
         measured = {**scores(logits_ND, labels_N), "loss": float(supervised_loss(logits_ND, labels_N)), **separated}

@@ -112,11 +112,13 @@ def test_no_label_of_an_unlabelled_image_is_visible_and_none_of_an_unknown_class
     for client in range(4):
         part = environment.part(client, "unlabelled")
         assert part.labels_N is None and not len(environment.part(client, "labelled"))
+        assert part.truth_N is not None
         truth_N = part.truth_N[part.positions_N]
         original_N = DIGITS.train_labels_N[part.positions_N]
         assert torch.equal(truth_N, torch.where(original_N < 6, original_N, -1)) and (truth_N < 0).any()
     for holder in (SERVER, CENTRAL):
         part = environment.part(holder, "labelled")
+        assert part.labels_N is not None
         assert len(part) == 18 and part.labels_N[part.positions_N].bincount().tolist() == [3] * 6
 
 

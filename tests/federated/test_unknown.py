@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from benchmark.federated.environment import Part, prepare, weights_of
 from benchmark.federated.evaluate import Evaluator, logits_of, scores
 from benchmark.federated.round_metrics import PseudoLabelQuality, summary
-from benchmark.federated.unknown import score_of, separation
+from benchmark.federated.unknown import Score, score_of, separation
 from benchmark.methods.registry import METHODS
 from tests.methods.watch import tiny_with, watched
 
@@ -77,7 +77,7 @@ def test_scores_by_scipy():
 
 
 @pytest.mark.parametrize(("name", "kind"), [("fedavg_fixmatch", "max_softmax"), ("fedavg_energy", "energy")])
-def test_an_evaluation_has_the_scores_of_known_images_and_the_separation(name, kind):
+def test_an_evaluation_has_the_scores_of_known_images_and_the_separation(name, kind: Score):
     """The digits 6 to 9 are unknown. The energy baseline has its own score; held-out labels have no unknown image."""
     environment = prepare(tiny_with(METHODS[name](), "open"))
     voters, data = [weights_of(environment.network())], environment.data
@@ -89,7 +89,7 @@ def test_an_evaluation_has_the_scores_of_known_images_and_the_separation(name, k
     separated_ = separation(score_of([logits_ND], kind), known_N)
     for metric, value in {**expected, **separated_}.items():
         assert found[f"test/{metric}"] == pytest.approx(value, abs=1e-12)
-    other = "energy" if kind == "max_softmax" else "max_softmax"
+    other: Score = "energy" if kind == "max_softmax" else "max_softmax"
     assert separation(score_of([logits_ND], other), known_N) != separated_
 
 

@@ -158,7 +158,7 @@ TRACES = {
     "flexmatch-lpl": of("flexmatch_lpl", "share", momentum="released_code", **TWO),
     # The digits 6 to 9 are unknown: 18 labels of six classes.
     "fedavg-fixmatch": of("fedavg_fixmatch", **ONE),
-    "fedavg-fixmatch-open": of("fedavg_fixmatch", "open", **{**ONE, "threshold": 0.2}),
+    "fedavg-fixmatch-open": of("fedavg_fixmatch", "open", threshold=0.23, optimizer=SLOW),
     "fedavg-energy-open": of("fedavg_energy", "open", accepted=0.5, optimizer=SLOW),
     "feddb": of("feddb", "drawn_apart", shares="paper", **DB),
     "feddb-released": of("feddb", "every_client", momentum="kept", forward="apart", **DB),
