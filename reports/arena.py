@@ -299,9 +299,11 @@ def _cost_entries(costs: Mapping[str, float]) -> tuple[TableEntry, TableEntry]:
 def reference_arena(every: Sequence[Reported]) -> tuple[Reported, Arena] | None:
     """Return the environment in which methods are listed first: on MNIST, or else the one with the most common seeds.
 
-    It is on MNIST only if its methods can be ranked there. Return None if nothing has been compared.
+    It is on MNIST only if its methods can be ranked there. Accuracies on known classes (arena/open) are in no list of
+    all methods. Return None if nothing has been compared.
     """
-    found = [(reported, arena) for reported in every if reported.paper == "arena" for arena in arenas(reported)]
+    closed = [one for one in every if one.paper == "arena" and not is_open(list(one.results.values()))]
+    found = [(reported, arena) for reported in closed for arena in arenas(reported)]
     return max((pair for pair in found if pair[1].compared), key=_extent, default=None)
 
 

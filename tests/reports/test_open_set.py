@@ -9,7 +9,7 @@ from benchmark.methods.fedavg_fixmatch import FedAvgFixMatch
 from benchmark.methods.server_only import ServerOnly
 from benchmark.papers.item import Cell, Item
 from benchmark.records.record import RunRecord
-from reports.arena import arena_rows, arena_tables
+from reports.arena import arena_rows, arena_tables, reference_arena
 from reports.reported import Reported
 from reports.tables import markdown_of
 from tests.methods.watch import tiny_with
@@ -64,3 +64,11 @@ def test_other_comparisons_have_no_such_column():
     table, *_ = arena_tables(Reported(item, records))
     assert not {"AUROC", "FPR95"} & set(table.heads())
     assert not any("unknown" in name for row in arena_rows(Reported(item, records)) for name in row)
+
+
+def test_methods_are_not_listed_by_their_accuracy_on_known_classes():
+    values = {seed: ends(0.9, 0.8, 0.2) for seed in range(5)}
+    assert reference_arena([reported((A, values), (B, values))]) is None
+    closed = Reported(*small())
+    found = reference_arena([reported((A, values), (B, values)), closed])
+    assert found is not None and found[0] is closed
