@@ -11,7 +11,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from benchmark.config import Checked, Count, ShareBetween, Whole, added, choose, from_plain, to_plain, values_before
+from benchmark.config import (
+    Checked,
+    Count,
+    ShareBelow1,
+    ShareBetween,
+    Whole,
+    added,
+    choose,
+    from_plain,
+    to_plain,
+    values_before,
+)
 from benchmark.data.augment import Augmentation
 from benchmark.data.folder import canonical_name, number_of_classes, public_name
 from benchmark.data.partition import ClassSkew, Partition
@@ -40,8 +51,10 @@ class Data(Checked):
     # "one_more_client": an additional client has the server's labelled images, for methods without server training.
     # "drawn_apart": equally many images of each class are labelled, and the partition rule assigns labelled and other
     # images to clients in two separate draws; a client's labelled images are also among its unlabelled ones (SAGE).
+    # "open": open-set; labels only at the server, which has no image of the unknown classes, while a share of each
+    # client's unlabelled images belongs to them.
     label_setting: Literal[
-        "server", "everywhere", "every_client", "some_clients", "share", "one_more_client", "drawn_apart"
+        "server", "everywhere", "every_client", "some_clients", "share", "one_more_client", "drawn_apart", "open"
     ] = "server"
     augmentation: Augmentation = Augmentation()
     labels_per_client: Count = added(5)  # number of labelled images per class and client ("every_client")
@@ -64,23 +77,30 @@ class Data(Checked):
     # The seed that divides the images among test set, server and clients. None: the seed of the run. SSFL divided all
     # its runs with seed 2019 (appendix A.4). Runs of different seeds are then no draws of the partition.
     partition_seed: Whole | None = added(None)
+    # "open": numbers of the unknown classes in the set's own order. Default: 4 of 10, as OpenMatch has of CIFAR-10,
+    # whose vehicles are [0, 1, 8, 9].
+    unknown_classes: tuple[int, ...] = added((6, 7, 8, 9))
+    unknown_share: ShareBelow1 = added(0.4)  # "open": share of unknown classes among each client's images
 
     read_with = {
         "labels_per_client": ("label_setting", ("every_client",)),
         "labelled_clients": ("label_setting", ("some_clients",)),
         "labelled_choice": ("label_setting", ("some_clients",)),
         "labelled_share": ("label_setting", ("share", "drawn_apart")),
+        "unknown_classes": ("label_setting", ("open",)),
+        "unknown_share": ("label_setting", ("open",)),
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "name", canonical_name(self.name))
-        if not self.N_s and self.label_setting in ("server", "everywhere", "one_more_client"):
+        if not self.N_s and self.label_setting in ("server", "everywhere", "one_more_client", "open"):
             raise ConfigError(f"N_s is 0, but label_setting {self.label_setting!r} needs at least 1; choose 1 or more")
         if self.N_s and self.label_setting == "drawn_apart":
             raise ConfigError(
                 f"N_s is {self.N_s}, but clients have all labels if label_setting is 'drawn_apart'; choose 0"
             )
+        object.__setattr__(self, "unknown_classes", tuple(sorted(set(self.unknown_classes))))
         if self.unlabelled == "extra" and self.label_setting not in ("server", "one_more_client"):
             raise ConfigError(
                 f"unlabelled is 'extra', but these images have no labels for label_setting {self.label_setting!r}; "

@@ -29,6 +29,7 @@ from reports.costs_and_curves import costs_of
 from reports.entries import end_entry, item_rows, mean_entry, method_of, notes_of
 from reports.formatting import NONE, cell_address, count, megabytes, percent, points, sentence, thousands
 from reports.item_results import KEPT, ItemResults
+from reports.open_set import is_open, runs_by_address, unknown_means, with_unknown
 from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
 
 FEWEST_SEEDS = 3  # common to all compared methods; with fewer, nothing is ranked
@@ -228,7 +229,17 @@ def order_text(arena: Arena, n_wanted: int) -> str:
 def arena_tables(reported: ItemResults) -> list[Table]:
     """Return a table for each value of the setting that varies, with the data and the notes of all."""
     every, data, notes = arenas(reported), arena_rows(reported), notes_of(reported)
-    return [_table(reported.item, arena, data=data, notes=notes) for arena in every]
+    tables = [_table(reported.item, arena, data=data, notes=notes) for arena in every]
+    results = list(reported.results.values())
+    if not is_open(results):
+        return tables
+    pairs = zip(tables, every, strict=True)
+    return [with_unknown(table, runs_by_address(results, _compared_runs(arena))) for table, arena in pairs]
+
+
+def _compared_runs(arena: Arena) -> dict[str, Sequence[RunRecord]]:
+    """Return the runs on the common seeds of each compared cell, by its label."""
+    return {method.result.cell.label: method.runs for method in arena.compared}
 
 
 def _table(item: Item, arena: Arena, **more: Any) -> Table:
@@ -290,9 +301,11 @@ def _cost_entries(costs: Mapping[str, float]) -> tuple[TableEntry, TableEntry]:
 def reference_arena(every: Sequence[ItemResults]) -> tuple[ItemResults, Arena] | None:
     """Return the environment whose order of methods other lists follow. Return None if nothing has been compared.
 
-    This is the one on MNIST if its methods can be ranked, and if not, the one with the most common seeds.
+    This is the one on MNIST if its methods can be ranked, and if not, the one with the most common seeds. Accuracies on
+    known classes (arena/open) are in no list of all methods.
     """
-    found = [(reported, arena) for reported in every if reported.paper == "arena" for arena in arenas(reported)]
+    closed = [one for one in every if one.paper == "arena" and not is_open(list(one.results.values()))]
+    found = [(reported, arena) for reported in closed for arena in arenas(reported)]
     return max((pair for pair in found if pair[1].compared), key=_extent, default=None)
 
 
@@ -399,7 +412,7 @@ def arena_rows(reported: ItemResults) -> list[dict[str, Any]]:
     """
     compared = {method.result.cell.label: (arena, method) for arena in arenas(reported) for method in arena.compared}
     names = ("rounds_mean", "rounds_std", "rounds_n", "rounds_to_best", "bytes_mean", "run_steps", "run_bytes")
-    rows = []
+    shows_unknown, rows = is_open(list(reported.results.values())), []
     for row in item_rows(reported):
         values: Sequence[float | None] = [None] * len(names)
         if row["label"] in compared:
@@ -407,5 +420,9 @@ def arena_rows(reported: ItemResults) -> list[dict[str, Any]]:
             seen, at_bytes = method.seen, method.seen_at_bytes
             bytes_mean = at_bytes.mean if at_bytes else None
             values = (seen.mean, seen.std, seen.n, arena.to_best(method), bytes_mean, *method.costs.values())
-        rows.append(row | dict(zip(names, values, strict=True)))
+        added = dict(zip(names, values, strict=True))
+        if shows_unknown:
+            runs = compared[row["label"]][1].runs if row["label"] in compared else ()
+            added |= unknown_means(runs)
+        rows.append(row | added)
     return rows

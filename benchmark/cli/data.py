@@ -64,12 +64,12 @@ def run_command(options: argparse.Namespace) -> None:
     labels_N = data.train_labels_N.numpy()
     description = describe(divided, labels_N)
     if options.plot:
-        plot(description, data.classes, options.plot)
+        plot(description, (*data.classes, *data.unknown), options.plot)
     if options.json:
         print(json.dumps(description))
         return
     title = f"{data.name}: R = {description['R_realised']:.4f} (realised)"
-    table = Table("holder", *map(escape, data.classes), "all", title=escape(title))
+    table = Table("holder", *map(escape, (*data.classes, *data.unknown)), "all", title=escape(title))
     held = {f"client {n}": counts for n, counts in enumerate(description["counts"])}
     held |= {f"client {n}, labelled": counts for n, counts in enumerate(description.get("labelled_counts", ()))}
     for holder, counts in {**held, "server": description["server_counts"]}.items():

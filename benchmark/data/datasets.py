@@ -83,6 +83,8 @@ class DataSet:
     test_labels_N: Tensor
     unlabelled_images_NCHW: Tensor | None = None  # STL-10's
     classes: tuple[str, ...]
+    # Names of unknown classes, whose labels follow those of `classes` (open_set.py); empty if all classes are known.
+    unknown: tuple[str, ...] = ()
     mean: tuple[float, ...]  # per channel, on the 0..1 scale
     std: tuple[float, ...]
     content_hash: str  # sha256 of pixels and labels
@@ -100,10 +102,9 @@ class DataSet:
             if len(labels_N) != len(images_NCHW):
                 raise DataError(f"{self.name} has {len(images_NCHW)} {part} images, but {len(labels_N)} labels")
             low, high = int(labels_N.min()), int(labels_N.max())
-            if low < 0 or high >= self.num_classes:
-                raise DataError(
-                    f"{self.name}: {part} labels range over {low}..{high}, but {self.num_classes} classes are named"
-                )
+            named = self.num_classes + len(self.unknown)
+            if low < 0 or high >= named:
+                raise DataError(f"{self.name}: {part} labels range over {low}..{high}, but {named} classes are named")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -112,6 +113,7 @@ class DataSet:
 
     @property
     def num_classes(self) -> int:
+        """Count the classes that a network predicts, which are the known ones."""
         return len(self.classes)
 
 

@@ -18,7 +18,13 @@ Label settings: "server" is used by SSFL, SemiFL, FedMatch and FedSwitch (labels
 FedMatch and FedSwitch (labels at the clients); "some_clients" and "share" by RSCFed, Tables 1 to 4 and Table 5. With
 "everywhere", clients have all labels, for upper bounds. "one_more_client", a setting of this suite, gives the server's
 labels to an additional client, for comparisons with methods without server training. "drawn_apart" (SAGE) draws the
-clients that have labelled images independently of the clients that have the other images.
+clients that have labelled images independently of the clients that have the other images. "open" is the open-set
+setting of FedOpenMatch and OpenFL (ICLR 2026; see open_set.py): labels at the server, and unlabelled images at clients
+that partly belong to classes of which the server has no image.
+
+With "open", the partition rule distributes the images of all classes. Each client then gets a number of images in
+proportion to what the rule gives it, of which `unknown_share` belong to unknown classes, up to rounding. The sources
+only say that clients' data are heterogeneous; the share is exact here, so that it is a factor that can be varied alone.
 
 Deviations: reports/rscfed/departures.md, entry 10. "share": RSCFed only specifies 10 % of each client; this module
 labels 10 % of each class of a client, as nearly as whole images allow.
@@ -34,7 +40,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from benchmark.data.partition import ClassSkew, Dirichlet, Partition
+from benchmark.data.partition import ClassSkew, Dirichlet, Partition, take_in_proportion
 from benchmark.data.tables import IntArray, fractions, largest_remainders
 from benchmark.errors import ConfigError
 from benchmark.streams import numpy_stream, shuffled, stream_seed
@@ -42,7 +48,10 @@ from benchmark.streams import numpy_stream, shuffled, stream_seed
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """Index arrays into the training images, which together contain every used image exactly once."""
+    """Index arrays into the training images, which together contain every used image exactly once.
+
+    `num_classes` includes unknown classes.
+    """
 
     server_N: IntArray
     validation_N: IntArray  # labelled images at the server that are never trained on
@@ -99,18 +108,24 @@ def split(
     labels_per_client: int = 0,
     images: int = 0,
     labelled_share: float = 0.0,
+    unknown_classes: int = 0,
+    unknown_share: float = 0.0,
 ) -> Split:
     """Distribute N training images among the server and K clients.
 
     The server gets N_s labelled and N_validation held-out images. Each client gets `labels_per_client` labelled images
     of each class, and the partition rule distributes the remaining images. If `labelled_share` is above 0, this share
     of the rarest class is the number of images of each class that the rule first distributes as labelled images.
-    `images` is the largest number of images that are used, the same share of each class; 0 means all. Raise ConfigError
-    if there are not enough labelled images for these numbers.
+    `images` is the largest number of images that are used, the same share of each class; 0 means all. The last
+    `unknown_classes` classes are unknown: server and validation get no image of them, and they are `unknown_share` of
+    each client's images. Raise ConfigError if there are not enough labelled images for these numbers.
     """
     n_d = class_counts_in_use(np.bincount(labels_N, minlength=num_classes), images)
-    server_d = _server_counts(n_d, N_s, N_validation + K * max(1, num_classes * labels_per_client))
-    validation_d = _validation_counts(n_d - server_d, N_validation)
+    D = num_classes - unknown_classes
+    server_d, validation_d = np.zeros_like(n_d), np.zeros_like(n_d)
+    others, known = N_validation + K * max(1, D * labels_per_client), "known classes" if unknown_classes else "classes"
+    server_d[:D] = _server_counts(n_d[:D], N_s, others, known)
+    validation_d[:D] = _validation_counts(n_d[:D] - server_d[:D], N_validation)
     left_d = n_d - server_d - validation_d
     if labelled_share:
         labelled_Kd = _labelled_apart(left_d, K, partition, seed, labelled_share)
@@ -118,6 +133,8 @@ def split(
         labelled_Kd = _labelled_alike(left_d, K, labels_per_client)
     left_d -= labelled_Kd.sum(axis=0)
     counts_Kd = _shares(left_d, K, partition, seed)
+    if unknown_classes:
+        counts_Kd = with_unknown_share(counts_Kd, D, unknown_share)
     server, validation, *held = _deal(labels_N, np.vstack([server_d, validation_d, labelled_Kd, counts_Kd]), seed)
     return Split(
         server_N=server, validation_N=validation, labelled=tuple(held[: len(labelled_Kd)]),
@@ -173,6 +190,39 @@ def _labelled_apart(left_d: IntArray, K: int, partition: Partition, seed: int, s
         raise ConfigError(f"{a_class} labelled images of each class (labelled_share={share:g}): {error}") from error
 
 
+def with_unknown_share(counts_Kd: IntArray, D: int, share: float) -> IntArray:
+    """Return (K, d) counts of clients that each have this share of images of unknown classes, the classes from D on.
+
+    All clients keep the same part of the sizes in `counts_Kd`, the largest one for which there are enough known and
+    unknown images; other images are not used. Both numbers of a client are rounded down, so that its number of unknown
+    images differs from `share` of its images by less than one. Within the known and within the unknown images, a client
+    has the classes in the proportions of its row of `counts_Kd`, as far as these classes last; clients are served in
+    their order. Raise ConfigError if a client would have no image.
+    """
+    n_d, share_of = counts_Kd.sum(axis=0), Fraction(str(float(share)))  # 0.4 is 2/5, not the nearest double
+    parts = ((slice(None, D), 1 - share_of), (slice(D, None), share_of))
+    N = int(n_d.sum())
+    limits = [Fraction(int(n_d[part].sum()), N) / of_all for part, of_all in parts if of_all]
+    kept, result_Kd = min(Fraction(1), *limits), np.zeros_like(counts_Kd)
+    for part, of_all in parts:
+        stock_d = n_d[part].copy()
+        wanted_K = [int(of_all * kept * int(size)) for size in counts_Kd.sum(axis=1)]
+        for client, wanted in enumerate(wanted_K):
+            # A class that the rule does not give to the client only fills up what its own classes lack.
+            weights_d = counts_Kd[client, part] + 1e-6 * n_d[part]
+            with np.errstate(divide="ignore"):
+                log_weights_d = np.log(weights_d)
+            result_Kd[client, part] = take_in_proportion(wanted, log_weights_d, stock_d)
+            stock_d -= result_Kd[client, part]
+    empty_K = np.flatnonzero(result_Kd.sum(axis=1) == 0)
+    if len(empty_K):
+        raise ConfigError(
+            f"unknown_share={share:g} with K={len(counts_Kd)} leaves client {empty_K[0]} without an image; "
+            "choose fewer clients"
+        )
+    return result_Kd
+
+
 def class_counts_in_use(n_d: IntArray, images: int) -> IntArray:
     """Return the (d,) numbers of images of each class if at most `images` are used; 0 means all.
 
@@ -203,7 +253,7 @@ def _deal(labels_N: IntArray, sizes_Hd: IntArray, seed: int) -> list[IntArray]:
     return [np.flatnonzero(owner_N == holder) for holder in range(len(sizes_Hd))]
 
 
-def _server_counts(n_d: IntArray, N_s: int, others: int) -> IntArray:
+def _server_counts(n_d: IntArray, N_s: int, others: int, classes: str = "classes") -> IntArray:
     """Return the (d,) numbers of labelled images of each class at the server.
 
     `others` is the least number of images that clients and validation need. Raise ConfigError, which names the nearest
@@ -211,7 +261,7 @@ def _server_counts(n_d: IntArray, N_s: int, others: int) -> IntArray:
     """
     d, scarce = len(n_d), int(n_d.argmin())
     if N_s % d:
-        wrong = f"is not a multiple of the {d} classes"
+        wrong = f"is not a multiple of the {d} {classes}"
     elif N_s // d > n_d[scarce]:
         wrong = f"needs {N_s // d} images of each class, but class {scarce} has {n_d[scarce]}"
     else:
@@ -270,7 +320,7 @@ def assign_labels(
     have enough clients or labels for the setting.
     """
     K, none = len(split.clients), np.empty(0, dtype=np.int64)
-    labelled, unlabelled = (none,) * K, split.clients  # "server"
+    labelled, unlabelled = (none,) * K, split.clients  # "server" and "open"
     if setting == "everywhere":
         labelled = split.clients
     elif setting in ("every_client", "drawn_apart"):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from benchmark.config import nearest
 from benchmark.data.augment import Augmentation
 from benchmark.data.datasets import DataSet, as_released, load
+from benchmark.data.open_set import with_unknown
 from benchmark.data.pooled import arrivals, pooled
 from benchmark.data.split import LabelAssignment, Split, assign_labels, split, with_extra
 from benchmark.errors import ConfigError
@@ -32,7 +33,8 @@ from benchmark.streams import numpy_stream
 class Part:
     """The data subset of one participant from which a stream draws, as positions in `images_NCHW`.
 
-    `labels_N` is None if the label setting hides labels; `truth_N` contains them only for evaluating pseudo-labels.
+    `labels_N` is None if the label setting hides labels; `truth_N` contains them only for evaluating pseudo-labels. An
+    unknown class has the label -1 in both.
     """
 
     images_NCHW: Tensor  # uint8, the whole set, which is never copied per participant
@@ -84,7 +86,7 @@ class Environment:
             case _:
                 raise ConfigError(f"a stream's part: {name!r}; {nearest(name, get_args(PartName))}")
         images_NCHW: Tensor = self.data.train_images_NCHW
-        truth_N: Tensor | None = self.data.train_labels_N
+        truth_N: Tensor | None = self._truth_N
         if name == "unlabelled" and self.experiment.data.unlabelled == "extra":
             assert self.data.unlabelled_images_NCHW is not None  # the set's own unlabelled split has no known labels
             images_NCHW, truth_N = self.data.unlabelled_images_NCHW, None
@@ -94,6 +96,12 @@ class Environment:
             labels_N=None if name == "unlabelled" and self.held.hidden else truth_N,
             truth_N=truth_N,
         )
+
+    @cached_property
+    def _truth_N(self) -> Tensor:
+        """Return the labels of all training images, with -1 for unknown classes."""
+        labels_N = self.data.train_labels_N
+        return torch.where(labels_N < self.data.num_classes, labels_N, -1) if self.data.unknown else labels_N
 
     def _labelled(self, holder: int) -> np.ndarray:
         if holder >= 0:
@@ -138,8 +146,9 @@ class Environment:
     def class_counts(self) -> dict[str, list[Any]]:
         """Count the images of each class, like `fssl data partition`.
 
-        (d,) "server" counts its training images. (K, d) "clients" is missing if clients have the set's own unlabelled
-        images, whose classes are unknown. (K, d) "labelled" exists if clients have additional labelled images.
+        (d,) "server" counts its training images; known classes come before unknown ones. (K, d) "clients" is missing if
+        clients have the set's own unlabelled images, whose classes are unknown. (K, d) "labelled" exists if clients
+        have additional labelled images.
         """
         labels_N, split = self.data.train_labels_N.numpy(), self.split
         counted = {"server": split.counts(labels_N, [split.server_N])[0].tolist()}
@@ -227,10 +236,12 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         data = pooled(data, settings.pooled_test, partition_seed)
     if settings.test_statistics == "released_code":
         data = as_released(data)
+    if settings.label_setting == "open":
+        data = with_unknown(data, settings.unknown_classes)
     labels_N = data.train_labels_N.numpy()
     divided = split(
         labels_N,
-        num_classes=data.num_classes,
+        num_classes=data.num_classes + len(data.unknown),
         N_s=settings.N_s,
         K=experiment.federation.K,
         partition=experiment.partition,
@@ -239,6 +250,8 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         labels_per_client=settings.labels_per_client if settings.label_setting == "every_client" else 0,
         images=settings.images,
         labelled_share=settings.labelled_share if settings.label_setting == "drawn_apart" else 0,
+        unknown_classes=len(data.unknown),
+        unknown_share=settings.unknown_share if data.unknown else 0,
     )
     holders = assign_labels(
         divided,
@@ -256,7 +269,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
         if getattr(experiment.method, "asks_for_all_images", False):
             raise ConfigError(f"data.streaming_steps is {steps}, but {name!r} needs all images at once; choose 1")
         _ = environment._arrivals  # raises ConfigError, if at all, before any training
-    if settings.label_setting != "server" and not any(map(len, holders.labelled)):
+    if settings.label_setting not in ("server", "open") and not any(map(len, holders.labelled)):
         raise ConfigError("data.label_setting: the clients that should have labels have no images; choose others")
     if experiment.model.norm == "sbn" and not getattr(experiment.method, "asks_for_statistics", False):
         raise ConfigError(

@@ -22,6 +22,7 @@ from benchmark.federated.environment import Environment, Part
 from benchmark.federated.local import load
 from benchmark.federated.stopping import check
 from benchmark.federated.trees import moved
+from benchmark.federated.unknown import Score, score_of, separation
 from benchmark.losses import supervised_loss
 from benchmark.methods.protocol import SERVER, Weights
 from benchmark.models.build import own_copy
@@ -88,17 +89,24 @@ class Evaluator:
         """Return the scores of one model, or of the mean probabilities of several models.
 
         They are `<set>/accuracy`, `/precision`, `/recall` and `/auroc` (macro averages, fractions) and `<set>/loss`
-        (mean cross-entropy in nats).
+        (mean cross-entropy in nats). If a test set has unknown classes, these are scores of the images of known
+        classes, and `/unknown_auroc` and `/unknown_fpr95` compare them with the other images (unknown.py).
         """
         seed_globals(self._environment.experiment.seed, "evaluation")
-        logits_ND = self._logits(voters[0])
+        votes_ND = [self._logits(weights) for weights in voters]
+        logits_ND = votes_ND[0]
         if len(voters) > 1:
-            total_ND = sum(self._logits(weights).double().softmax(dim=1) for weights in voters)
+            total_ND = sum(some_ND.double().softmax(dim=1) for some_ND in votes_ND)
             assert isinstance(total_ND, Tensor)
             logits_ND = (total_ND / len(voters)).log()
         assert self._part.labels_N is not None
         labels_N = self._part.labels_N[self._part.positions_N]
-        measured = {**scores(logits_ND, labels_N), "loss": float(supervised_loss(logits_ND, labels_N))}
+        known_N, separated = labels_N < logits_ND.shape[1], dict[str, float]()
+        if self._environment.data.unknown and not known_N.all():
+            kind: Score = getattr(self._environment.experiment.method, "unknown_score", "max_softmax")
+            separated = separation(score_of(votes_ND, kind), known_N)
+            logits_ND, labels_N = logits_ND[known_N], labels_N[known_N]
+        measured = {**scores(logits_ND, labels_N), "loss": float(supervised_loss(logits_ND, labels_N)), **separated}
         return {f"{self._prefix}/{name}": value for name, value in measured.items()}
 
     def _logits(self, weights: Weights) -> Tensor:

@@ -79,8 +79,9 @@ class PseudoLabelQuality:
     def metrics(self, read: Sequence[Tensor] | None = None) -> dict[str, float]:
         """Return counts to be summed over jobs, and this job's `pseudo/kl_uniform`, `pseudo/kl_kept`, `pseudo/kl_true`.
 
-        `pseudo/class/3` counts the selected pseudo-labels of class 3. `read` contains `tensors()` on the host if they
-        were already copied. Return {} for a job without pseudo-labels.
+        `pseudo/class/3` counts the selected pseudo-labels of class 3. `pseudo/unknown` counts the selected images of an
+        unknown class, whose true label is -1; `pseudo/kl_true` leaves such images out. `read` contains `tensors()` on
+        the host if they were already copied. Return {} for a job without pseudo-labels.
         """
         if not self._steps:
             return {}
@@ -90,7 +91,12 @@ class PseudoLabelQuality:
             (truth_N,) = known
             num_classes = int(max(labels_N.max(), truth_N.max())) + 1
             values["pseudo/correct"] = float((kept_N & (labels_N == truth_N)).sum())
-            values["pseudo/kl_true"] = _entropy_gap(torch.bincount(truth_N, minlength=num_classes))
+            known_N = truth_N >= 0
+            if not known_N.all():
+                values["pseudo/unknown"] = float((kept_N & ~known_N).sum())
+                truth_N = truth_N[known_N]
+            if len(truth_N):
+                values["pseudo/kl_true"] = _entropy_gap(torch.bincount(truth_N, minlength=num_classes))
         by_class = torch.bincount(labels_N[kept_N])
         values["pseudo/kl_uniform"] = _entropy_gap(torch.bincount(labels_N))
         if values["pseudo/count"]:
@@ -102,6 +108,7 @@ def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, 
     """Summarise a round's pseudo-labels from its jobs' metrics.
 
     `pseudo/kept` is the share of selected pseudo-labels, and `pseudo/accuracy` is the share of correct ones among them.
+    `pseudo/unknown` is the share of images of unknown classes among them; it exists only if a job had such images.
     `pseudo/kl_uniform` is the mean over jobs of KL(pseudo-labels || uniform) in nats, for all pseudo-labels, selected
     or not. `pseudo/kl_kept` is the same for selected pseudo-labels, over jobs with at least one, and `pseudo/kl_true`
     is the same for the images' true labels. (FedSwitch section 5.4 and Figure 3 do not specify whether uncertain
@@ -125,6 +132,8 @@ def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, 
         shares["pseudo/class_balance"] = -_entropy_gap(counts) / math.log(num_classes)
         if "pseudo/correct" in totals:
             shares["pseudo/accuracy"] = totals["pseudo/correct"] / totals["pseudo/count"]
+        if "pseudo/unknown" in totals:
+            shares["pseudo/unknown"] = totals["pseudo/unknown"] / totals["pseudo/count"]
     return shares
 
 

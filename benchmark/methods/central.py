@@ -51,7 +51,7 @@ class Central(fl.Method):
     warm_start_rounds: Whole = 0  # initial rounds on labels only, to compare with SSFL's reduced profiles
     ema: Share = 0.999  # the share of the old average after a step; 0: no average, and the weights are tested
 
-    needs = frozenset({"server", "everywhere"})
+    needs = frozenset({"server", "everywhere", "open"})
     views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # the views of unlabelled images
     ramp_share: ClassVar[float] = 0.0  # the share of the run in which the weight of the unlabelled term rises
 

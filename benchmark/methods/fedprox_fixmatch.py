@@ -113,7 +113,7 @@ class ProximalFixMatch(fl.Method):
     # weak, as in section 5.2 ("in contrast to FedMatch's approach, where they utilize original images").
     labeller_view: Literal["weak", "original"] = added("weak")
 
-    needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client", "drawn_apart"})
+    needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client", "drawn_apart", "open"})
 
     @property
     def seen_view(self) -> str:

@@ -71,6 +71,8 @@ class FedSwitch(TeacherStudent):
     # The mode of the student if it is the labeller, as in FedProx-FixMatch.
     pseudo_label_mode: Literal["train", "eval"] = "train"
 
+    # beta assumes that all images of a client belong to the classes that are predicted.
+    needs = TeacherStudent.needs - {"open"}
     sends_by_reports = True
 
     def __post_init__(self) -> None:

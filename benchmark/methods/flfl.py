@@ -60,7 +60,7 @@ class FL2(fl.Method):
     # Algorithm 1 has none.
     warm_start_rounds: Whole = 0
 
-    needs = frozenset({"server"})
+    needs = frozenset({"server", "open"})
     asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:

@@ -402,6 +402,9 @@ class Method(Checked):
     # Whether clients need all their unlabelled images from the first round. Such a method refuses
     # `data.streaming_steps` above 1.
     asks_for_all_images: ClassVar[bool] = False
+    # The score of a test image that is larger for known classes, if there are unknown ones (label setting "open"): the
+    # largest softmax probability, or the logarithm of the sum of the exponentials of the logits.
+    unknown_score: ClassVar[Literal["max_softmax", "energy"]] = "max_softmax"
     # Whether the weight sets that the server sends depend on the reports of the clients, so that the number of bytes is
     # only known after training.
     sends_by_reports: ClassVar[bool] = False

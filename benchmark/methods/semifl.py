@@ -78,7 +78,7 @@ class SemiFL(fl.Method):
     training: Literal["alternate", "parallel"] = added("alternate")
 
     read_with: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {"order": ("training", ("alternate",))}
-    needs = frozenset({"server", "everywhere"})
+    needs = frozenset({"server", "everywhere", "open"})
     asks_for_statistics = True
 
     def init(self, setup: fl.Setup) -> fl.State:

@@ -26,7 +26,7 @@ class ServerOnly(fl.Method):
     # The training images. "everyones": images and labels of the server and all clients (label_setting everywhere).
     images: Literal["servers", "everyones"] = added("servers")
 
-    needs = frozenset({"server", "everywhere"})
+    needs = frozenset({"server", "everywhere", "open"})
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:

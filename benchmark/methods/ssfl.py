@@ -213,7 +213,7 @@ class SSFL(fl.Method):
     def needs(self) -> frozenset[str]:
         if isinstance(self.objective, Supervised):
             return frozenset({"everywhere"})
-        return frozenset({"server", "everywhere", "every_client", "share"})
+        return frozenset({"server", "everywhere", "every_client", "share", "open"})
 
     def check(self, setup: fl.Setup) -> None:
         self.averaging.group_sizes(setup.C)

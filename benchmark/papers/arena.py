@@ -29,10 +29,11 @@ from benchmark.papers.table import SELECTIONS
 FILE = values_of("arena")
 UNTUNED = "untuned"
 TRIAL_SEED = 1000  # the seeds of the table are 0, 1, ...
-Setting = Literal["server", "one_more_client", "everywhere", "drawn_apart"]
+Setting = Literal["server", "one_more_client", "everywhere", "drawn_apart", "open"]
 # The first one that suits a custom method is used.
 SETTINGS: tuple[Setting, ...] = ("server", "one_more_client", "everywhere")
 AT_CLIENTS: Setting = "drawn_apart"  # the setting of an environment in which clients have some labels
+OPEN: Setting = "open"  # the setting of an environment in which clients have images of unknown classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +110,18 @@ class ArenaSetting:
         return self.base.data.label_setting == AT_CLIENTS
 
     @property
+    def is_open(self) -> bool:
+        return self.base.data.label_setting == OPEN
+
+    @property
     def entries(self) -> tuple[ArenaMethod, ...]:
         """Return the methods that support its labels; if clients have some labels, without the
         baselines of other settings.
         """
+        if self.is_open:
+            return tuple(e for e in ENTRIES if OPEN in e.method.needs and e.setting in ("server", OPEN))
         if not self.at_clients:
-            return tuple(entry for entry in ENTRIES if entry.setting != AT_CLIENTS)
+            return tuple(entry for entry in ENTRIES if entry.setting not in (AT_CLIENTS, OPEN))
         return tuple(e for e in ENTRIES if AT_CLIENTS in e.method.needs and (e.setting == AT_CLIENTS or not e.bound))
 
     def experiment(self, entry: ArenaMethod, *, lr: float | None = None, second: float | None = None) -> Experiment:
@@ -123,9 +130,10 @@ class ArenaSetting:
         if entry.beta_from:
             method = replace(method, beta=BETAS[entry.beta_from](method.beta, self.base))
         sizes = dict.fromkeys(("batch_size", "server_batch_size", "labelled_batch_size"), self.batch_size)
+        setting = self.base.data.label_setting if self.at_clients or self.is_open else entry.setting
         experiment = replace(
             self.base,
-            data=replace(self.base.data, label_setting=AT_CLIENTS if self.at_clients else entry.setting),
+            data=replace(self.base.data, label_setting=setting),
             method=with_fields(method, {**sizes, "warm_start_rounds": self.warm_start_rounds}),
             optimizer=entry.optimizer if lr is None else replace(entry.optimizer, lr=lr, server_lr=None),
         )
@@ -171,7 +179,17 @@ def environment_of(name: str, profile: str) -> ArenaSetting:
     if environment.at_clients:
         labels = f"in each class as many labels as {100 * data.labelled_share:g} % of the rarest class has images"
     clients = f"{of.K} clients, {of.C} per round, T = {of.T}, {labels}."
-    return replace(environment, notes=(clients, *environment.notes))
+    notes = [clients, *([unknown_note(environment.base)] if environment.is_open else [])]
+    return replace(environment, notes=(*notes, *environment.notes))
+
+
+def unknown_note(e: Experiment) -> str:
+    """Return a sentence with the unknown classes and their share of the clients' images."""
+    classes = ", ".join(map(str, e.data.unknown_classes))
+    return (
+        f"Unknown classes: {classes}, of which the server has no image; {100 * e.data.unknown_share:g} % of each "
+        "client's images belong to them."
+    )
 
 
 def compared(name: str, profile: str, also: Sequence[ArenaMethod] = ()) -> Item:
@@ -191,6 +209,7 @@ def compared(name: str, profile: str, also: Sequence[ArenaMethod] = ()) -> Item:
         cells = [_cell(entry, "hyperparameters", UNTUNED, environment.experiment(entry)) for entry in entries]
         choices = [choice(entry, environment) for entry in entries if environment.trial_rounds and not entry.bound]
         notes = environment.notes
+    notes = (*notes, *table.get("notes", ()))
     return Item(
         name=f"arena/{name}",
         title=table["title"],

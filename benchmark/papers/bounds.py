@@ -17,6 +17,7 @@ from benchmark.methods.server_only import ServerOnly
 from benchmark.methods.supervised_fl import SupervisedFL
 from benchmark.papers.item import UNTRAINED, Cell
 
+AT_SERVER = ("server", "open")  # label settings in which only the server has labels
 ALONE, ALONE_NOTE = "Labels alone", "ours: the supervised baseline, which every method should beat"
 
 
@@ -32,7 +33,7 @@ def labels_alone(e: Experiment) -> Experiment:
     steps on them per round.
     """
     size = getattr(e.method, "server_batch_size", e.method.batch_size)
-    if e.data.label_setting == "server":
+    if e.data.label_setting in AT_SERVER:
         method: Any = ServerOnly(batch_size=size)
         federation = replace(e.federation, T=steps_on_labels(e), epochs=None)
     else:
@@ -68,9 +69,9 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
     If the server has the labels, no client trains in the baseline. The clients are then replaced by
     one client with all images, so that items share the runs.
     """
-    for cell, alone in lacking([c for c in cells if c.experiment.data.label_setting not in ("server", "everywhere")]):
+    for cell, alone in lacking([c for c in cells if c.experiment.data.label_setting not in (*AT_SERVER, "everywhere")]):
         yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
-    at_server = [cell for cell in cells if cell.experiment.data.label_setting == "server"]
+    at_server = [cell for cell in cells if cell.experiment.data.label_setting in AT_SERVER]
     trained = [cell for cell in at_server if not isinstance(cell.experiment.method, Central)]
     added = list(lacking(trained, lambda e: _without_clients(labels_alone(e))))
     norms = {alone.model.norm for _, alone in added}
@@ -108,13 +109,14 @@ def bound_of(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
     mine = cell.experiment
     if is_bound(cell):
         return None
-    at_server = mine.data.label_setting in ("server", "one_more_client")
+    at_server = mine.data.label_setting in (*AT_SERVER, "one_more_client")
+    wanted = "open" if mine.data.label_setting == "open" else "server"
     for candidate in filter(is_bound, cells):
         alone = candidate.experiment
         if at_server:
             same_steps = _steps(alone) == _steps(mine) or mine.data.label_setting == "one_more_client"
-            alike = (alone.data.name, alone.data.N_s, alone.model) == (mine.data.name, mine.data.N_s, mine.model)
-            if alone.data.label_setting == "server" and alike and same_steps:
+            of_alone, of_mine = ((e.data.name, e.data.N_s, e.data.unknown_classes, e.model) for e in (alone, mine))
+            if alone.data.label_setting == wanted and of_alone == of_mine and same_steps:
                 return candidate
         elif (alone.data, alone.partition, alone.federation.K) == (mine.data, mine.partition, mine.federation.K):
             return candidate

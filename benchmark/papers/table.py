@@ -17,6 +17,7 @@ import numpy as np
 from benchmark.config import from_plain, nearest, read_as
 from benchmark.data.datasets import entry_of, image_shape_of
 from benchmark.data.partition import Partition
+from benchmark.data.split import with_unknown_share
 from benchmark.data.tables import IntArray
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment
@@ -75,7 +76,10 @@ def clients_of(e: Experiment, *, pooled: bool = False) -> IntArray:
     training = of_set.train + of_set.test - data.pooled_test if data.pooled_test or pooled else of_set.train
     at_clients = K * of_set.num_classes * data.labels_per_client if data.label_setting == "every_client" else 0
     left = min(training, data.images or training) - data.N_s - data.N_validation - at_clients
-    return _drawn(e.partition, K, of_set.num_classes, left // of_set.num_classes)
+    counts_Kd = _drawn(e.partition, K, of_set.num_classes, left // of_set.num_classes)
+    if data.label_setting == "open":  # classes in the order known, unknown
+        return with_unknown_share(counts_Kd, of_set.num_classes - len(data.unknown_classes), data.unknown_share)
+    return counts_Kd
 
 
 @cache

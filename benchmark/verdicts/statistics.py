@@ -21,7 +21,8 @@ INTERVAL_SEEDS = 5
 NO_SPREAD = 1e-12  # a standard deviation below this, relative to the mean, is only rounding
 FRACTIONS = (  # metrics whose differences are percentage points
     *("test/accuracy", "test/auroc", "test/precision", "test/recall"),
-    *("pseudo/kept", "pseudo/accuracy", "pseudo/class_balance"),
+    *("test/unknown_auroc", "test/unknown_fpr95"),
+    *("pseudo/kept", "pseudo/accuracy", "pseudo/class_balance", "pseudo/unknown"),
     *("aggregation/labelled_share", "aggregation/labelled_weight"),
 )
 

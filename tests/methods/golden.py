@@ -52,7 +52,7 @@ def of(
         fields = {"objective": BASE.method.objective, **fields}
     return replace(
         BASE,
-        data=replace(BASE.data, label_setting=setting, N_s=0 if apart else BASE.data.N_s),
+        data=replace(BASE.data, label_setting=setting, N_s={"drawn_apart": 0, "open": 18}.get(setting, BASE.data.N_s)),
         partition=partition or (Dirichlet(alpha=0.5, rule="sage") if apart else ClassSkew(R=0.4)),
         model=replace(BASE.model, norm=norm),
         method=METHODS[kind](**{**sizes, **fields}),
@@ -163,6 +163,10 @@ TRACES = {
     "fixmatch-lpl": of("fixmatch_lpl", "some_clients", **TWO),
     "fixmatch-gpl": of("fixmatch_gpl", "every_client", momentum="kept", **TWO),
     "flexmatch-lpl": of("flexmatch_lpl", "share", momentum="released_code", **TWO),
+    # The digits 6 to 9 are unknown: 18 labels of six classes.
+    "fedavg-fixmatch": of("fedavg_fixmatch", **ONE),
+    "fedavg-fixmatch-open": of("fedavg_fixmatch", "open", threshold=0.23, optimizer=SLOW),
+    "fedavg-energy-open": of("fedavg_energy", "open", accepted=0.5, optimizer=SLOW),
     "feddb": of("feddb", "drawn_apart", shares="paper", **DB),
     "feddb-released": of("feddb", "every_client", momentum="kept", forward="apart", **DB),
     "proxyfl": of("proxyfl", "drawn_apart", **TWO),

@@ -51,6 +51,11 @@ LIMITS = {
         of("fedprox_fixmatch", **FIXMATCH),
         of("fedswitch", **FIXMATCH, rule="teacher", ratio=0.5),
     ),
+    "FedProx-FixMatch without its proximal term": Limit(
+        of("fedprox_fixmatch", threshold=0.14, mu=0.0),
+        of("fedavg_fixmatch", threshold=0.14),
+        of("fedprox_fixmatch", threshold=0.14, mu=1.0),
+    ),
     "central FixMatch without unlabelled images": Limit(
         of("fixmatch", unlabelled_weight=0.0), of("fixmatch", warm_start_rounds=2), of("fixmatch", threshold=0.1)
     ),

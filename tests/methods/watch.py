@@ -10,14 +10,16 @@ from benchmark.methods.protocol import Job, Outcome
 from tests.conftest import tiny_experiment
 from tests.federated.helpers import module_of
 
-Setting = Literal["server", "every_client", "some_clients", "share", "one_more_client", "everywhere", "drawn_apart"]
+Setting = Literal[
+    "server", "every_client", "some_clients", "share", "one_more_client", "everywhere", "drawn_apart", "open"
+]
 
 
 def tiny_with(method: Any, setting: Setting = "server", *, N_s: int | None = None, **factors: Any) -> Experiment:
     """Build the tiny experiment with this method; the server only has labels if the label setting requires it."""
     base = tiny_experiment()
     if N_s is None:
-        N_s = 20 if setting in ("server", "one_more_client", "everywhere") else 0
+        N_s = {"server": 20, "one_more_client": 20, "everywhere": 20, "open": 18}.get(setting, 0)
     data = replace(base.data, label_setting=setting, N_s=N_s)
     return replace(base, data=data, method=method, federation=replace(base.federation, **factors))
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.cli.sweep import file_of_item
-from benchmark.papers.arena import AT_CLIENTS, ENTRIES, TRIAL_SEED
+from benchmark.papers.arena import AT_CLIENTS, ENTRIES, OPEN, TRIAL_SEED
 from benchmark.papers.item import Item
 from benchmark.papers.items import items
 from benchmark.records.record import run_folder
@@ -19,7 +19,7 @@ from tests.papers.conftest import item_of
 from tests.reports.fakes import make_record
 from tests.test_readme import method_of_readme  # noqa: F401 - a fixture
 
-AT_SERVER = [entry for entry in ENTRIES if entry.setting != AT_CLIENTS]
+AT_SERVER = [entry for entry in ENTRIES if entry.setting not in (AT_CLIENTS, OPEN)]
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("arena/digits", 30), ("arena/mnist", 40)])

@@ -8,7 +8,7 @@ from benchmark.papers.item import ACCURACY, Gain, Item
 from benchmark.papers.items import ITEMS
 from benchmark.verdicts.cell_results import Records
 from reports.gains import gains_table
-from reports.reported import Reported
+from reports.item_results import ItemResults
 from tests.papers.conftest import item_of
 from tests.reports.fakes import accuracies, make_cell
 
@@ -24,7 +24,7 @@ def toy() -> tuple[Item, Records]:
 def test_a_difference_is_the_mean_over_the_common_seeds():
     """.83 - .80 and .85 - .81: 3 and 4 points; the third seed has one cell only."""
     item, records = toy()
-    table = gains_table(item, Reported(item, records).of)
+    table = gains_table(item, ItemResults(item, records).of)
     assert table is not None
     (row,) = table.rows
     _, published, ours = row.entries
@@ -34,9 +34,9 @@ def test_a_difference_is_the_mean_over_the_common_seeds():
 
 def test_without_runs_the_published_difference_stays_and_without_it_there_is_no_table():
     item, _ = toy()
-    table = gains_table(item, Reported(item, {}).of)
+    table = gains_table(item, ItemResults(item, {}).of)
     assert table is not None and [entry.text for entry in table.rows[0].entries[1:]] == ["+2.2", "–"]
-    assert gains_table(replace(item, gains=()), Reported(item, {}).of) is None
+    assert gains_table(replace(item, gains=()), ItemResults(item, {}).of) is None
 
 
 def test_published_differences_are_those_of_the_published_values():

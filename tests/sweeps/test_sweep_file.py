@@ -122,7 +122,7 @@ def test_methods_for_clients_with_labels_are_swept_too():
     assert skewed == replace(made, partition=Dirichlet(alpha=1.0, rule="sage"))
     with pytest.raises(ConfigError, match="'sage' .*data=mnist; choose data=clients"):
         experiment_of({"data": "mnist", "method": "sage"})
-    with pytest.raises(ConfigError, match="'crl' .*data=clients; choose data=digits, data=mnist or"):
+    with pytest.raises(ConfigError, match="'crl' .*data=clients; choose data=digits, data=mnist, "):
         experiment_of({"data": "clients"})
 
 
