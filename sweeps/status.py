@@ -11,7 +11,7 @@ from benchmark.errors import FsslError
 from benchmark.files import read_json
 from benchmark.records.collect import runs_in, trouble_with
 from benchmark.records.identity import look_again, seed_folder, why_apart
-from benchmark.records.record import FAILED, FINISHED, Round, RunRecord, read_run
+from benchmark.records.record import FAILED, FINISHED, MEASURES, Round, RunRecord, measures_in, read_run
 from benchmark.records.run_lock import is_held, why_dead
 
 # stopped: on purpose, and saved. failed: by an exception; the next command tries it again. dead: its process is gone,
@@ -43,6 +43,7 @@ class RunStatus:
     seconds_per_round: float | None = None  # None: no round is recorded
     work: float = 0.0  # its planned CPU seconds; its rounds where no time left is asked for
     share_done: float = 0.0  # of its work
+    measures: Mapping[str, float] = field(default_factory=dict)  # the method's own, as last measured
     trouble: str | None = None  # what is wrong with a damaged, a dead or a failed run
     curve: tuple[tuple[int, float], ...] = field(default=(), repr=False)  # (round, test accuracy) of a running one
 
@@ -100,7 +101,13 @@ def _finished(status: RunStatus, record: RunRecord) -> RunStatus:
         round=rounds,
         accuracy=record.last(ACCURACY),
         seconds_per_round=result["wall_seconds"] / rounds if rounds else None,
+        measures=last_of(record.measures),
     )
+
+
+def last_of(measures: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+    """Return the last value of each measure."""
+    return {name: values[max(values)] for name, values in measures.items() if values}
 
 
 def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunStatus:
@@ -122,6 +129,7 @@ def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunS
         accuracy=curve[-1][1] if curve else None,
         seconds_per_round=fmean(timed) if timed else None,
         trouble=trouble,
+        measures=last_of(measures_in(read_json(folder / MEASURES) or {})),
         curve=curve,
     )
 
