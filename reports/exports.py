@@ -16,6 +16,7 @@ from reports.entries import entry_values, is_arena, metrics_of, notes_of
 from reports.figures import Picture
 from reports.formatting import WORDS, slug
 from reports.item_figures import drawn_metrics, item_picture
+from reports.leads import lead_rows, lead_table
 from reports.paper_table import item_tables
 from reports.published_table import published_table
 from reports.reported import Reported
@@ -53,6 +54,7 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "older_numerics": older_numerics(reported.runs),
         "report": report,
         **({"arena": arena_rows(reported)} if is_arena(item) else {}),
+        **({"leads": lead_rows(reported)} if item.reference else {}),
     }
 
 
@@ -66,6 +68,8 @@ def _numbers(reported: Reported, cell: Cell, metric: str) -> dict[str, Any]:
 def shown_of(reported: Reported) -> dict[str, Any]:
     """Return the tables, claims and picture of the item's page, which `item_files` writes as files."""
     tables = arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
+    if reported.item.reference:
+        tables = [lead_table(reported), *tables]
     published = published_table(reported.item)
     return {
         "published": published,

@@ -287,6 +287,8 @@ class Item:
     notes: tuple[str, ...] = field(default=())  # surrogate data, scale, selection rule: shown with the table
     choices: tuple[Choice, ...] = ()  # cells that wait for their trials
     tried: frozenset[Experiment] = frozenset()  # all trials, after `resolved`
+    # The method with which the others are compared in each row, so that the page says where a lead holds; "": none.
+    reference: str = ""
     metrics: tuple[str, ...] = (ACCURACY,)  # one block of columns per metric; the first one ranks
     rows: tuple[str, ...] = ()  # keys of `Cell.setting` that name a row; if empty, all that are not columns
     columns: tuple[str, ...] = ("method",)  # keys of `Cell.setting` that name a column
