@@ -51,7 +51,7 @@ def test_server_time_has_no_work_of_clients(engine: Any, tmp_path: Path) -> None
     (folder,) = (tmp_path / "runs" / experiment.cell_key).iterdir()
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for line in rounds:
-        assert AT_SERVER + AVERAGING <= line["time/server_seconds"]
+        assert line["time/server_seconds"] >= AT_SERVER + AVERAGING
         assert line["time/server_seconds"] + 4 * AT_CLIENT <= line["time/round_seconds"] + 1e-3
     result = record_of(folder).result
     assert result["server_seconds"] == pytest.approx(sum(line["time/server_seconds"] for line in rounds), abs=1e-3)

@@ -31,7 +31,7 @@ DIGESTS = {
     "rscfed": "054f1a90814a d75eedda9b9f 971f768a8a8c 0375123d6d14",
     "fedswitch": "9165482433bc efae6052e15b 070a2a721c8f 92039fa2ad6e",
     "sage": "3de88d80d9b8 48e311bf348b 6dd1769267e8 d7b2b04879ad",
-    "arena": "bdee071ee09f 0556e4e525ba 38046a9d984d -",
+    "arena": "c77437cfb3ac 408eaba45996 38046a9d984d -",
     "ssfl-printed": "- - f95861457b9c 524a4596cb4a",
     "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",
 }
