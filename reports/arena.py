@@ -27,12 +27,16 @@ from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.statistics import Summary, paired, summary
 from reports.costs_and_curves import costs_of
 from reports.entries import end_entry, item_rows, mean_entry, method_of, notes_of
-from reports.formatting import NONE, cell_address, count, megabytes, percent, points, sentence, thousands
+from reports.formatting import NONE, cell_address, count, megabytes, number, percent, points, sentence, thousands
 from reports.item_results import KEPT, ItemResults
 from reports.open_set import is_open, runs_by_address, unknown_means, with_unknown
 from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
 
 FEWEST_SEEDS = 3  # common to all compared methods; with fewer, nothing is ranked
+TIMES = (  # columns of the times of a run, on the machine of the runs
+    Column(name="Wall time", below="min per run"),
+    Column(name="Server time", below="s per run"),
+)
 KEPT_NONE = "selected no pseudo-label in the last round"
 NO_BETTER = "end no better than the supervised baseline (labels only) in the median"
 
@@ -58,10 +62,19 @@ class Compared:
         return summary(self.at_bytes) if self.at_bytes else None
 
     @property
-    def costs(self) -> dict[str, float]:
-        """Return the local steps and bytes of a whole run, as means over the seeds."""
+    def costs(self) -> dict[str, float | None]:
+        """Return the local steps, bytes and times of a whole run, as means over the seeds.
+
+        Times are seconds on the machine of the runs: the wall time, and the part of it in which the server trains and
+        averages. None if no run has recorded them.
+        """
         known = costs_of(self.runs)
-        return {"steps": known.get("local_steps", 0.0), "bytes": known.get("bytes_up", 0) + known.get("bytes_down", 0)}
+        return {
+            "steps": known.get("local_steps", 0.0),
+            "bytes": known.get("bytes_up", 0) + known.get("bytes_down", 0),
+            "wall_seconds": known.get("wall_seconds"),
+            "server_seconds": known.get("server_seconds"),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +265,10 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
         Column(name="Equal bytes", below="" if arena.budget is None else f"{megabytes(arena.budget)} MB"),
         Column(name="Local steps", below="per run"),
         Column(name="MB up + down", below="per run"),
+        *TIMES,
+        Column(name="Trials", below="to tune it"),
     )
+    none = [""] * (len(heads) - 2)
 
     def named(entry: Cell | Choice, href: str = "") -> TableEntry:
         text, other = method_of(entry), entry.setting.get(arena.key, arena.value)
@@ -260,10 +276,10 @@ def _table(item: Item, arena: Arena, **more: Any) -> Table:
 
     rows = [_compared_row(arena, method, named) for method in arena.compared]
     for section, results in (("apart", arena.apart), ("bounds", arena.bounds)):
-        rows += [row_of((named(r.cell, cell_address(r)), end_entry(r), "", "", "", ""), section) for r in results]
+        rows += [row_of((named(r.cell, cell_address(r)), end_entry(r), *none), section) for r in results]
         waits = TableEntry(text="waits for trials", look="missing")
         choices = [choice for choice in arena.waiting if (choice.role == "bound") == (section == "bounds")]
-        rows += [row_of((named(choice), waits, "", "", "", ""), section) for choice in choices]
+        rows += [row_of((named(choice), waits, *none), section) for choice in choices]
     about = f"{item.name}, profile {item.profile}; test accuracy in percent"
     return table_of("table", f"{item.title}, {arena.title} ({about}). {remark}", heads, rows, title=arena.title, **more)
 
@@ -283,6 +299,7 @@ def _compared_row(arena: Arena, method: Compared, named: Callable[[Cell, str], T
         to_best,
         mean_entry(method.seen_at_bytes) if method.at_bytes else "",
         *_cost_entries(costs),
+        str(method.result.cell.trials),
     )
     return row_of(entries, "unranked" if method.not_ranked else "compared")
 
@@ -292,10 +309,18 @@ def _look(arena: Arena, method: Compared) -> str:
     return "best" if method is arena.clear_best else ""
 
 
-def _cost_entries(costs: Mapping[str, float]) -> tuple[TableEntry, TableEntry]:
-    """Return the entries of local steps and of bytes."""
-    steps = TableEntry(text=thousands(costs["steps"]), sort=costs["steps"])
-    return steps, TableEntry(text=megabytes(costs["bytes"]), sort=costs["bytes"])
+def _cost_entries(costs: Mapping[str, float | None]) -> tuple[TableEntry, ...]:
+    """Return the entries of local steps, of bytes, of wall time and of server time; "" for an unknown time."""
+    forms = (("steps", thousands), ("bytes", megabytes), ("wall_seconds", _minutes), ("server_seconds", number))
+    entries = []
+    for name, form in forms:
+        value = costs[name]
+        entries.append(TableEntry(text=NONE) if value is None else TableEntry(text=form(value), sort=value))
+    return tuple(entries)
+
+
+def _minutes(seconds: float) -> str:
+    return number(seconds / 60)
 
 
 def reference_arena(every: Sequence[ItemResults]) -> tuple[ItemResults, Arena] | None:
@@ -330,21 +355,22 @@ def methods_overview(every: Sequence[ItemResults]) -> Table | None:
     for method in arena.compared:
         name = TableEntry(text=method_of(method.result.cell), href=cell_address(method.result))
         accuracy = mean_entry(method.seen, look=_look(arena, method))
-        bytes_last = reversed(_cost_entries(method.costs))
+        steps, megabytes_entry, *times = _cost_entries(method.costs)
         rank = "not ranked: learned nothing from unlabelled images" if method.not_ranked else ""
         named = replace(name, below=(rank,)) if rank else name
         section = "unranked" if method.not_ranked else "compared"
-        rows.append(row_of((named, accuracy, str(method.seen.n), *bytes_last), section))
+        rows.append(row_of((named, accuracy, str(method.seen.n), megabytes_entry, steps, *times), section))
     for result in arena.apart:
         below = ("not ranked: too few seeds",) if result.values else ()
         name = TableEntry(text=method_of(result.cell), href=cell_address(result), below=below)
-        rows.append(row_of((name, replace(end_entry(result), below=()), str(result.n), NONE, NONE), "apart"))
+        rows.append(row_of((name, replace(end_entry(result), below=()), str(result.n), *[NONE] * 4), "apart"))
     heads = (
         Column(name="Method", left=True),
         Column(name="Accuracy (%)"),
         Column(name="Seeds"),
         Column(name="MB up + down"),
         Column(name="Local steps"),
+        *TIMES,
     )
     title = reported.item.title.removeprefix("All methods ")
     caption = f"Methods {title}, {arena.title}, profile {reported.item.profile}. {ranking_text(arena)}"
@@ -411,7 +437,11 @@ def arena_rows(reported: ItemResults) -> list[dict[str, Any]]:
     All accuracies are fractions; a value that does not exist is None.
     """
     compared = {method.result.cell.label: (arena, method) for arena in arenas(reported) for method in arena.compared}
-    names = ("rounds_mean", "rounds_std", "rounds_n", "rounds_to_best", "bytes_mean", "run_steps", "run_bytes")
+    names = ("rounds_mean", "rounds_std", "rounds_n", "rounds_to_best", "bytes_mean")
+    costs = ("run_steps", "run_bytes", "run_wall_seconds", "run_server_seconds")
+    names = (*names, *costs)
+    trials = {cell.label: cell.trials for cell in reported.item.cells}
+    trials |= {choice.label: len(choice.trials) for choice in reported.item.choices}
     shows_unknown, rows = is_open(list(reported.results.values())), []
     for row in item_rows(reported):
         values: Sequence[float | None] = [None] * len(names)
@@ -424,5 +454,5 @@ def arena_rows(reported: ItemResults) -> list[dict[str, Any]]:
         if shows_unknown:
             runs = compared[row["label"]][1].runs if row["label"] in compared else ()
             added |= unknown_means(runs)
-        rows.append(row | added)
+        rows.append({**row, **added, "trials": trials.get(row["label"], 0)})
     return rows

@@ -15,6 +15,7 @@ from benchmark.methods.registry import method_name
 from benchmark.papers.item import Cell
 from benchmark.records.record import RunRecord
 from benchmark.verdicts.cell_results import ACCURACY, CellResult, cell_result, seeds_awaited
+from benchmark.verdicts.statistics import summary
 from reports.costs_and_curves import costs_of, series_of
 from reports.entries import SELECTED_ON_TEST, method_of, setting_text
 from reports.figures import Picture, canvas, looks, styled
@@ -49,6 +50,7 @@ COSTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "bytes_up": ("MB up", megabytes),
     "bytes_down": ("MB down", megabytes),
     "wall_seconds": ("minutes on its machine", lambda seconds: number(seconds / 60)),
+    "server_seconds": ("seconds at the server", number),
 }
 
 
@@ -92,6 +94,7 @@ def cell_values(places: Places) -> dict[str, Any]:
         "runs": _runs_table(runs, profile, pilots),
         "numbers": _numbers_table(runs),
         "cost": cost,
+        "measures": measures_table(runs),
         "exchange": exchange_table(runs),
         "settings": facts(settings),
         "warnings": warnings(runs, profile),
@@ -114,12 +117,29 @@ def config_json(cell: Cell, runs: Sequence[RunRecord]) -> bytes:
     return (json.dumps(experiment, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
+def measures_table(runs: Sequence[RunRecord]) -> Table:
+    """Return a row per own measure of the method, as last measured: mean over the finished runs, and each run."""
+    finished = [run for run in runs if run.status == "done" and run.measures]
+    rows = []
+    for name in sorted({name for run in finished for name in run.measures}):
+        last = {run.seed: values[max(values)] for run in finished if (values := run.measures.get(name))}
+        seen = summary(last.values())
+        spread = "" if seen.std is None else f" ±{number(seen.std)}"
+        mean = TableEntry(text=f"{number(seen.mean)}{spread}", below=(f"n={seen.n}",), sort=seen.mean)
+        each = [TableEntry(text=number(last[run.seed]) if run.seed in last else NONE) for run in finished]
+        rows.append((name, mean, *each))
+    heads = ("Measure", "Mean", *(f"seed {run.seed}" for run in finished))
+    return table_of("measures", "The method's own measures on test images, as last measured", heads, rows)
+
+
 def rounds_csv(runs: Sequence[RunRecord]) -> bytes:
     """Return all numbers of each round, compressed: a row per seed and round, a column per metric."""
     rows = []
     for run in runs:
         for line in run.rounds:
-            rows.append({**{name: value for name, value in line.items() if name != "cell_key"}, "seed": run.seed})
+            known = {name: value for name, value in line.items() if name != "cell_key"}
+            own = {name: values[line["round"]] for name, values in run.measures.items() if line["round"] in values}
+            rows.append({**own, **known, "seed": run.seed})
     return gzip.compress(csv_of(rows, ("seed", "round")), compresslevel=4, mtime=0)
 
 

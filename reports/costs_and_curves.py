@@ -15,7 +15,7 @@ from benchmark.verdicts.metrics import is_derived, value_of
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, is_fraction, t_factor
 
 CURVE_COLUMNS = ("label", "cell_key", "seed", "status", "round")  # followed by one column per metric
-COSTS = ("local_steps", "bytes_up", "bytes_down", "wall_seconds")
+COSTS = ("local_steps", "bytes_up", "bytes_down", "wall_seconds", "server_seconds")
 MEAN_SEEDS = 3  # finished runs that a mean line needs
 
 

@@ -18,6 +18,7 @@ from reports.formatting import WORDS, slug
 from reports.gains import gains_table
 from reports.item_figures import drawn_metrics, item_picture
 from reports.item_results import ItemResults
+from reports.leads import lead_rows, lead_table
 from reports.paper_table import item_tables
 from reports.published_table import published_table
 from reports.sentences import sentence_values, sentences_of
@@ -54,6 +55,7 @@ def item_result(item: Item, records: Records, report: str | None = None) -> dict
         "older_numerics": older_numerics(reported.runs),
         "report": report,
         **({"arena": arena_rows(reported)} if is_arena(item) else {}),
+        **({"leads": lead_rows(reported)} if item.reference else {}),
     }
 
 
@@ -67,6 +69,8 @@ def _numbers(reported: ItemResults, cell: Cell, metric: str) -> dict[str, Any]:
 def shown_of(reported: ItemResults) -> dict[str, Any]:
     """Return the tables, claims and picture of the item's page, which `item_files` writes as files."""
     tables = arena_tables(reported) if is_arena(reported.item) else item_tables(reported)
+    if reported.item.reference:
+        tables = [lead_table(reported), *tables]
     published = published_table(reported.item)
     gains = gains_table(reported.item, reported.of)
     return {

@@ -21,6 +21,7 @@ from reports.findings import QUESTIONS, SENTENCES, kinds, shown_kinds, state_tex
 from reports.formatting import NONE, cell_address, count, points, shown
 from reports.headlines import headlines
 from reports.item_results import PAPERS, ItemResults, note_on_other_data
+from reports.leads import lead_text
 from reports.methods import property_table
 from reports.paper_table import frame_of
 from reports.provenance import code_versions, remarks, seeds_text, warnings
@@ -165,7 +166,7 @@ def item_values(reported: ItemResults) -> dict[str, Any]:
         "unread": unread_text(item),
         "frame": frame_of(item),
         "other_data": any(note_on_other_data(result) for result in reported.results.values()),
-        "result": result_sentences(reported),
+        "result": lead_text(reported) if item.reference else result_sentences(reported),
         "warnings": warnings(reported.runs, item.profile),
         "versions": code_versions(reported.runs),
         "notes": notes_of(reported),

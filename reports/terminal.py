@@ -21,6 +21,7 @@ from reports.entries import is_arena, mean_entry, metrics_of, notes_of
 from reports.findings import statuses_in_words
 from reports.formatting import NONE, count
 from reports.item_results import ItemResults
+from reports.leads import lead_table
 from reports.paper_table import item_tables
 from reports.published_table import published_table, unread_text
 from reports.tables import Table
@@ -50,6 +51,11 @@ def print_item(item: Item, records: Records, console: Console, report: str | Non
     for table in arena_tables(reported) if is_arena(item) else _tables(reported, console, metrics_of(item)):
         say(console, re.sub(r"^\((.*?)\)", r"ours: \1", table.caption.removeprefix(item.title).lstrip(", ")))
         console.print(_rich(table, console))
+    if item.reference:
+        leads = lead_table(reported)
+        say(console, leads.brief)
+        for part in _parts(leads, console):
+            console.print(_rich(part, console))
     rows = rows_of(reported)
     for number, row in enumerate(rows, start=1):
         _print_claim(row, number, console)

@@ -20,7 +20,7 @@ from benchmark.records.collect import read_records
 from benchmark.records.identity import own_names
 from benchmark.records.provenance import hardware
 from benchmark.records.record import RunRecord
-from sweeps.counting import COUNTS, Cost, Note, RoundCounter, of_any_seed
+from sweeps.counting import COUNTS, Cost, FirstDownloads, Note, RoundCounter, of_any_seed
 from sweeps.speed import seconds_on
 from sweeps.status import RunStatus
 
@@ -43,24 +43,38 @@ class RunCost:
     warm: Cost  # cost of one round
     later: Cost
     last: Cost
+    downloads: FirstDownloads = FirstDownloads()  # in addition to what the rounds cost
 
     def of_round(self, number: int) -> Cost:
         """Return the cost of a round; the first round has number 1."""
+        after, before = self._first_downloads(number), self._first_downloads(number - 1)
+        cost = self._of_round(number)
+        return replace(cost + after, bytes_down=cost.bytes_down + after.bytes_down - before.bytes_down)
+
+    def _of_round(self, number: int) -> Cost:
         if number == self.rounds:
             return self.last
         return self.warm if number <= self.warm_rounds else self.later
 
     def of_first(self, rounds: int) -> Cost:
         """Return the total cost of the first rounds."""
+        return self._of_first(rounds) + self._first_downloads(rounds)
+
+    def _first_downloads(self, rounds: int) -> Cost:
+        """Return what clients download once in the first rounds. Some warm starts have no local work of clients."""
+        without_clients = 0 if self.warm.bytes_down else self.warm_rounds
+        return self.downloads.of_first(max(0, rounds - without_clients))
+
+    def _of_first(self, rounds: int) -> Cost:
         if rounds == self.rounds:
-            return self.of_first(rounds - 1) + self.last
+            return self._of_first(rounds - 1) + self.last
         warm = min(rounds, self.warm_rounds)
         return self.warm * warm + self.later * (rounds - warm)
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """Return the notes on counts that are not exact in some round."""
-        return (self.warm + self.later + self.last).notes
+        return (self.warm + self.later + self.last + self._first_downloads(self.rounds)).notes
 
     @property
     def whole(self) -> Cost:
@@ -149,7 +163,9 @@ def _count(run: Experiment, also: frozenset[int]) -> RunCost:
             break
         sample.append(counter.play(number))
     later = _mean(sample) if sample else last
-    return RunCost(rounds=rounds, warm_rounds=min(warm_rounds, rounds - 1), warm=warm, later=later, last=last)
+    warm_rounds = min(warm_rounds, rounds - 1)
+    downloads = counter.downloads
+    return RunCost(rounds=rounds, warm_rounds=warm_rounds, warm=warm, later=later, last=last, downloads=downloads)
 
 
 def _mean(sample: list[Cost]) -> Cost:

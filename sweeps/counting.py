@@ -73,6 +73,11 @@ BY_PARTITION = Note(
     about=frozenset({"local_steps", "bytes_up", "bytes_down"}),
 )
 
+BY_COHORTS = Note(
+    "each client downloads what is not trained once: how many clients ever take part depends on the seed",
+    about=frozenset({"bytes_down"}),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
@@ -201,6 +206,23 @@ def empty_batch(environment: Environment, views: Sequence[str], source: Part, si
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class FirstDownloads:
+    """The parameters that are not trained, which every client downloads with its first job."""
+
+    bytes_each: int = 0
+    K: int = 0
+    clients: int = 0  # that take part in a round
+
+    def of_first(self, rounds: int) -> Cost:
+        """Return the bytes of the clients that take part in one of these rounds: K (1 - (1 - clients / K)^rounds)."""
+        if not self.bytes_each:
+            return Cost()
+        has_part = self.K * (1 - (1 - self.clients / self.K) ** rounds)
+        notes = (BY_COHORTS,) if self.clients < self.K else ()
+        return Cost(bytes_down=self.bytes_each * has_part, notes=notes)
+
+
 class RoundCounter:
     """Counts the rounds of a new run, independently of its seed and partition. Client state lasts between rounds."""
 
@@ -217,11 +239,18 @@ class RoundCounter:
             self._state = first_state(run.method, self._environment.setup())
         self._kept: dict[str, Tree] = dict(self._state.clients)
         self._cost = Cost()
+        self._clients: set[int] = set()  # that had jobs in the last round
+        self._once = 0  # the bytes of the parameters that are not trained, of the largest network of a client
+
+    @property
+    def downloads(self) -> "FirstDownloads":
+        """Return what clients download with their first job, by the last round that was played."""
+        return FirstDownloads(bytes_each=self._once, K=self._environment.K, clients=len(self._clients))
 
     def play(self, number: int) -> Cost:
         """Count the cost of a round, with its share of the evaluations."""
         environment, method = self._environment, self._environment.experiment.method
-        self._cost = Cost()
+        self._cost, self._clients = Cost(), set()
         with self._meta:
             world = environment.world(number, lambda jobs: self._fit(jobs, number))
             self._state, _ = play_round(method, replace(self._state, clients=dict(self._kept)), world)
@@ -238,6 +267,9 @@ class RoundCounter:
         for job in jobs:
             private = self._kept.get(keeper_of(job))
             bytes_down = tree_bytes(job.receives, self._environment.tied)
+            if job.key.client >= 0:
+                self._clients.add(job.key.client)
+                self._once = max(self._once, self._environment.fixed_bytes(job.network))
             kind = (self._kind(job, number), bytes_down, tree_bytes(private or {}))
             if kind not in self._kinds:
                 self._kinds[kind] = self._runner.play(job, number, private)

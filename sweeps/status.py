@@ -11,7 +11,7 @@ from benchmark.errors import FsslError
 from benchmark.files import read_json
 from benchmark.records.collect import runs_in, trouble_with
 from benchmark.records.identity import look_again, seed_folder, why_apart
-from benchmark.records.record import FAILED, FINISHED, Round, RunRecord, read_run
+from benchmark.records.record import FAILED, FINISHED, MEASURES, Round, RunRecord, measures_in, read_run
 from benchmark.records.run_lock import is_held, why_dead
 
 # A stopped run was stopped on purpose and saved. A failed run ended with an exception, and the next command tries it
@@ -43,6 +43,7 @@ class RunStatus:
     seconds_per_round: float | None = None  # None if no round is recorded
     work: float = 0.0  # planned CPU seconds, or rounds if no time left is requested
     share_done: float = 0.0  # finished fraction of its work
+    measures: Mapping[str, float] = field(default_factory=dict)  # the method's own measures, as last computed
     trouble: str | None = None  # the problem of a damaged, dead or failed run
     curve: tuple[tuple[int, float], ...] = field(default=(), repr=False)  # (round, test accuracy) of a running run
 
@@ -100,7 +101,13 @@ def _finished(status: RunStatus, record: RunRecord) -> RunStatus:
         round=rounds,
         accuracy=record.last(ACCURACY),
         seconds_per_round=result["wall_seconds"] / rounds if rounds else None,
+        measures=last_of(record.measures),
     )
+
+
+def last_of(measures: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+    """Return the last value of each measure."""
+    return {name: values[max(values)] for name, values in measures.items() if values}
 
 
 def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunStatus:
@@ -122,6 +129,7 @@ def _unfinished(status: RunStatus, lines: Sequence[Round], folder: Path) -> RunS
         accuracy=curve[-1][1] if curve else None,
         seconds_per_round=fmean(timed) if timed else None,
         trouble=trouble,
+        measures=last_of(measures_in(read_json(folder / MEASURES) or {})),
         curve=curve,
     )
 

@@ -16,7 +16,7 @@ API = ROOT / "benchmark" / "methods" / "API.md"
 CONTRACT = ROOT / "benchmark" / "methods" / "protocol.py"
 
 # The classes that the author of a method meets, in the order in which they are needed.
-CLASSES = ("Method", "World", "Job", "Stream", "LocalUpdate", "Local", "Step", "Batch", "Outcome", "Reader")
+CLASSES = ("Method", "World", "Job", "Stream", "LocalUpdate", "Local", "Step", "Batch", "Outcome", "Reader", "Examiner")
 
 PURPOSES = {
     "cli": "one file per command of fssl",

@@ -23,6 +23,9 @@ SECONDS_BETWEEN_LINES = 15.0  # the minimum; the interval also grows to a tenth 
 FEW_LINES = 30.0, 2.0  # the minimum seconds between lines, and the share of the time so far, if few lines are wanted
 
 
+MOST_MEASURED = 20  # runs whose own measures are listed
+
+
 class Display(contextlib.ExitStack):
     """A live display of the states on a terminal until it is closed, or a line at growing intervals elsewhere."""
 
@@ -75,7 +78,21 @@ def view(runs: Sequence[RunStatus]) -> RenderableType:
             )
     line = Text(summary(runs).line())
     failures = dict.fromkeys(f"failed: {run.trouble}" for run in runs if run.state == "failed")
-    return Group(line, table, *map(Text, failures)) if table.row_count else line
+    shown = [table] if table.row_count else []
+    lines = [*failures, *measures_lines(runs)]
+    return Group(line, *shown, *map(Text, lines)) if shown or lines else line
+
+
+def measures_lines(runs: Sequence[RunStatus]) -> list[str]:
+    """Return a line with the last own measures of each run that has some; nothing if there are many such runs."""
+    measured = [run for run in runs if run.measures]
+    if len(measured) > MOST_MEASURED:
+        return []
+    lines = []
+    for run in measured:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in run.measures.items())
+        lines.append(f"{run.name}, seed {run.seed}: {values}")
+    return lines
 
 
 def watching(

@@ -3,7 +3,7 @@
 These are the same for every method with equal settings.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast, get_args
@@ -190,6 +190,32 @@ class Environment:
         named = self.network().state_dict(keep_vars=True).items()
         return frozenset(name for name, tensor in named if first.setdefault(id(tensor), name) != name)
 
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """Return the names of the network's parameters that are not trained and belong to no weight set."""
+        return fixed_names(self.network())
+
+    def fixed_bytes(self, model: Model | None = None) -> int:
+        """Return the bytes of the parameters that are not trained, which a client downloads once."""
+        if not self.fixed:
+            return 0
+        if model not in self._fixed_bytes:
+            network = self.network(model)
+            fixed = [parameter for parameter in network.parameters() if not parameter.requires_grad]
+            self._fixed_bytes[model] = sum(parameter.nbytes for parameter in fixed)
+        return self._fixed_bytes[model]
+
+    @cached_property
+    def _fixed_bytes(self) -> dict[Model | None, int]:
+        return {}
+
+    def whole(self, weights: Weights) -> Weights:
+        """Return the weight set with the parameters that are not trained, in the order of the network's state dict."""
+        if not self.fixed:
+            return weights
+        own = self.network().state_dict()
+        return {name: weights[name] if name in weights else value.detach() for name, value in own.items()}
+
     def setup(self) -> Setup:
         federation = self.experiment.federation
         return Setup(
@@ -198,6 +224,7 @@ class Environment:
             model=self.experiment.model,
             num_classes=self.data.num_classes,
             buffers=lambda: self.buffers,
+            fixed=lambda: sorted(self.fixed),
             width=lambda: cast(nn.Linear, self.network().get_submodule(head_of(self.experiment.model))).in_features,
             K=self.K,
             C=federation.C,
@@ -217,9 +244,23 @@ class Environment:
 _NONE = np.zeros(0, dtype=np.int64)
 
 
-def weights_of(network: nn.Module) -> Weights:
-    """Return copies of the network's parameters and buffers."""
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+def fixed_names(network: nn.Module) -> frozenset[str]:
+    """Return the names of a new network's parameters that are not trained (`requires_grad` is False).
+
+    They are neither sent nor averaged: each participant builds them from the seed, or downloads them once.
+    """
+    named = network.named_parameters(remove_duplicate=False)
+    return frozenset(name for name, parameter in named if not parameter.requires_grad)
+
+
+def weights_of(network: nn.Module, names: Collection[str] | None = None) -> Weights:
+    """Return copies of the network's weights with these names; by default, of all that a weight set has.
+
+    These are the trained parameters and the buffers.
+    """
+    own = network.state_dict()
+    wanted = own.keys() - fixed_names(network) if names is None else names
+    return {name: value.detach().clone() for name, value in own.items() if name in wanted}
 
 
 def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Callable[..., Split] = split) -> Environment:

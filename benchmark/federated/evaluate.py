@@ -9,8 +9,9 @@ Shapes: N images, C channels, H W pixels, D classes.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -24,8 +25,9 @@ from benchmark.federated.stopping import check
 from benchmark.federated.trees import moved
 from benchmark.federated.unknown import Score, score_of, separation
 from benchmark.losses import supervised_loss
-from benchmark.methods.protocol import SERVER, Weights
-from benchmark.models.build import own_copy
+from benchmark.methods.protocol import CENTRAL, SERVER, Weights
+from benchmark.models.build import head_of, own_copy
+from benchmark.models.classifier import Classifier
 from benchmark.streams import seed_globals, torch_stream
 
 CHUNK = 128  # images per forward pass on a CPU: the activations of a small network then fit into a core's cache
@@ -37,12 +39,25 @@ def logits_of(
     network: nn.Module, environment: Environment, part: Part, view: str = "plain", draw: torch.Generator | None = None
 ) -> Tensor:
     """Compute logits_ND of the subset's images in evaluation mode, in their order; the network's mode is restored."""
+    logits_ND = _passed(network, network, environment, part, view, draw)
+    return torch.empty(0, environment.data.num_classes) if logits_ND is None else logits_ND
+
+
+def _passed(
+    network: nn.Module,
+    function: Callable[[Tensor], Tensor],
+    environment: Environment,
+    part: Part,
+    view: str = "plain",
+    draw: torch.Generator | None = None,
+) -> Tensor | None:
+    """Return what a function of the network gives for the subset's images; None if there are none."""
     was_training = network.training
     network.eval()
     size = chunk_of(environment.data.image_shape, part.images_NCHW.device)
-    pieces = [network(images_NCHW) for images_NCHW in chunks(environment, part, view, size, draw)]
+    pieces = [function(images_NCHW) for images_NCHW in chunks(environment, part, view, size, draw)]
     network.train(was_training)
-    return torch.cat(pieces) if pieces else torch.empty(0, environment.data.num_classes)
+    return torch.cat(pieces) if pieces else None
 
 
 def chunk_of(image_shape: tuple[int, int, int], device: torch.device) -> int:
@@ -64,6 +79,24 @@ def chunks(
         yield make_views(images_NCHW, (view,), environment.augmentation, data.mean, data.std, draw)[view]
 
 
+def with_test_statistics(environment: Environment) -> Environment:
+    """Return the environment with the mean and spread by which test images are normalised, if these are different."""
+    data = environment.data
+    if data.test_statistics is None:
+        return environment
+    mean, std = data.test_statistics
+    return replace(environment, data=replace(data, mean=mean, std=std))
+
+
+def tested_part(environment: Environment) -> Part:
+    """Return the images that the run is tested on: the test set, or the server's held-out labelled images."""
+    if environment.experiment.evaluation.validation:
+        return environment.part(SERVER, "validation")
+    data = environment.data
+    every_N = torch.arange(len(data.test_labels_N))
+    return Part(images_NCHW=data.test_images_NCHW, positions_N=every_N, labels_N=data.test_labels_N, truth_N=None)
+
+
 class Evaluator:
     """An evaluator of weights on the test set, or on the server's held-out labelled images, with its own network.
 
@@ -71,19 +104,10 @@ class Evaluator:
     """
 
     def __init__(self, environment: Environment, device: str | torch.device = "cpu") -> None:
-        data = environment.data
-        if data.test_statistics is not None:
-            mean, std = data.test_statistics
-            environment = replace(environment, data=replace(data, mean=mean, std=std))
-        self._environment = environment
+        self._environment = with_test_statistics(environment)
         self._network = environment.network(device=device)
-        if environment.experiment.evaluation.validation:
-            prefix, part = "validation", environment.part(SERVER, "validation")
-        else:
-            every_N, labels_N = torch.arange(len(data.test_labels_N)), data.test_labels_N
-            prefix = "test"
-            part = Part(images_NCHW=data.test_images_NCHW, positions_N=every_N, labels_N=labels_N, truth_N=None)
-        self._prefix, self._part = prefix, Part(**moved(vars(part), torch.device(device)))
+        self._prefix = "validation" if environment.experiment.evaluation.validation else "test"
+        self._part = Part(**moved(vars(tested_part(environment)), torch.device(device)))
 
     def measure(self, voters: Sequence[Weights]) -> Mapping[str, float]:
         """Return the scores of one model, or of the mean probabilities of several models.
@@ -113,6 +137,43 @@ class Evaluator:
         network = own_copy(self._network, self._environment.experiment.model)
         load(network, weights)
         return logits_of(network, self._environment, self._part)
+
+
+class TestImages:
+    """An `Examiner` for the measures of a method, with its own network on `device`. Its results are on the CPU."""
+
+    __test__ = False  # pytest collects classes with such a name
+
+    def __init__(self, environment: Environment, device: str | torch.device = "cpu") -> None:
+        place = torch.device(device)
+        self._model, self._network = environment.experiment.model, environment.network(device=device)
+        tested, labelled = with_test_statistics(environment), environment.part(CENTRAL, "everyones")
+        self._known = {
+            "test": (tested, Part(**moved(vars(tested_part(environment)), place))),
+            "labelled": (environment, Part(**moved(vars(labelled), place))),
+        }
+        self.labels_N, self.labelled_N = self._labels("test"), self._labels("labelled")
+
+    def _labels(self, images: str) -> Tensor:
+        part = self._known[images][1]
+        assert part.labels_N is not None  # only images with labels are examined
+        return part.labels_N[part.positions_N.to(part.labels_N.device)].cpu()
+
+    def predict(self, weights: Weights, images: Literal["test", "labelled"] = "test") -> Tensor:
+        network = self._loaded(weights)
+        return logits_of(network, *self._known[images]).cpu()
+
+    def features(self, weights: Weights, images: Literal["test", "labelled"] = "test") -> Tensor:
+        head_of(self._model)  # raises ConfigError for a network without features
+        network = cast(Classifier, self._loaded(weights))
+        with torch.no_grad():
+            features_NF = _passed(network, network.features, *self._known[images])
+        return torch.empty(0) if features_NF is None else features_NF.cpu()
+
+    def _loaded(self, weights: Weights) -> nn.Module:
+        network = own_copy(self._network, self._model)
+        load(network, weights)
+        return network
 
 
 def scores(logits_ND: Tensor, labels_N: Tensor) -> dict[str, float]:

@@ -6,7 +6,7 @@ A plain `Trainer(max_steps=T).fit(ClientModule(...), batches)` gives the same we
 import copy
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from benchmark.data.image_ops import to_device
 from benchmark.errors import ConfigError
 from benchmark.experiment import Precision
 from benchmark.federated.batches import LocalBatch, key_names
-from benchmark.federated.environment import weights_of
+from benchmark.federated.environment import fixed_names, weights_of
 from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.trees import moved, read_at_once
 from benchmark.methods.calls import check_size, finished, loss_of
@@ -52,6 +52,7 @@ class LocalModule(pl.LightningModule):
     ) -> None:
         super().__init__()
         device = next(network.parameters()).device
+        self.fixed = fixed_names(network)  # before the gradients of frozen weight sets are switched off
         self.sgd, self.fused = sgd, fused or device.type != "cpu"
         self.trainable = nn.ModuleDict(
             {
@@ -85,7 +86,7 @@ class LocalModule(pl.LightningModule):
         self.pseudo = PseudoLabelQuality()
         for networks, weight_sets in ((self.trainable, local.trainable), (self.frozen, local.frozen)):
             for name, weights in weight_sets.items():
-                load(networks[name], weights)
+                load(networks[name], weights, self.fixed)
         self.trainable.train()
         self.frozen.eval().requires_grad_(False)
 
@@ -188,9 +189,15 @@ def pass_in_bfloat16(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def load(network: nn.Module, weights: Weights) -> None:
-    """Copy weights into the network in place, parameters and buffers."""
+def load(network: nn.Module, weights: Weights, fixed: Collection[str] | None = None) -> None:
+    """Copy weights into the network in place, parameters and buffers.
+
+    Parameters that are not trained (`fixed`, by default the network's own) may be missing; they stay as they are.
+    """
     own = network.state_dict(keep_vars=True)
+    if own.keys() != weights.keys():
+        fixed = fixed_names(network) if fixed is None else fixed
+        own = {name: tensor for name, tensor in own.items() if name in weights or name not in fixed}
     if own.keys() != weights.keys():
         names = ", ".join(sorted(own.keys() ^ weights.keys())[:3])
         raise ConfigError(
@@ -257,6 +264,8 @@ def momentum_of(module: LocalModule, optimizer: torch.optim.Optimizer) -> dict[s
     for name, network in module.trainable.items():
         kept[name] = {}
         for tensor, parameter in network.named_parameters():
+            if not parameter.requires_grad:
+                continue
             state = optimizer.state[parameter]
             if module.sgd.rule == "adam":
                 kept[name].update({f"{tensor}{SLOT}{slot}": value.detach() for slot, value in state.items()})
@@ -313,12 +322,17 @@ class Trained:
 def trained_of(module: LocalModule, momentum: dict[str, Weights]) -> Trained:
     """Copy the weights of a trained module without reading any tensor on the host."""
     local = module.local
-    local.trainable = {name: weights_of(network) for name, network in module.trainable.items()}
-    local.frozen = {name: weights_of(network) for name, network in module.frozen.items()}
+    local.trainable = _like(local.trainable, module.trainable)
+    local.frozen = _like(local.frozen, module.frozen)
     local.momentum, local.notes, local.steps = momentum, module.step.notes, module.taken
     if local.private is not None or module.step.private:
         local.private = module.step.private
     return Trained(local=local, losses=module.losses, reported=module.reported, pseudo=module.pseudo)
+
+
+def _like(weight_sets: Mapping[str, Weights], networks: nn.ModuleDict) -> dict[str, Weights]:
+    """Return copies of the networks' weights, with the entries of the weight sets with which the job began."""
+    return {name: weights_of(network, weight_sets[name].keys()) for name, network in networks.items()}
 
 
 def outcome_from(job: Job, trained: Trained, read: Sequence[Tensor]) -> Outcome:

@@ -1,6 +1,7 @@
 """Define `FederatedModule`, which runs one communication round per `training_step`, and the single Trainer of a run."""
 
 import logging
+import time
 import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,8 +52,14 @@ class FederatedModule(pl.LightningModule):
     """
 
     def __init__(
-        self, environment: Environment, engine: Engine, state: State | None = None, rounds_done: int = 0
+        self,
+        environment: Environment,
+        engine: Engine,
+        state: State | None = None,
+        rounds_done: int = 0,
+        downloaded: Mapping[str, int] | None = None,
     ) -> None:
+        """Create the module; `downloaded` are the bytes of fixed parameters that clients have, if the run resumes."""
         super().__init__()
         self.automatic_optimization = False
         self.environment, self.engine = environment, engine
@@ -64,12 +71,16 @@ class FederatedModule(pl.LightningModule):
         server, clients = moved(state.server, engine.device), moved(dict(state.clients), engine.device)
         self.state = replace(state, server=server, clients=clients)
         self.rounds_done = rounds_done
+        # By client: the bytes of the parameters that are not trained, which it downloads with its first job.
+        self.downloaded = dict(downloaded or {})
         self._kept: ChainMap[str, Tree] = ChainMap()
         # In the current round: what its jobs received, and the client state of each participant after its job.
         self._received: list[tuple[Job, Marks]] = []
         self._left: dict[str, tuple[Marks, Tree]] = {}
         self._outcomes = 0  # number of outcomes that were passed to the method
         self.metrics: dict[str, float] = {}
+        self.server_seconds = 0.0  # of the last round: the method's `round` without waiting for the work of clients
+        self._client_seconds = 0.0
         self.observers: list[Observer] = []
         self.evaluator = Evaluator(environment, engine.device)
         self._round_metrics = RoundMetrics(self.environment.data.num_classes, self.environment.tied)
@@ -89,7 +100,9 @@ class FederatedModule(pl.LightningModule):
         self._round_metrics = RoundMetrics(self.environment.data.num_classes, self.environment.tied)
         world = self.environment.world(round_number, lambda jobs: self._fit(jobs, round_number))
         self._kept = ChainMap({}, dict(self.state.clients))  # an abandoned round does not change the state
+        began, self._client_seconds = time.perf_counter(), 0.0
         state, reported = self._played(world)
+        self.server_seconds = time.perf_counter() - began - self._client_seconds
         self._seed("models", round_number)
         for tree in (models_of(self.experiment.method, state), state.server):  # the last finite state is kept
             if name := first_not_finite(tree):
@@ -149,10 +162,10 @@ class FederatedModule(pl.LightningModule):
             for observer in self.observers:
                 observer.on_job(job, round_number)
         sent = [job if job.begins is None else replace(job, begins=None) for job in jobs]
-        for job, outcome in zip(jobs, self.engine.fit(sent, round_number, self._kept), strict=True):
+        for job, outcome in self._timed(jobs, self.engine.fit(sent, round_number, self._kept)):
             check()
             outcome = replace(outcome, sends=moved(outcome.sends, self.engine.device))
-            self._round_metrics.enter(job, outcome)
+            self._round_metrics.enter(job, outcome, self._first_download(job))
             for observer in self.observers:
                 observer.on_outcome(job, outcome)
             if outcome.private is not None:
@@ -161,6 +174,27 @@ class FederatedModule(pl.LightningModule):
             self._outcomes += 1
             self._seed("round", round_number, "outcome", self._outcomes)
             yield outcome
+
+    def _timed(self, jobs: Sequence[Job], outcomes: Iterator[Outcome]) -> Iterator[tuple[Job, Outcome]]:
+        """Yield each job with its outcome, and add up how long the round waits for outcomes of clients."""
+        pairs = zip(jobs, outcomes, strict=True)
+        while True:
+            began = time.perf_counter()
+            pair = next(pairs, None)
+            if pair is None:
+                return
+            if pair[0].key.client >= 0:
+                self._client_seconds += time.perf_counter() - began
+            yield pair
+
+    def _first_download(self, job: Job) -> int:
+        """Return the bytes of fixed parameters that the job's client does not have yet, and note that it has them."""
+        if job.key.client < 0 or not self.environment.fixed:
+            return 0
+        client, has = str(job.key.client), self.environment.fixed_bytes(job.network)
+        missing = max(0, has - self.downloaded.get(client, 0))
+        self.downloaded[client] = self.downloaded.get(client, 0) + missing
+        return missing
 
 
 # Warnings that do not concern users: rounds need no loader workers, the server never validates through Lightning,

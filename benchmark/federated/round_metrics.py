@@ -26,9 +26,10 @@ class RoundMetrics:
         self._steps: dict[str, int] = defaultdict(int)
         self._pseudo: list[Mapping[str, float]] = []
 
-    def enter(self, job: Job, outcome: Outcome) -> None:
+    def enter(self, job: Job, outcome: Outcome, first_bytes: int = 0) -> None:
+        """Add a job. `first_bytes` are those of the parameters that its client downloads with its first job."""
         if job.key.client >= 0:  # the server's own training needs no communication
-            self._counts["comm/bytes_down"] += tree_bytes(job.receives, self._tied)
+            self._counts["comm/bytes_down"] += tree_bytes(job.receives, self._tied) + first_bytes
             self._counts["comm/bytes_up"] += tree_bytes(outcome.sends, self._tied)
             self._counts["comm/sat_out"] += outcome.sat_out
             self._bytes_kept[job.keeps or job.key.client] = tree_bytes(outcome.private or {}, self._tied)

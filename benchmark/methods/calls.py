@@ -104,6 +104,21 @@ def voters_of(method: Any, state: fl.State) -> list[fl.Weights]:
     return list(voters)
 
 
+def measures_of(method: Any, state: fl.State, examiner: fl.Examiner) -> dict[str, float]:
+    """Call `measures` and return the numbers by name. Raise ConfigError for anything else or for a reserved name."""
+    with _only_read(method, "measures", state) as given:
+        measured = method.measures(given, examiner)
+    wanted = "numbers by name, such as {'own/prototype_accuracy': 0.9}"
+    if not isinstance(measured, Mapping):
+        _refuse(method, "measures", _type(measured), wanted)
+    for name, value in measured.items():
+        if not isinstance(name, str) or not isinstance(value, Real):
+            _refuse(method, "measures", f"{_type(value)} as {name!r}", wanted)
+        check_name(method, "measures", name)
+        check_size(method, "measures", name, value)
+    return {name: float(value) for name, value in measured.items()}
+
+
 def jobs_given(jobs: Sequence[fl.Job], K: int) -> Sequence[fl.Job]:
     """Return the jobs that a method passed to `world.fit`.
 

@@ -71,7 +71,7 @@ class FedDure(TwoLabellers):
             return ClientUpdate(**shared)
         if self.regulator == "released_code":
             return CopyUpdate(**shared)
-        return RegulatedUpdate(**shared, num_classes=world.num_classes)
+        return RegulatedUpdate(**shared, num_classes=world.num_classes, fixed=tuple(world.fixed()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +149,7 @@ class RegulatedUpdate(CopyUpdate):
     """Local work of steps 1 to 3."""
 
     num_classes: int
+    fixed: tuple[str, ...] = ()  # parameters that are not trained, which the virtual step does not move
     phases = ("of_fine", "of_copy", "of_student")
 
     def begin(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
@@ -168,7 +169,8 @@ class RegulatedUpdate(CopyUpdate):
         self.label(step)
         copy = step.trainable["copy"]
         buffers = {name: value.clone() for name, value in copy.named_buffers()}
-        before = {name: value.detach() for name, value in copy.named_parameters()}
+        trained = {name: value for name, value in copy.named_parameters() if name not in self.fixed}
+        before = {name: value.detach() for name, value in trained.items()}
         weights_N = self._fine(step)
 
         def weighted(weights: fl.Weights) -> Tensor:

@@ -48,7 +48,7 @@ from benchmark.errors import ConfigError
 from benchmark.losses import consistency_loss, proximal_term, pseudo_labels, sum_over_weights, supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.methods.changed_entries import changed_entries, with_changed_entries
-from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean, sent
+from benchmark.methods.shared import ReadOnlyUpdate, clients_with_labels, mean, refuse_fixed, sent
 from benchmark.models.tensors import tensors_of
 
 Sets = dict[str, fl.Weights]  # "sigma" and "psi"
@@ -88,6 +88,7 @@ class FedMatch(fl.Method):
     needs = frozenset({"server", "every_client", "share", "drawn_apart"})
 
     def check(self, setup: fl.Setup) -> None:
+        refuse_fixed(setup, "every parameter is the sum of a sigma and a psi")
         if buffers := setup.buffers():
             raise ConfigError(
                 f"model.norm is {setup.model.norm!r}, with which network {setup.model.network} has {buffers[0]}, which "

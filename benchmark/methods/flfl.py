@@ -92,7 +92,9 @@ class FL2(fl.Method):
         views = ("strong",) if self.anchor == "strong" else ("weak", "strong")
         data = {"unlabelled": fl.Stream.whole("unlabelled", self.batch_size, *views)}
         most = max(world.unlabelled(client) for client in range(world.K))
-        update = ClientUpdate(method=self, keeps_momentum=self.momentum == "released_code", most=most)
+        update = ClientUpdate(
+            method=self, keeps_momentum=self.momentum == "released_code", most=most, fixed=tuple(world.fixed())
+        )
         average = shared.RunningMean()
         for _, sends in shared.sent(shared.fit_each(world, world.cohort(), update, {"student": student}, data)):
             average.add(sends["student"], max(1.0 - sends["tau"], LEAST))
@@ -147,6 +149,7 @@ class ClientUpdate(shared.StudentUpdate):
 
     method: FL2
     most: int  # the largest number of images at a client, so that tensors have the same shape at all clients
+    fixed: tuple[str, ...] = ()  # parameters that are not trained, and therefore not perturbed
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
         """Label all images once (line 9). A client without images skips the round."""
@@ -167,7 +170,7 @@ class ClientUpdate(shared.StudentUpdate):
         """Compute the loss of lines 15 to 21 (Eqs. 10 to 14)."""
         method, network, images = self.method, step.student, step.batch["unlabelled"]
         sure_N = images.of_images(step.notes["sure_M"])
-        weights: fl.Weights = dict(network.named_parameters())
+        weights: fl.Weights = {name: w for name, w in network.named_parameters() if name not in self.fixed}
 
         def losses_of(weights: fl.Weights) -> tuple[Tensor, tuple[Tensor, fl.Weights]]:
             buffers = shared.buffers_within(network, weights)

@@ -33,7 +33,15 @@ from benchmark.config import Count
 from benchmark.errors import ConfigError
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
-from benchmark.methods.shared import ReadOnlyUpdate, StudentUpdate, fit_each, labelled_cohort, layer_of, sent
+from benchmark.methods.shared import (
+    ReadOnlyUpdate,
+    StudentUpdate,
+    fit_each,
+    labelled_cohort,
+    layer_of,
+    refuse_fixed,
+    sent,
+)
 from benchmark.methods.static_norm import with_static_statistics
 
 
@@ -55,6 +63,7 @@ class HeteroFL(fl.Method):
                 "model.norm is 'bn', which counts batches, but networks of different widths cannot share this count; "
                 "choose sbn"
             )
+        refuse_fixed(setup, "clients train slices of all parameters")
         whole = setup.initial_weights()
         for width in self.widths:
             own = setup.initial_weights(replace(setup.model, width=width))

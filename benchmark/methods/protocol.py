@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from benchmark.config import Checked
 from benchmark.models.build import Model
 
-Weights = dict[str, Tensor]  # one network's parameters and buffers, by name
+Weights = dict[str, Tensor]  # one network's trained parameters and its buffers, by name
 Tree = dict[str, Any]  # nested dicts of tensors and numbers, which can be sent, kept and saved
 # The data subsets of a participant:
 # "with_shared": a client's labelled images, followed by all labelled images of the server (DataSharing).
@@ -189,6 +189,22 @@ class Reader(Protocol):
         """
 
 
+class Examiner(Protocol):
+    """Read-only passes for `Method.measures`: over the test images, and over the labelled images of all participants.
+
+    Under a trial, the labelled images that are held out take the place of the test images.
+    """
+
+    labels_N: Tensor  # of the test images
+    labelled_N: Tensor  # labels of the labelled images; empty if there are none
+
+    def predict(self, weights: Weights, images: Literal["test", "labelled"] = "test") -> Tensor:
+        """Compute logits_ND of all these images, in the order of their labels and in evaluation mode."""
+
+    def features(self, weights: Weights, images: Literal["test", "labelled"] = "test") -> Tensor:
+        """Compute features_NF, the inputs of the last layer. Raise ConfigError for a network without features."""
+
+
 @dataclass(kw_only=True)
 class Step:
     """The networks, images and values of one local step that `loss` and `after_step` may use.
@@ -327,6 +343,8 @@ class Setup:
     model: Model
     num_classes: int  # D
     buffers: Callable[[], Sequence[str]]  # names of the network's weights that are not trained
+    # Names of the network's parameters with `requires_grad` False: no weight set contains them, and they never change.
+    fixed: Callable[[], Sequence[str]]
     width: Callable[[], int]  # F, the number of features; raises ConfigError if the network does not return features
     K: int  # number of clients, including a client that owns the server's labelled images
     C: int
@@ -419,6 +437,14 @@ class Method(Checked):
     def models(self, state: State) -> dict[str, Weights]:
         """Return the models that may be evaluated, by name; the first one is the default."""
         return {"student": state.server["student"]}
+
+    def measures(self, state: State, examiner: Examiner) -> Mapping[str, float]:
+        """Return the method's own measures on test images, by name, such as "own/prototype_accuracy".
+
+        They are taken after each tested round. They are recorded apart from the numbers of the rounds, and nothing that
+        is trained may depend on them.
+        """
+        return {}
 
     def voters(self, state: State) -> list[Weights]:
         """Return the models of an ensemble, whose mean probabilities are tested.

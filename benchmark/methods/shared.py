@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from benchmark.errors import ConfigError
 from benchmark.losses import supervised_loss
 from benchmark.methods import protocol as fl
 from benchmark.models.tensors import tensors_of
@@ -168,6 +169,15 @@ def momentum_step(
         kept[name] = change if velocity is None else beta * velocity[name] + change
         moved[name] = (value.double() - kept[name]).to(value.dtype)
     return moved, kept
+
+
+def refuse_fixed(setup: fl.Setup, reason: str) -> None:
+    """Raise ConfigError if the network has parameters that are not trained, for a method that cannot use it."""
+    if fixed := setup.fixed():
+        raise ConfigError(
+            f"model.network {setup.model.network} has {fixed[0]}, which is not trained, but with this method {reason}; "
+            "choose a network that trains all its parameters, or a different method"
+        )
 
 
 def is_statistic(name: str) -> bool:

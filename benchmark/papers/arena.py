@@ -28,6 +28,7 @@ from benchmark.papers.table import SELECTIONS
 
 FILE = values_of("arena")
 UNTUNED = "untuned"
+ONE_CHANGE = "Each row changes only what its name says. Nothing is tuned."
 TRIAL_SEED = 1000  # the seeds of the table are 0, 1, ...
 Setting = Literal["server", "one_more_client", "everywhere", "drawn_apart", "open"]
 # The first one that suits a custom method is used.
@@ -253,7 +254,42 @@ def trial(experiment: Experiment, rounds: int) -> Experiment:
     return replace(experiment, federation=federation, evaluation=evaluation, seed=TRIAL_SEED)
 
 
-ITEMS: Mapping[str, Callable[..., Item]] = {name: partial(compared, name) for name in FILE["items"]}
+def robustness(profile: str, also: Sequence[ArenaMethod] = ()) -> Item:
+    """Build the item of a reviewer's checklist: settings as rows, each with one change of the environment, and methods
+    as columns, untuned.
+    """
+    table = FILE["robustness"]
+    environment = environment_of(table[profile]["environment"], profile)
+    entries = (*(entry for entry in ENTRIES if entry.name in table["methods"]), *also)
+    first, *others = environment.notes
+    cells = []
+    for name, fields_changed in table[profile]["settings"].items():
+        base = changed(environment.base, fields_changed)
+        own = replace(environment, base=replace(base, profile=profile))
+        for entry in entries:
+            setting = {"setting": name, "method": entry.name}
+            role: Literal["bound", "published"] = "bound" if entry.bound else "published"
+            experiment = own.experiment(entry)
+            label = f"{entry.name}/{name}"
+            cells.append(Cell(label=label, setting=setting, experiment=experiment, role=role, note=entry.note))
+    return Item(
+        name="arena/robustness",
+        title=table["title"],
+        profile=profile,
+        cells=tuple(cells),
+        seeds=table["seeds"],
+        notes=(f"First row: {first}", *others, ONE_CHANGE, SELECTIONS["last"]),
+        rows=("setting",),
+        columns=("method",),
+        reference=table["reference"],
+    )
+
+
+ITEMS: Mapping[str, Callable[..., Item]] = {
+    **{name: partial(compared, name) for name in FILE["items"]},
+    "robustness": robustness,
+}
 OWN_PROFILES: Mapping[str, tuple[str, ...]] = {
-    name: tuple(FILE["environments"][table.get("environment", name)]) for name, table in FILE["items"].items()
+    **{name: tuple(FILE["environments"][table.get("environment", name)]) for name, table in FILE["items"].items()},
+    "robustness": ("demo", "laptop"),
 }

@@ -75,6 +75,7 @@ class Cell(ItemEntry):
     # partition: the classes of each client are shown, and nothing is trained. own: the cell belongs to a custom
     # table.
     role: Literal["published", "quoted", "control", "ladder", "bound", "partition", "own"] = "published"
+    trials: int = 0  # number of trials by which its hyperparameters were chosen; 0: it is not tuned
 
     @property
     def cell_key(self) -> str:
@@ -130,7 +131,14 @@ class Choice(ItemEntry):
         best = max(known, key=lambda name: known[name])  # the first one of equal scores
         chosen = f"best of {len(known)} on held-out labels: {best}"
         note = f"{chosen}; {self.note}" if self.note else chosen
-        return Cell(label=self.label, setting=self.setting, experiment=self.finals[best], role=self.role, note=note)
+        return Cell(
+            label=self.label,
+            setting=self.setting,
+            experiment=self.finals[best],
+            role=self.role,
+            note=note,
+            trials=len(known),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +299,8 @@ class Item:
     notes: tuple[str, ...] = field(default=())  # surrogate data, scale, selection rule: shown with the table
     choices: tuple[Choice, ...] = ()  # cells that wait for their trials
     tried: frozenset[Experiment] = frozenset()  # all trials, after `resolved`
+    # The method with which the others are compared in each row, so that the page says where a lead holds; "": none.
+    reference: str = ""
     metrics: tuple[str, ...] = (ACCURACY,)  # one block of columns per metric; the first one ranks
     rows: tuple[str, ...] = ()  # keys of `Cell.setting` that name a row; if empty, all that are not columns
     columns: tuple[str, ...] = ("method",)  # keys of `Cell.setting` that name a column

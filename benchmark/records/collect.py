@@ -205,4 +205,5 @@ def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
         **{name: record.experiment[part].get(field) for name, (part, field) in SETTINGS.items()},
     }
     for line in record.rounds:
-        yield {**run, "round": line["round"], **line}
+        measured = {name: values[line["round"]] for name, values in record.measures.items() if line["round"] in values}
+        yield {**run, "round": line["round"], **measured, **line}

@@ -30,6 +30,7 @@ from benchmark.records.schema import check
 ROUNDS = "rounds.jsonl"  # written once, when a run has ended, like RESULT
 FAILED = "failed.json"  # how the last attempt of an unfinished run failed: {"error": "ValueError: ... (file.py:15)"}
 PROGRESS = "progress.jsonl"  # the rounds of an unfinished run, as last saved
+MEASURES = "measures.json"  # the method's own measures of an unfinished run, as last saved
 NO_METRICS = {"cell_key", "seed", "round"}  # keys of a line in ROUNDS that are not metrics
 FINISHED = ("done", "diverged")
 CPU = "a CPU"  # manifests do not name it
@@ -89,6 +90,11 @@ class RunRecord:
     @property
     def selected_on_test(self) -> bool:
         return self.result.get("selection") == "best_on_test"
+
+    @property
+    def measures(self) -> Mapping[str, Mapping[int, float]]:
+        """Return the method's own measures (`Method.measures`): name -> round -> value. Usually empty."""
+        return measures_in(self.result.get("measures", {}))
 
     @functools.cached_property
     def numerics(self) -> Mapping[str, int]:
@@ -161,6 +167,15 @@ def select_seeds(records: Mapping[int, RunRecord], is_selected: Callable[[int], 
     chosen = {seed: run for seed, run in records.items() if is_selected(seed)}
     stale = {seed: run for seed, run in stale_records(records).items() if is_selected(seed)}
     return CellRecords(chosen, stale=stale)
+
+
+def measures_in(summary: Mapping[str, Any]) -> dict[str, dict[int, float]]:
+    """Return the values by name and round of what `OwnMeasures.summary` gives."""
+    measures: dict[str, dict[int, float]] = {}
+    for name, values in summary.get("values", {}).items():
+        pairs = zip(summary["round"], values, strict=True)
+        measures[name] = {number: value for number, value in pairs if value is not None}
+    return measures
 
 
 def metrics_in(line: Round) -> dict[str, Any]:

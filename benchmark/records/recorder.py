@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmark.diagnostics.communication import CommunicationSummary
+from benchmark.diagnostics.own_measures import OwnMeasures
 from benchmark.errors import CannotWrite, one_line
 from benchmark.experiment import Experiment, to_json
 from benchmark.failures import failure_of
@@ -27,7 +28,17 @@ from benchmark.numerics import CURRENT, numerics_of
 from benchmark.records import state
 from benchmark.records.cpu_clock import Clock, CpuClock
 from benchmark.records.identity import INITIAL_WEIGHTS, read_manifest
-from benchmark.records.record import FAILED, PROGRESS, RESULT, ROUNDS, json_lines, measurements, run_digest, run_name
+from benchmark.records.record import (
+    FAILED,
+    MEASURES,
+    PROGRESS,
+    RESULT,
+    ROUNDS,
+    json_lines,
+    measurements,
+    run_digest,
+    run_name,
+)
 from benchmark.records.result import result_of
 from benchmark.records.run_lock import RunLock, RunLockLost
 from benchmark.records.state import RunState
@@ -41,7 +52,7 @@ ATTEMPT_ENTRIES = ("code", "packages", "hardware")  # of the manifest; they may 
 # Of the manifest; a run that resumes keeps these from its beginning.
 COMPUTED_FROM = ("data", "sources", INITIAL_WEIGHTS)
 OLD_FILES = ("checkpoints", "leases", "attempts", "exchange.json")  # of an unfinished run of an older version
-UNFINISHED_FILES = (state.NAME, PROGRESS, FAILED, "checkpoints")  # files that a finished run no longer needs
+UNFINISHED_FILES = (state.NAME, PROGRESS, MEASURES, FAILED, "checkpoints")  # files that a finished run no longer needs
 
 
 class Recorder(pl.Callback):
@@ -62,6 +73,7 @@ class Recorder(pl.Callback):
         self.folder, self.experiment, self._lock = lock.folder, experiment, lock
         self._state, self._lines = resumed, list(resumed.lines) if resumed else []
         self.exchange = CommunicationSummary(resumed.exchange if resumed else None)  # a callback of its own
+        self.measures = OwnMeasures(resumed.measures if resumed else None)  # a callback of its own
         self._saved = self.rounds_done  # the last round that is on disk
         self._next_save = 0.0  # what saving costs, or that it cannot be, shows after the first round
         self._round_started = time.monotonic()
@@ -114,22 +126,25 @@ class Recorder(pl.Callback):
         assert isinstance(pl_module, FederatedModule)
         if self._state is None:  # checked in the first round of this process, because hours later it would be too late
             state.check_types(pl_module.state)
-        self._lines.append(self._line(pl_module.rounds_done, pl_module.metrics))
+        self._lines.append(self._line(pl_module.rounds_done, pl_module.metrics, pl_module.server_seconds))
         self._state = RunState(
             state=pl_module.state,
             lines=tuple(self._lines),
             measured=measurements(self.experiment.evaluation),
             exchange=self.exchange.summary(),
+            measures=self.measures.summary(),
+            downloaded=dict(pl_module.downloaded),
         )
         self.save_when_due()
 
-    def _line(self, round_number: int, metrics: Mapping[str, float]) -> str:
+    def _line(self, round_number: int, metrics: Mapping[str, float], server_seconds: float) -> str:
         line = {
             "cell_key": self.experiment.cell_key,
             "seed": self.experiment.seed,
             "round": round_number,
             **{name: metrics[name] for name in sorted(metrics) if math.isfinite(metrics[name])},
             "time/round_seconds": round(time.monotonic() - self._round_started, 6),
+            "time/server_seconds": round(server_seconds, 6),
             # Since the previous line, including the time between rounds.
             "time/cpu_seconds": round(self._clock.lap(), 3),
         }
@@ -177,6 +192,7 @@ class Recorder(pl.Callback):
             json_lines(rounds, self.folder / ROUNDS),
             status=status,
             exchange=self.exchange.summary(),
+            measures=self.measures.summary(),
             cpu_seconds_after=self._clock.lap(),
             error=error,
         )
@@ -189,6 +205,8 @@ class Recorder(pl.Callback):
     def _write_progress(self) -> None:
         with replacing(self.folder / PROGRESS, self._lock.check) as file:
             file.write("".join(self._lines).encode())
+        if measured := self.measures.summary():
+            write_json(self.folder / MEASURES, measured)
 
 
 def _export(folder: Path, name: str, weights: Mapping[str, Tensor]) -> None:

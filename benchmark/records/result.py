@@ -6,6 +6,7 @@ from typing import Any
 from benchmark.experiment import NUMERICS, Experiment
 from benchmark.records.record import Round, measurements, metrics_in
 
+SERVER_SECONDS = "time/server_seconds"
 COSTS = {"local_steps": "local_steps", "bytes_up": "comm/bytes_up", "bytes_down": "comm/bytes_down"}
 
 
@@ -15,15 +16,19 @@ def result_of(
     *,
     status: str,
     exchange: Mapping[str, Any],
+    measures: Mapping[str, Any],
     cpu_seconds_after: float,
     error: str | None,
 ) -> dict[str, Any]:
     """Build the result without its digest.
 
     `status` is "done", or "diverged" with the `error`. `exchange` says who sent what
-    (diagnostics/communication.py). `cpu_seconds_after` is the CPU time since the last round's line.
+    (diagnostics/communication.py), and `measures` are the method's own
+    (diagnostics/own_measures.py). `cpu_seconds_after` is the CPU time since the last round's line.
     """
     wall_seconds = sum(line["time/round_seconds"] for line in rounds)
+    server_seconds = [line[SERVER_SECONDS] for line in rounds if SERVER_SECONDS in line]
+    has_server_time = len(server_seconds) == len(rounds)  # not if an older version trained the first rounds
     cpu_seconds = sum(line["time/cpu_seconds"] for line in rounds) + cpu_seconds_after
     return {
         "status": status,
@@ -33,8 +38,10 @@ def result_of(
         **settings_of(experiment),
         **sums_of(rounds),
         "exchange": exchange,
+        **({"measures": measures} if measures else {}),
         "wall_seconds": round(wall_seconds, 3),
         "cpu_seconds": round(cpu_seconds, 3),
+        **({"server_seconds": round(sum(server_seconds), 3)} if has_server_time else {}),
         **({"error": error} if error else {}),
     }
 

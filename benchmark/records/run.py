@@ -99,7 +99,11 @@ def run(
                     recorder.begin({**manifest(environment, chosen), **computed_from, **begun_under()})
                     try:
                         module = FederatedModule(
-                            environment, chosen, resumed.state if resumed else None, recorder.rounds_done
+                            environment,
+                            chosen,
+                            resumed.state if resumed else None,
+                            recorder.rounds_done,
+                            resumed.downloaded if resumed else None,
                         )
                         return _train(module, recorder, stop, callbacks)
                     except Exception as error:
@@ -141,10 +145,11 @@ def _train(
     """Train the remaining rounds and return the result. However training ends, the last finished round is saved."""
     diversity = GradientDiversity(every=module.experiment.evaluation.gradient_diversity_every)
     try:
-        fit(module, [diversity, recorder.exchange, stop, recorder, *callbacks])
+        fit(module, [diversity, recorder.exchange, recorder.measures, stop, recorder, *callbacks])
         if len(module.remaining_rounds()):  # a callback has ended it
             raise Stopped(f"{recorder.folder}: stopped after round {module.rounds_done}; {GOES_ON}")
-        return recorder.publish("done", module.models())
+        models = {name: module.environment.whole(weights) for name, weights in module.models().items()}
+        return recorder.publish("done", models)
     except Diverged as error:
         recorder.publish("diverged", error=str(error))
         raise

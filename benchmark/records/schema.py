@@ -92,8 +92,10 @@ RESULT: Wanted = {
         "state": NUMBERS,
         "holders": {"*": {"received": NUMBERS, "sent": NUMBERS, "kept": NUMBERS, "views": ["text"]}},
     },
+    "measures?": {"round": ["a whole number"], "values": {"*": ["a number or null"]}},
     "wall_seconds": "a number",
     "cpu_seconds?": "a number",
+    "server_seconds?": "a number",
     "error?": "text",
     "digest?": "text",
 }

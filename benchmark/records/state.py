@@ -11,7 +11,7 @@ damaged one changes no number.
 
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class RunState:
     lines: tuple[str, ...]  # lines of rounds.jsonl, each with its end of line
     measured: Mapping[str, int]  # `record.measurements`: all rounds measure the same
     exchange: Mapping[str, Any]  # `CommunicationSummary.summary` so far
+    measures: Mapping[str, Any] = field(default_factory=dict)  # `OwnMeasures.summary` so far
+    downloaded: Mapping[str, int] = field(default_factory=dict)  # `FederatedModule.downloaded`
 
     @property
     def round(self) -> int:
@@ -56,6 +58,8 @@ def save(folder: Path, run_state: RunState, run: str, check: Callable[[], object
         "lines": "".join(run_state.lines),
         "measured": run_state.measured,
         "exchange": run_state.exchange,
+        "measures": dict(run_state.measures),
+        "downloaded": dict(run_state.downloaded),
     }
     with replacing(folder / NAME, check) as file:
         try:
@@ -124,6 +128,8 @@ def load(folder: Path, run: str) -> RunState | None:
             lines=lines,
             measured=dict(content["measured"]),
             exchange=dict(content["exchange"]),
+            measures=dict(content.get("measures", {})),
+            downloaded=dict(content.get("downloaded", {})),
         )
     except FileNotFoundError:
         return None

@@ -351,6 +351,10 @@ def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[s
         for name in before.keys() & now.keys() - {"cell_key", "seed"}:
             if not name.startswith(left_out) and not equal(before[name], now[name], tolerance):
                 yield f"round {before['round']}: {name} is {now[name]}, but it was {before[name]}"
+    for name in old.measures.keys() & new.measures.keys():
+        for number, value in old.measures[name].items():
+            if not equal(value, new.measures[name].get(number), tolerance):
+                yield f"round {number}: the measure {name} is {new.measures[name].get(number)}, but it was {value}"
     for name, sums in old.summaries.items():
         if name.startswith(left_out):
             continue

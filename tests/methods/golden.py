@@ -188,6 +188,18 @@ TRACES = {
         optimizer=replace(BASE.optimizer, lr=0.0005),
         **AS_IN_THE_PAPER,
     ),
+    "twin-sight": of("twin_sight", "drawn_apart", hidden=16, projected=8, **TWO),
+    "twin-sight-paper": of(
+        "twin_sight",
+        "share",
+        hidden=16,
+        projected=8,
+        neighbours="paper",
+        confident="threshold",
+        mu=0.0,
+        momentum="kept",
+        **TWO,
+    ),
     "feddure": of("feddure", "drawn_apart", virtual_rate=0.005, **TWO),
     "feddure-released": of(
         "feddure",

@@ -25,7 +25,7 @@ README = (ROOT / "benchmark" / "methods" / "README.md").read_text()
 @pytest.mark.parametrize("own_loss", [False, True])
 def test_the_method_in_the_readme_runs(tmp_path, monkeypatch, own_loss):
     """Run the method of the suite's first page, and the same method with a custom loss."""
-    method, loss = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    method, loss, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert method in (ROOT / "README.md").read_text()
     with_loss = method.replace("CRL(threshold=self.threshold).update(keeps_momentum=False)", OWN)
     assert OWN in README and OWN in with_loss

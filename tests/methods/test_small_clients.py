@@ -36,6 +36,7 @@ BOTH_KINDS = (
     "feddb",
     "proxyfl",
     "feddure",
+    "twin-sight",
 )
 
 

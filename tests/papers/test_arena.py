@@ -46,6 +46,7 @@ def test_the_best_trial_becomes_the_cell_once_all_are_done():
     cell = choice.cell(scores.get)
     assert cell is not None and cell.experiment == choice.finals[names[1]]  # the first of equals
     assert names[1] in cell.note and "best of 6" in cell.note and cell.label == choice.label
+    assert cell.trials == 6 and not any(untuned.trials for untuned in item.cells)
     done = list(scores)[:5]
     assert choice.cell(lambda trial: 0.5 if trial in done else None) is None
     resolved = item.resolved(scores.get)

@@ -9,6 +9,7 @@ from benchmark.records.record import run_folder, run_name
 from benchmark.records.state import RunState, load
 from tests.conftest import record_of
 
+TIMES = ("wall_seconds", "cpu_seconds", "server_seconds")
 FINISHED = {"experiment.json", "manifest.json", "rounds.jsonl", "result.json", "weights"}  # a finished run's folder
 
 
@@ -50,4 +51,4 @@ def _weights(folder: Path) -> dict[str, bytes]:
 
 def _result(folder: Path) -> dict[str, Any]:
     result = json.loads((folder / "result.json").read_text())
-    return {name: value for name, value in result.items() if name not in ("wall_seconds", "cpu_seconds", "digest")}
+    return {name: value for name, value in result.items() if name not in (*TIMES, "digest")}

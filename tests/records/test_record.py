@@ -74,7 +74,7 @@ def test_a_copy_has_counts_of_every_round_and_the_rest_of_evaluated_ones(results
     assert "client/loss" not in copy.rounds[0] and "diversity/delta/l2/squared/clients" not in copy.rounds[0]
     for number in (1, 2):
         assert copy.rounds[number].keys() == record.rounds[number].keys() - {
-            "cell_key", "seed", "time/round_seconds", "time/cpu_seconds"
+            "cell_key", "seed", "time/round_seconds", "time/cpu_seconds", "time/server_seconds"
         }  # fmt: skip
     for metric in ("client/loss", "pseudo/kept"):
         assert copy.summary(metric) == pytest.approx(record.summary(metric), rel=1e-5)

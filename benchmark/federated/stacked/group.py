@@ -50,7 +50,7 @@ class Group:
         self.state = self._stacked(members)
         self._parameters: Places = {}
         for name, network in networks.trainable.items():
-            names = dict(network.named_parameters()).keys()
+            names = {tensor for tensor, parameter in network.named_parameters() if parameter.requires_grad}
             self._parameters[name] = only(self.state.trainable[name], names)
         parameters = [value for value in self._parameters.values() if value]
         self._type = next(iter(parameters[0].values())).dtype  # type of the rates; buffers may be whole numbers

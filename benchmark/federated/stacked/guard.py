@@ -8,7 +8,7 @@ jobs train one at a time.
 import contextlib
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from benchmark.federated.stacked.layers import Masks, drawing
 from benchmark.federated.stacked.trees import CannotStack, Watched
 from benchmark.federated.trees import leaves, mapped
 from benchmark.methods.calls import change_since, marks_of
-from benchmark.methods.protocol import Local, Step, Tree
+from benchmark.methods.protocol import Local, Step, Tree, Weights
 
 TOLERANCE = 1e-9  # relative to the largest entry of a part of the results
 
@@ -137,8 +137,8 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
     )
     results = {
         "loss": dict(zip(map(str, range(len(module.losses))), module.losses, strict=True)),
-        "trainable": tensors_of_each(module.trainable),
-        "frozen": tensors_of_each(module.frozen),
+        "trainable": tensors_of_each(module.trainable, module.local.trainable),
+        "frozen": tensors_of_each(module.frozen, module.local.frozen),
         "momentum": momentum,
         "private": only(private.plain(), uses.private),
         "notes": only(notes.plain(), uses.notes),
@@ -146,8 +146,9 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
     return Alone(results=results, uses=uses, flops=counter.get_total_flops())
 
 
-def tensors_of_each(networks: nn.ModuleDict) -> Tree:
-    return {name: dict(network.state_dict()) for name, network in networks.items()}
+def tensors_of_each(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> Tree:
+    """Return the networks' weights, with the entries of the weight sets with which the job began."""
+    return {name: only(network.state_dict(), weight_sets[name].keys()) for name, network in networks.items()}
 
 
 @contextlib.contextmanager

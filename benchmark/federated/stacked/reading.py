@@ -413,7 +413,7 @@ class Passes:
         for numbers in block:
             weights = reads[numbers[0]].weights
             load(network, weights)  # `load` raises an error if the weights do not fit
-            weight_sets.append({name: weights[name].to(tensor) for name, tensor in own.items()})
+            weight_sets.append({name: value.to(own[name]) for name, value in weights.items()})
         sizes = [images_in(reads, numbers) for numbers in block]
         whole = [Span(number, 0, len(reads[number].images)) for number in itertools.chain.from_iterable(block)]
         images_NCHW = views_in(reads, whole).to(next(network.parameters()))

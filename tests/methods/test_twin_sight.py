@@ -1,0 +1,158 @@
+"""Twin-sight: whole rounds against plain torch, and its two losses image by image."""
+
+import math
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmark.federated.environment import weights_of
+from benchmark.methods.protocol import Stream
+from benchmark.methods.twin_sight import TwinSight, instance_loss, neighbour_loss
+from tests.methods.plain_torch import PlainRounds, batches, compared, partly_labelled, step
+
+METHOD = TwinSight(
+    threshold=0.14,
+    unlabelled_weight=2.0,
+    instance_weight=0.3,
+    neighbour_weight=0.2,
+    mu=0.4,
+    temperature=0.5,
+    hidden=6,
+    projected=5,
+    batch_size=8,
+    labelled_batch_size=12,
+)
+WAYS: dict[str, TwinSight] = {
+    "released": METHOD,
+    "paper's mean": replace(METHOD, neighbours="paper"),
+    "one threshold": replace(METHOD, confident="threshold"),
+    "not proximal": replace(METHOD, mu=0.0),
+    "kept momentum": replace(METHOD, momentum="kept"),
+    "batch norm": METHOD,
+    "batch norm, apart": replace(METHOD, forward="apart"),
+}
+OTHERS = {"released": "not proximal", "batch norm": "batch norm, apart", "batch norm, apart": "batch norm"}
+
+
+def of(way: str) -> Any:
+    return partly_labelled(WAYS[way], "bn" if "batch norm" in way else "gn", C=4, T=2)
+
+
+class Plain(PlainRounds):
+    """Twin-sight in plain torch: three modules per client."""
+
+    def begin(self) -> None:
+        start = self.method.init(self.environment.setup()).server
+        self.twin_now, self.projector_now = start["twin"], start["projector"]
+
+    def projector(self) -> nn.Sequential:
+        first, norm, last = nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 5)
+        values = self.projector_now
+        with torch.no_grad():
+            for parameter, name in (
+                *((first.weight, "in_weight"), (first.bias, "in_bias"), (norm.weight, "scale"), (norm.bias, "shift")),
+                *((last.weight, "out_weight"), (last.bias, "out_bias")),
+            ):
+                parameter.copy_(values[name])
+        return nn.Sequential(first, norm, nn.ReLU(), last).train()
+
+    def job(self, client: int) -> Any:
+        method, student, twin = self.method, self.network(), self.network()
+        twin.load_state_dict(self.twin_now)
+        projector = self.projector()
+        before = [value.detach().clone() for net in (student, twin, projector) for value in net.parameters()]
+        sgd = self.optimizer(client, student, twin, projector)
+        stream = {"labelled": Stream(part="labelled", batch_size=12, views=("weak", "strong"))}
+        stream["unlabelled"] = Stream(part="unlabelled", batch_size=8, views=("weak", "strong"))
+        top, mean_D = torch.tensor(0.1), torch.full((10,), 0.1)
+        for batch in batches(self.environment, self.number, client, self.T, stream):
+            mine, others = batch["labelled"], batch["unlabelled"]
+            views = [images.views[view] for view in ("weak", "strong") for images in (mine, others)]
+            logits, own = self.with_features(student, views)
+            _, other = self.with_features(twin, views)
+            N, n_l = len(mine.labels_N) + len(others.views["weak"]), len(mine.labels_N)
+            z = projector(other)
+            similar = F.cosine_similarity(z[:, None], z[None], dim=2) / 0.5
+            others_of = [[j for j in range(2 * N) if j != i] for i in range(2 * N)]
+            targets = torch.tensor([row.index((i + N) % (2 * N)) for i, row in enumerate(others_of)])
+            instance = F.cross_entropy(similar.gather(1, torch.tensor(others_of)), targets)
+            near = [F.cosine_similarity(f[:N, None], f[None, :N], dim=2) for f in (own, other)]
+            gap = ((near[0] - near[1]) ** 2).sum() / (N * N if method.neighbours == "paper" else N ^ 2)
+            p = logits[n_l:N].detach().softmax(1)
+            if method.confident == "released_code":
+                top, mean_D = 0.999 * top + 0.001 * p.amax(1).mean(), 0.999 * mean_D + 0.001 * p.mean(0)
+                sure = p.amax(1) >= (top * mean_D / mean_D.max())[p.argmax(1)]
+            else:
+                sure = p.amax(1) >= method.threshold
+            strong = F.cross_entropy(logits[N + n_l :], p.argmax(1), reduction="none")
+            loss = (
+                F.cross_entropy(logits[:n_l], mine.labels_N) + 2.0 * (strong * sure).mean() + 0.3 * instance + 0.2 * gap
+            )
+            if method.mu:
+                now = [value for net in (student, twin, projector) for value in net.parameters()]
+                loss = loss + 0.4 * sum(((a - b) ** 2).sum() for a, b in zip(now, before, strict=True))
+            step(sgd, loss)
+        self.keep(client, sgd)
+        first, norm, _, last = cast(Any, projector)
+        layers = {"in_weight": first.weight, "in_bias": first.bias, "scale": norm.weight, "shift": norm.bias}
+        layers |= {"out_weight": last.weight, "out_bias": last.bias}
+        size = self.environment.sizes[client]
+        return weights_of(student), weights_of(twin), {name: value.detach() for name, value in layers.items()}, size
+
+    def with_features(self, network: Any, views: list[Tensor]) -> tuple[Tensor, Tensor]:
+        seen: list[Tensor] = []
+        hook = network.fc2.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        logits = torch.cat(list(self.passed(network, views)))
+        hook.remove()
+        return logits, torch.cat(seen)
+
+    def ends(self, returned: list[Any]) -> None:
+        total = sum(size for *_, size in returned)
+        averages = []
+        for place in range(3):
+            average = {}
+            for name, value in returned[0][place].items():
+                terms = [one[place][name].double() * (one[3] / total) for one in returned]
+                average[name] = torch.stack(terms).sum(0).to(value.dtype)
+            averages.append(average)
+        self.now, self.twin_now, self.projector_now = averages
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rounds_are_those_of_plain_torch(way: str) -> None:
+    module, plain = compared(Plain, of(way), of(OTHERS.get(way, "released")), 2, least=2e-6)
+    for name, value in {**plain.twin_now, **plain.projector_now}.items():
+        mine = {**module.state.server["twin"], **module.state.server["projector"]}[name]
+        assert torch.allclose(mine.double(), value.double(), atol=2e-6), name
+
+
+def test_losses_by_hand() -> None:
+    """Two images: their views at right angles, each image's second view equal to its first."""
+    z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    assert float(instance_loss(z, 0.5)) == pytest.approx(math.log(math.exp(2) + 2) - 2)
+    own = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])
+    other = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    # Cosines 0 against 1 for the first pair, 1 against 0 for images 1 and 3, 0 against 0 for 2 and 3. Each is twice.
+    assert float(neighbour_loss(own, other, "paper")) == pytest.approx(4 / 9)
+    assert float(neighbour_loss(own, other, "released_code")) == pytest.approx(4 / (3 ^ 2))
+
+
+def test_the_released_divisor_is_an_exclusive_or() -> None:
+    """A batch of 64 is divided by 66 instead of 4,096; a batch of 2 would be divided by 0."""
+    own, other = torch.eye(64), torch.ones(64, 3)
+    ratio = neighbour_loss(own, other, "released_code") / neighbour_loss(own, other, "paper")
+    assert float(ratio) == pytest.approx(4096 / 66)
+    assert torch.isfinite(neighbour_loss(torch.eye(2), torch.ones(2, 3), "released_code"))
+
+
+def test_the_twin_begins_with_the_same_values_in_another_order() -> None:
+    from benchmark.federated.environment import prepare
+
+    server = METHOD.init(prepare(of("released")).setup()).server
+    for name, value in server["student"].items():
+        assert torch.equal(value.flatten().sort().values, server["twin"][name].flatten().sort().values)
+    assert not torch.equal(server["student"]["conv1.weight"], server["twin"]["conv1.weight"])
