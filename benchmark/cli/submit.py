@@ -132,9 +132,10 @@ def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], resul
     """
     digest = hashlib.sha256(bundle.content).hexdigest()[:8]
     place = results / SUBMITTED / f"{slug(bundle.card['title'])}-{digest}.zip"
-    known = sorted({*noted(place)["retrained"], *again})
+    before = noted(place)
+    known = sorted({*before["retrained"], *again})
     write_atomically(place, bundle.content)
-    write_json(place.with_suffix(".json"), {"retrained": known, "believed": list(believed)})
+    write_json(place.with_suffix(".json"), {**before, "retrained": known, "believed": list(believed)})
     return known
 
 

@@ -41,7 +41,8 @@ MEMBER = re.compile(
 CARD, AGAIN = "card.json", "ask its sender for a new one"
 TEXTS = ("title", "by", "note")
 SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}}
-NOTED: Wanted = {"retrained": ["text"], "believed": ["text"]}
+VERIFIED: Wanted = {"by": "text", "hardware": "text", "code": "text", "runs": ["text"]}
+NOTED: Wanted = {"retrained": ["text"], "believed": ["text"], "verified?": [VERIFIED]}
 SUITE = "suite"  # name of the suite among the names of custom code
 
 
@@ -220,7 +221,14 @@ def running(bundle: Bundle) -> Iterator[None]:
 
     Raise ConfigError if a module of the same name exists, and DataError if the custom code fails.
     """
-    files = {name.partition("/")[2]: content for name, content in bundle.source.items()}
+    with imported(bundle.source, bundle.contents["code"].keys() - {SUITE}):
+        yield
+
+
+@contextlib.contextmanager
+def imported(source: Mapping[str, bytes], classes: Collection[str]) -> Iterator[None]:
+    """Import the modules of these classes from this source ("<hash>/pkg/part.py" -> content), as `running` does."""
+    files = {name.partition("/")[2]: content for name, content in source.items()}
     tops = {name.removesuffix(".py").partition("/")[0] for name in files}
     for top in sorted(tops):
         if top in sys.modules or importlib.util.find_spec(top) is not None:
@@ -234,7 +242,7 @@ def running(bundle: Bundle) -> Iterator[None]:
         sys.path.append(place)
         importlib.invalidate_caches()
         try:
-            for name in bundle.contents["code"].keys() - {SUITE}:
+            for name in classes:
                 try:
                     importlib.import_module(name.partition(":")[0])
                 except (Exception, SystemExit) as error:  # the file may raise anything
@@ -250,10 +258,10 @@ def running(bundle: Bundle) -> Iterator[None]:
                 del sys.modules[module]
 
 
-def noted(path: Path) -> dict[str, list[str]]:
-    """Read which records of an accepted submission were trained again, and what was accepted without a check.
+def noted(path: Path) -> dict[str, Any]:
+    """Read which records of an accepted submission were trained again, by whom, and what was accepted without a check.
 
     Raise DataError if the note is damaged.
     """
-    value = read_json(path.with_suffix(".json")) or {"retrained": [], "believed": []}
+    value = {"retrained": [], "believed": [], "verified": []} | (read_json(path.with_suffix(".json")) or {})
     return dict(check(value, NOTED, f"{path}", "`fssl verify --accept` writes it"))
