@@ -171,9 +171,13 @@ def _answer(place: Path) -> dict[str, list[str]] | None:
     except DataError:
         return None
     names = ("faults", "absent", "not_compared")
-    lists = [answer.get(name) for name in names]
-    right = all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in lists)
-    return dict(zip(names, lists, strict=True)) if right else None  # type: ignore[arg-type]  # they are lists of texts
+    lists = dict[str, list[str]]()
+    for name in names:
+        texts = answer.get(name)
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            return None
+        lists[name] = texts
+    return lists
 
 
 def _record_in(results: Path) -> RunRecord:

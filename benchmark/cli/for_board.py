@@ -24,7 +24,7 @@ from benchmark.files import ANEW, write_atomically, write_json
 from benchmark.records.identity import own_names
 from benchmark.records.provenance import commit, hardware
 from benchmark.records.record import FINISHED, RunRecord
-from benchmark.sharing.bundle import SUBMITTED, Bundle, noted, opened, own_code
+from benchmark.sharing.bundle import SUBMITTED, Bundle, noted, opened
 from benchmark.sharing.comment import code, shortened
 from benchmark.sharing.verify import Retrained, compared, troubles_of, why_not_here, why_not_this_code
 from reports.formatting import count, slug
@@ -243,7 +243,8 @@ def report_of(found: Verified, by: str) -> str:
     runs = count(len(found.retrained), "run")
     lines += ["", f"{runs} trained again in {found.seconds:.0f} s by {code(by)} on {code(hardware_in_words())}, "]
     lines[-1] += f"code {code(code_version())}. SHA-256 of the file: {code(found.digest)}."
-    if found.bundle is not None and (own := sorted({name for run in found.bundle.records for name in own_code(run)})):
+    own = [name for name in found.bundle.own if not name.startswith("folder:")] if found.bundle is not None else []
+    if own:
         lines.append(f"Custom code: {', '.join(map(code, own))}. A person has to read it: it could write any number.")
     if found.believed:
         lines.append(f"Not checked: {', '.join(map(code, found.believed))}.")
