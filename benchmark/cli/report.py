@@ -15,12 +15,13 @@ from benchmark.papers.scale import PROFILES, check_profile
 from benchmark.records.collect import read_once, read_records
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
+from reports.board import shown_environments
 from reports.exports import write_item
 from reports.formatting import count
 from reports.front import write_findings
 from reports.own_items import ItemWithRecords, with_own
 from reports.reported import Reported, connect
-from reports.site import build
+from reports.site import build, build_board
 from sweeps.plan import plan, restricted
 
 COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # profiles whose runs have committed copies
@@ -44,6 +45,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--commit-reference", action="store_true", help="also write the copies for git: results/reference/"
     )
+    instead.add_argument("--board", action="store_true", help="build only the page of the board")
     instead.add_argument(
         "--readme",
         action="store_true",
@@ -56,12 +58,25 @@ def run_command(options: argparse.Namespace) -> None:
     """Build the site from the run records without training. Tables without any run record are left out."""
     if options.readme:
         _readme(options)
+    elif options.board:
+        print(_board(options))
     elif options.out is not None:
         _alone(options)
     else:
         if options.commit_reference:
             _commit_reference(options)
         print(build_site(options.results, site_of(options), names=options.items, profiles=options.profile or ()))
+
+
+def _board(options: argparse.Namespace) -> Path:
+    """Build the page of the board from the records of its tables and the accepted submissions."""
+    if options.items or options.profile:
+        raise ConfigError("--board: has the tables of reports/board.toml; leave out ITEM and --profile")
+    read = read_once(partial(read_records, troubles=[]))
+    results: list[tuple[Item, Records]] = []
+    for environment in shown_environments():
+        results += on_disk([environment.item], [environment.profile], options.results, read)
+    return build_board(results, site_of(options), options.results)
 
 
 def _readme(options: argparse.Namespace) -> None:

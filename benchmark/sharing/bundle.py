@@ -40,7 +40,7 @@ MEMBER = re.compile(
 )
 CARD, AGAIN = "card.json", "ask its sender for a new one"
 TEXTS = ("title", "by", "note")
-SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}}
+SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}, "trials??": "a whole number"}
 VERIFIED: Wanted = {"by": "text", "hardware": "text", "code": "text", "runs": ["text"]}
 NOTED: Wanted = {"retrained": ["text"], "believed": ["text"], "verified?": [VERIFIED]}
 SUITE = "suite"  # name of the suite among the names of custom code
@@ -50,7 +50,7 @@ SUITE = "suite"  # name of the suite among the names of custom code
 class Bundle:
     """The contents of a submission, which are checked individually and against each other."""
 
-    card: Mapping[str, Any]  # TEXTS, and labels by cell key
+    card: Mapping[str, Any]  # TEXTS, labels by cell key, and "trials": how many settings the sender tried, if stated
     records: Sequence[RunRecord]
     source: Mapping[str, bytes]  # custom code: "<hash>/pkg/part.py" -> content
     content: bytes  # bytes of the file
@@ -84,9 +84,18 @@ class Bundle:
         return chosen, [seed for seed in self.contents["seeds"][key] if seed not in chosen]
 
 
-def write(texts: Mapping[str, str], labels: Mapping[str, str], records: Sequence[RunRecord]) -> bytes:
-    """Return the submission of these runs. Raise DataError if `fssl verify` would refuse it."""
-    members = {CARD: json_bytes({**texts, "labels": labels})}
+def write(
+    texts: Mapping[str, str],
+    labels: Mapping[str, str],
+    records: Sequence[RunRecord],
+    trials: int | None = None,
+) -> bytes:
+    """Return the submission of these runs. Raise DataError if `fssl verify` would refuse it.
+
+    `trials` is the number of settings that the sender tried per cell, or None if it is not stated.
+    """
+    stated = {} if trials is None else {"trials": trials}
+    members = {CARD: json_bytes({**texts, **stated, "labels": labels})}
     for run in records:
         members[f"records/{run.cell_key}/seed={run.seed}.json.gz"] = copied(run)
         for name in own_code(run):
