@@ -21,7 +21,7 @@ from benchmark.experiment import Experiment, from_record, to_json
 from benchmark.papers.item import ACCURACY, Cell
 from benchmark.papers.items import ITEMS, VARIANTS, items
 from benchmark.records.record import RunRecord
-from benchmark.sharing.bundle import Bundle
+from benchmark.sharing.bundle import OURS, Bundle
 from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.statistics import INTERVAL_SEEDS, paired, summary
 from reports.costs_and_curves import costs_of
@@ -33,7 +33,6 @@ from reports.reported import Reported
 from reports.tables import Column, Table, TableEntry, row_of, table_of
 from sweeps.status import in_words
 
-OURS = "this suite"
 NOBODY = "nobody yet"
 BEST_OF = re.compile(r"best of (\d+) on held-out labels")  # the note of a cell that trials chose (`Choice.cell`)
 SHARED = ("data", "partition", "model", "federation", "precision")  # parts of an experiment that an environment fixes
@@ -171,15 +170,17 @@ def _own_row(result: CellResult) -> BoardRow:
     for run in result.runs:
         for device in {copy.trained_by[1] for copy in run.copies}:
             again[device] = again.get(device, 0) + 1
+    verified = [f"{OURS} on {device} ({count(number, 'run')})" for device, number in again.items()]
+    finished = [run for run in result.runs if run.result]
     tuned = result.cell.setting.get("hyperparameters") == "tuned"
     return BoardRow(
         method=f"{method_of(result.cell)}{', tuned' if tuned else ''}",
         values=result.values,
-        runs=[run for run in result.runs if run.result],
+        runs=finished,
         diverged=len(result.diverged),
         trials=int(found[1]) if found else 0,
         by=OURS,
-        verified=tuple(f"{OURS} on {device} ({count(number, 'run')})" for device, number in again.items()),
+        verified=tuple(verified),
         href=cell_address(result),
         competes=result.cell.role != "bound",
     )
@@ -194,12 +195,14 @@ def _sent_rows(values: Mapping[str, Any], keys: Iterable[str], example: Experime
         if key_of_record(runs[0], example) not in keys:
             continue
         accuracies = {run.seed: run.selected(ACCURACY) for run in runs if run.status == "done"}
+        values_by_seed = {seed: value for seed, value in accuracies.items() if value is not None}
+        diverged = [run for run in runs if run.status == "diverged"]
         rows.append(
             BoardRow(
                 method=label,
-                values={seed: value for seed, value in accuracies.items() if value is not None},
+                values=values_by_seed,
                 runs=runs,
-                diverged=sum(run.status == "diverged" for run in runs),
+                diverged=len(diverged),
                 trials=bundle.card.get("trials"),
                 by=bundle.card["by"] or "not stated",
                 verified=_verified_by(values, bundle, key),
@@ -225,8 +228,9 @@ def _verified_by(values: Mapping[str, Any], bundle: Bundle, key: str) -> tuple[s
 
 def board_table(environment: Environment, rows: Sequence[BoardRow]) -> Table:
     """Return the table of an environment. The best row is in bold only if the interval says so."""
-    names = {f"{place}": row for place, row in enumerate(rows) if row.may_be_best}
-    best = best_of({name: row.values for name, row in names.items()}, {n for n, row in names.items() if row.diverged})
+    competing = {f"{place}": row for place, row in enumerate(rows) if row.may_be_best}
+    values = {name: row.values for name, row in competing.items()}
+    best = best_of(values, {name for name, row in competing.items() if row.diverged})
     references = [row for row in rows if row.by == OURS and row.method == environment.reference]
     reference = references[0] if references else None
     entries = []

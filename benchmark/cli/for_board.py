@@ -10,6 +10,7 @@ import hashlib
 import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -256,14 +257,14 @@ def as_json(found: Verified) -> dict[str, Any]:
     cells = []
     for cell in found.cells:
         cells.append({**vars(cell), "seeds": list(cell.seeds), "retrained": list(cell.retrained)})
-    numbers = {status: sum(cell.status == status for cell in found.cells) for status in STATUSES}
+    numbers = Counter(cell.status for cell in found.cells)
     return {
         "bundle": str(found.path),
         "sha256": found.digest,
         "accepted": found.exit_code == 0,
         "troubles": [found.refused] if found.refused else [],
         "cells": cells,
-        "numbers": numbers,
+        "numbers": {status: numbers[status] for status in STATUSES},
         "believed": list(found.believed),
         "seconds": round(found.seconds, 3),
     }

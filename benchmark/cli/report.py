@@ -7,19 +7,23 @@ from functools import partial
 from pathlib import Path
 
 from benchmark.cli.main import ROOT, add_methods, add_site, site_of
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, DataError
 from benchmark.papers.item import Item
 from benchmark.papers.items import ITEMS, VARIANTS, items
 from benchmark.papers.items import profiles as profiles_of
 from benchmark.papers.scale import PROFILES, check_profile
-from benchmark.records.collect import read_once, read_records
+from benchmark.plain import expanded
+from benchmark.records.collect import every_record, read_once, read_records
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
+from benchmark.sharing.bundle import SUBMITTED
 from reports.board import shown_environments
 from reports.exports import write_item
 from reports.formatting import count
 from reports.front import write_findings
 from reports.own_items import ItemWithRecords, with_own
+from reports.pages import bundles
+from reports.release import write_release
 from reports.reported import Reported, connect
 from reports.site import build, build_board
 from sweeps.plan import plan, restricted
@@ -47,6 +51,13 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     )
     instead.add_argument("--board", action="store_true", help="build only the page of the board")
     instead.add_argument(
+        "--release",
+        type=expanded,
+        metavar="FOLDER",
+        help="write all run records as Parquet files with a data card and Croissant metadata into FOLDER, and build no "
+        "site (needs pip install 'fssl[parquet]')",
+    )
+    instead.add_argument(
         "--readme",
         action="store_true",
         help="update only README's table of claims and reports/findings.md, and build no site",
@@ -60,6 +71,8 @@ def run_command(options: argparse.Namespace) -> None:
         _readme(options)
     elif options.board:
         print(_board(options))
+    elif options.release is not None:
+        _release(options)
     elif options.out is not None:
         _alone(options)
     else:
@@ -77,6 +90,21 @@ def _board(options: argparse.Namespace) -> Path:
     for environment in shown_environments():
         results += on_disk([environment.item], [environment.profile], options.results, read)
     return build_board(results, site_of(options), options.results)
+
+
+def _release(options: argparse.Namespace) -> None:
+    """Write the release. With ITEMs or --profile, `tables` has only these; runs and rounds are always complete."""
+    troubles: list[str] = []
+    read = read_once(partial(read_records, troubles=troubles))
+    results = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, read)
+    records = every_record(options.results, troubles)
+    sent, refused = bundles(options.results / SUBMITTED)
+    for trouble in dict.fromkeys([*troubles, *refused]):
+        print(f"fssl: left out: {trouble}", file=sys.stderr)
+    if not records and not sent:
+        raise DataError(f"{options.results} contains no records; name a results folder: --results PATH")
+    every = [Reported(item, records_of) for item, records_of in results]
+    print(*write_release(every, records, sent, options.release), sep="\n")
 
 
 def _readme(options: argparse.Namespace) -> None:

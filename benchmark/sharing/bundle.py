@@ -40,6 +40,7 @@ MEMBER = re.compile(
 )
 CARD, AGAIN = "card.json", "ask its sender for a new one"
 TEXTS = ("title", "by", "note")
+OURS = "this suite"  # whose rows the board's first ones are; no sender has this name
 SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}, "trials??": "a whole number"}
 VERIFIED: Wanted = {"by": "text", "hardware": "text", "code": "text", "runs": ["text"]}
 NOTED: Wanted = {"retrained": ["text"], "believed": ["text"], "verified?": [VERIFIED]}
@@ -155,6 +156,8 @@ def read(content: bytes) -> Bundle:
             raise DataError(
                 f"{CARD}: {quoted(text)} has more than {LONGEST} characters, or characters that do not print"
             )
+    if " ".join(card["by"].split()).casefold() == OURS:
+        raise DataError(f"{CARD}: the sender cannot be called {OURS!r}; {AGAIN}")
     source = {name.removeprefix("source/"): members[name] for name in members if name.startswith("source/")}
     bundle = Bundle(card=card, records=records, source=source, content=content)
     _check_source(bundle)

@@ -147,7 +147,8 @@ def test_environments_without_runs_or_without_a_table_are_left_out(item: Item) -
 
 def test_what_is_declared_fits_together() -> None:
     environments, wanted = declared()
-    assert {entry["environment"] for entry in wanted} <= {"all", *(environment.name for environment in environments)}
+    names = {"all", *(environment.name for environment in environments)}
+    assert {entry["environment"] for entry in wanted} <= names
     assert all(entry.keys() == {"row", "environment", "needs", "why"} for entry in wanted)
     for environment in shown_environments():
         (found,) = items([environment.item], environment.profile)
