@@ -7,10 +7,12 @@ import stat
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmark.cli.main import parser
+from benchmark.experiment import to_json
 from benchmark.papers.items import items
 from reports.board import declared, environment_key
 from tests.conftest import ROOT
@@ -41,7 +43,8 @@ def test_every_command_has_these_options() -> None:
         words += [(parts[0], " ".join(parts[1:]))] if parts else []
     assert len(words) > 12
     for verb, rest in words:
-        known = parser(verb)._subparsers._group_actions[0].choices[verb]._option_string_actions  # type: ignore[union-attr]
+        top: Any = parser(verb)
+        known = top._subparsers._group_actions[0].choices[verb]._option_string_actions
         for option in re.findall(r"--[a-z][a-z.]*[a-z-]*", rest):
             assert option in known or "." in option or option == "--method", (verb, option)
 
@@ -77,8 +80,6 @@ def test_its_rows_are_rows_of_the_board(tmp_path: Path, monkeypatch: pytest.Monk
     sys.modules.pop("my_method", None)
     (environment,) = [environment for environment in declared()[0] if environment.name == "digits"]
     (board,) = items([environment.item], environment.profile)
-    from benchmark.experiment import to_json
-
     (key,) = {environment_key(to_json(cell.experiment)) for cell in board.cells}
     assert {environment_key(to_json(cell.experiment)) for cell in item.cells} == {key}
     assert len(item.cells) == 4 and item.seeds == tomllib.loads(table())["seeds"] >= 5

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_the_card_s_lines_reproduce_the_table(release, of_mnist, monkeypatch, ca
     (code,) = re.findall(r"```python\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
     lines = [line for line in code.splitlines() if line and not line.startswith(("import", "print"))]
     assert len(lines) == 2
-    space = {}
+    space: dict[str, Any] = {}
     exec(code, space)
     table = space["table"]
     expected = {row["label"]: row for row in item_rows(of_mnist[0]) if row.get("n")}
