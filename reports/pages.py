@@ -220,7 +220,8 @@ def bundles(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             for fault in check_bundle(bundle, trusted=False, with_data=False)[0]:
                 raise DataError(fault)
             table = table_of("submitted", "", HEADS, _bundle_rows(bundle, seen["retrained"]), words=4)
-            values.append({"bundle": bundle, "name": path.name, "table": table, "believed": seen["believed"]})
+            of_page = {"name": path.name, "table": table, "believed": seen["believed"]}
+            values.append({"bundle": bundle, "noted": seen, **of_page})
         except DataError as error:
             troubles.append(f"{folder.name}/{path.name}: {error}")
     return values, troubles

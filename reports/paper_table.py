@@ -6,7 +6,7 @@ with one row per entry. Published numbers are in a separate table: see published
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,15 +223,24 @@ def best_cells(reported: ItemResults, metric: str) -> frozenset[str]:
 
 def _best_of(results: Sequence[CellResult]) -> str:
     """Return the label of the best of competing cells; "" if no cell is better than the others beyond chance."""
-    common = set.intersection(*(set(result.values) for result in results))
-    if len(results) < 2 or not common:
+    values = {result.cell.label: result.values for result in results}
+    return best_of(values, {result.cell.label for result in results if result.diverged})
+
+
+def best_of(values: Mapping[str, Mapping[int, float]], diverged: Collection[str]) -> str:
+    """Return the label whose values by seed are the best beyond chance, as `best_cells` says; "" if none is.
+
+    A label in `diverged` is never the best.
+    """
+    common = set.intersection(*map(set, values.values())) if values else set()
+    if len(values) < 2 or not common:
         return ""
-    ranked = sorted(results, key=lambda result: -sum(result.values[seed] for seed in common))
+    ranked = sorted(values, key=lambda label: -sum(values[label][seed] for seed in common))
     first, second = ranked[:2]
-    difference = paired({seed: first.values[seed] for seed in common}, second.values)
+    difference = paired({seed: values[first][seed] for seed in common}, values[second])
     interval = difference.interval if difference else None
     is_better = interval is not None and interval[0] > 0
-    return first.cell.label if is_better and not first.diverged else ""
+    return first if is_better and first not in diverged else ""
 
 
 def ours_entry(

@@ -32,6 +32,7 @@ from benchmark.papers.own import OWN
 from benchmark.sharing.bundle import SUBMITTED
 from benchmark.verdicts.cell_results import Records
 from reports.arena import arena_rows, compared_table
+from reports.board import board_values
 from reports.cells import cell_values, config_json, places_of, rounds_csv, runs_of
 from reports.claims import rows_of
 from reports.claims_table import claims_csv
@@ -56,6 +57,7 @@ from reports.tuning import studies_in
 
 HERE = Path(__file__).parent
 WRITTEN = ".fssl-files.json"  # in the site: the files that the last complete build wrote
+BOARD = "board.html"
 ARENA = "arena"  # the method comparison has a page like a paper
 LINK = re.compile(r'(<a\b[^>]*?) href="([^":?#]+)[^"]*"')  # to a page of the site
 Files: TypeAlias = dict[str, bytes]  # by their paths from the site's root
@@ -96,6 +98,7 @@ def build(
     if sent:
         site |= page_file("submitted/index.html", "submitted.html", bundles=sent)
         site |= {f"submitted/{values['name']}": values["bundle"].content for values in sent}
+    site |= page_file(BOARD, "board.html", **board_values(every, sent))
     places = places_of(every)
     site |= _methods(every, places)
     site |= page_file("findings.html", "findings.html", **findings_values(every))
@@ -131,6 +134,20 @@ def build(
     for path, content in (site | pages).items():
         write_atomically(out / path, content, flushed=False)
     return out / "index.html"
+
+
+def build_board(shown: Sequence[tuple[Item, Records]], out: Path, results: Path) -> Path:
+    """Write only the board's page under `out`, with links to pages that are there. Raise CannotWrite."""
+    sent, _ = bundles(results / SUBMITTED)
+    every = [ItemResults(item, records) for item, records in shown]
+    site = {
+        "site.css": render("site.css", light=PALETTE, dark=DARK).encode(),
+        "site.js": (TEMPLATES / "site.js").read_bytes(),
+        **page_file(BOARD, "board.html", **board_values(every, sent)),
+    }
+    for path, content in site.items():
+        write_atomically(out / path, _without_dead_links(path, content, site, out), flushed=False)
+    return out / BOARD
 
 
 def _without_dead_links(path: str, content: bytes, site: Collection[str], out: Path) -> bytes:

@@ -7,20 +7,25 @@ from functools import partial
 from pathlib import Path
 
 from benchmark.cli.main import ROOT, add_methods, add_site, site_of
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, DataError
 from benchmark.papers.item import Item
 from benchmark.papers.items import ITEMS, VARIANTS, items
 from benchmark.papers.items import profiles as profiles_of
 from benchmark.papers.scale import PROFILES, check_profile
-from benchmark.records.collect import read_once, read_records
+from benchmark.plain import expanded
+from benchmark.records.collect import every_record, read_once, read_records
 from benchmark.records.copies import write_reference
 from benchmark.records.record import FINISHED, Records
+from benchmark.sharing.bundle import SUBMITTED
+from reports.board import shown_environments
 from reports.exports import write_item
 from reports.formatting import count
 from reports.front import write_findings
 from reports.item_results import ItemResults, connect
 from reports.own_items import ItemWithRecords, with_own
-from reports.site import build
+from reports.pages import bundles
+from reports.release import write_release
+from reports.site import build, build_board
 from sweeps.plan import plan, restricted
 
 COMMITTED = tuple(profile for profile in PROFILES if profile != "demo")  # profiles whose runs have committed copies
@@ -44,6 +49,14 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--commit-reference", action="store_true", help="also write the copies for git: results/reference/"
     )
+    instead.add_argument("--board", action="store_true", help="build only the page of the board")
+    instead.add_argument(
+        "--release",
+        type=expanded,
+        metavar="FOLDER",
+        help="write all run records as Parquet files with a data card and Croissant metadata into FOLDER, and build no "
+        "site (needs pip install 'fssl[parquet]')",
+    )
     instead.add_argument(
         "--readme",
         action="store_true",
@@ -56,12 +69,42 @@ def run_command(options: argparse.Namespace) -> None:
     """Build the site from the run records without training. Tables without any run record are left out."""
     if options.readme:
         _readme(options)
+    elif options.board:
+        print(_board(options))
+    elif options.release is not None:
+        _release(options)
     elif options.out is not None:
         _alone(options)
     else:
         if options.commit_reference:
             _commit_reference(options)
         print(build_site(options.results, site_of(options), names=options.items, profiles=options.profile or ()))
+
+
+def _board(options: argparse.Namespace) -> Path:
+    """Build the page of the board from the records of its tables and the accepted submissions."""
+    if options.items or options.profile:
+        raise ConfigError("--board: has the tables of reports/board.toml; leave out ITEM and --profile")
+    read = read_once(partial(read_records, troubles=[]))
+    results: list[tuple[Item, Records]] = []
+    for environment in shown_environments():
+        results += on_disk([environment.item], [environment.profile], options.results, read)
+    return build_board(results, site_of(options), options.results)
+
+
+def _release(options: argparse.Namespace) -> None:
+    """Write the release. With ITEMs or --profile, `tables` has only these; runs and rounds are always complete."""
+    troubles: list[str] = []
+    read = read_once(partial(read_records, troubles=troubles))
+    results = on_disk(options.items or (*ITEMS, *VARIANTS), options.profile or PROFILES, options.results, read)
+    records = every_record(options.results, troubles)
+    sent, refused = bundles(options.results / SUBMITTED)
+    for trouble in dict.fromkeys([*troubles, *refused]):
+        print(f"fssl: left out: {trouble}", file=sys.stderr)
+    if not records and not sent:
+        raise DataError(f"{options.results} contains no records; name a results folder: --results PATH")
+    every = [ItemResults(item, records_of) for item, records_of in results]
+    print(*write_release(every, records, sent, options.release), sep="\n")
 
 
 def _readme(options: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 
+from benchmark.cli.main import number
 from benchmark.cli.verify import further_troubles
 from benchmark.errors import ConfigError, DataError
 from benchmark.files import ANEW, write_atomically, write_json
@@ -34,6 +35,12 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--by", default="", metavar="NAME", help="the author of the runs")
     command.add_argument("--note", default="", help="a sentence for readers")
+    command.add_argument(
+        "--trials",
+        type=number(0),
+        metavar="N",
+        help="how many settings per cell were tried before these runs, for the board (default: not stated)",
+    )
 
 
 def run_command(options: argparse.Namespace) -> None:
@@ -53,7 +60,7 @@ def run_command(options: argparse.Namespace) -> None:
         missing = f"no finished run at --profile {options.profile}; train them, or type the profile that they have"
         print(f"fssl: without {', '.join(left)}: {missing}", file=sys.stderr)
     texts = {"title": title, "by": options.by, "note": options.note}
-    sys.stdout.buffer.write(write(texts, kept, runs))
+    sys.stdout.buffer.write(write(texts, kept, runs, options.trials))
     own = sorted({name for run in runs for name in own_names(run.experiment)})
     named = f"; of your own, named as here: {', '.join(own)}" if own else ""
     print(f"fssl: {len(runs)} runs of {len(kept)} cells{named}", file=sys.stderr)
@@ -132,9 +139,10 @@ def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], resul
     """
     digest = hashlib.sha256(bundle.content).hexdigest()[:8]
     place = results / SUBMITTED / f"{slug(bundle.card['title'])}-{digest}.zip"
-    known = sorted({*noted(place)["retrained"], *again})
+    before = noted(place)
+    known = sorted({*before["retrained"], *again})
     write_atomically(place, bundle.content)
-    write_json(place.with_suffix(".json"), {"retrained": known, "believed": list(believed)})
+    write_json(place.with_suffix(".json"), {**before, "retrained": known, "believed": list(believed)})
     return known
 
 

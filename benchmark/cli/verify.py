@@ -11,6 +11,7 @@ from benchmark.cli.main import add_methods, number
 from benchmark.errors import ConfigError, DataError
 from benchmark.papers.item import CONFIRMING, Item
 from benchmark.papers.items import items
+from benchmark.plain import expanded
 from benchmark.records.collect import all_records
 from benchmark.records.git_history import changed_copies, history_faults
 from benchmark.records.not_committed import left_out_in_words
@@ -55,6 +56,25 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
         help="run the custom code of a submission, which is not sandboxed, and read the image folders that it names",
     )
     command.add_argument("--accept", action="store_true", help="show the submission on the site if it is accepted")
+    command.add_argument(
+        "--for-board",
+        action="store_true",
+        help="say of each cell of a submission whether it is accepted, refused or not checkable here, after training "
+        "--retrain N of its runs again in processes of their own; exit code 0 if a cell is accepted and none refused, "
+        "66 if one is refused, 69 if none could be checked",
+    )
+    command.add_argument(
+        "--report", type=expanded, metavar="FILE", help="with --for-board: write the verdicts as Markdown"
+    )
+    command.add_argument(
+        "--budget",
+        type=number(0.1, kind=float),
+        default=60.0,
+        metavar="MINUTES",
+        help="with --for-board: the time for training runs again (default: 60); a run that does not end in it is "
+        "stopped",
+    )
+    command.add_argument("--by", default="", metavar="NAME", help="with --for-board: who verifies, for the board")
     command.add_argument("--json", action="store_true", help="print only one JSON object")
     add_methods(command)
 
@@ -66,12 +86,21 @@ def run_command(options: argparse.Namespace) -> int:
     whether the test images can give the accuracies, and commits. It computes hashes of data and partitions again if
     the data are on this machine. Committed copies must be unchanged in git. The exit code is 66 if any check fails.
     A submission, which `fssl submit` wrote, is accepted or refused; its custom code does not run without --trust.
+    With --for-board, each cell of a submission gets its own verdict.
     Invented numbers that are consistent (different accuracies, curves exchanged between seeds, a run that is said to
     have diverged) are found only by --retrain.
     """
     bundles = [name for name in options.items if name.endswith(".zip")]
     if bundles and (len(bundles) < len(options.items) or options.claims):
         raise ConfigError(f"{bundles[0]} is a submission; verify submissions without ITEMs and --claims")
+    if options.for_board:
+        if len(bundles) != 1:
+            raise ConfigError("--for-board needs one submission; type `fssl verify --for-board bundle.zip --retrain 1`")
+        from benchmark.cli.for_board import run_for_board
+
+        return run_for_board(Path(bundles[0]), options)
+    if options.report is not None or options.by:
+        raise ConfigError("--report and --by apply only with --for-board; add it")
     if bundles:
         from benchmark.cli.submit import verify_bundle
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.errors import DataError, FsslError, one_line
+from benchmark.errors import ConfigError, DataError, FsslError, one_line
 from benchmark.experiment import NUMERICS
 from benchmark.plain import expanded
 from benchmark.records.copies import read_copy, reference_folders
@@ -18,6 +18,7 @@ from benchmark.records.record import DIFFERENT_DATA, OLD_CODE, CellRecords, Reco
 if TYPE_CHECKING:
     import pandas as pd
 
+RELEASED = "rounds.parquet"  # the file of a release with one row per round
 # Column -> part and field of a record's experiment.
 SETTINGS: Mapping[str, tuple[str, str]] = {
     "method": ("method", "kind"),
@@ -181,18 +182,46 @@ def load(results: str | Path) -> "pd.DataFrame":
     metric, with NaN if it was not measured. Accuracies are fractions. A committed copy has the
     metrics of its evaluated rounds. Records that cannot be read are left out, each with a line on
     standard error. Raise DataError for a folder without records.
-    """
-    import pandas as pd  # importing it takes a while, and only notebooks need it
 
+    `results` may also be the folder of a release (`fssl report --release`), whose table has one more
+    column, "trained_by".
+    """
     folder, troubles = expanded(results), list[str]()
-    keys = {path.name for name in ("runs", "reference") for path in folder.glob(f"{name}/*") if path.is_dir()}
-    records = read_records(folder, sorted(keys), with_reference=True, troubles=troubles)
+    if (folder / RELEASED).is_file():
+        return _read_parquet(folder / RELEASED)
+    records = every_record(folder, troubles)
     for trouble in troubles:
         print(f"fssl: {trouble}", file=sys.stderr)
-    rows = [row for seeds in records.values() for record in seeds.values() for row in _rows(record)]
-    if not rows:
+    frame = frame_of(records)
+    if not len(frame):
         raise DataError(f"{folder} contains no records; name a results folder, such as results/")
-    return pd.DataFrame(rows)
+    return frame
+
+
+def every_record(folder: Path, troubles: list[str]) -> list[RunRecord]:
+    """Return every run and every committed copy in a results folder, as counted in tables."""
+    keys = {path.name for name in ("runs", "reference") for path in folder.glob(f"{name}/*") if path.is_dir()}
+    records = read_records(folder, sorted(keys), with_reference=True, troubles=troubles)
+    return [record for seeds in records.values() for record in seeds.values()]
+
+
+def frame_of(records: Iterable[RunRecord]) -> "pd.DataFrame":
+    """Return the rounds of these records as a table, with the columns of `load`."""
+    import pandas as pd  # importing it takes a while, and only notebooks need it
+
+    return pd.DataFrame([row for record in records for row in _rows(record)])
+
+
+def _read_parquet(path: Path) -> "pd.DataFrame":
+    """Read the rounds of a release. Raise ConfigError without pyarrow, and DataError if the file is damaged."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path, engine="pyarrow")
+    except ImportError:
+        raise ConfigError(f"{path} needs the package pyarrow; type pip install 'fssl[parquet]'") from None
+    except (OSError, ValueError) as error:  # pyarrow's errors are of these types
+        raise DataError(f"{path} is not a release ({one_line(error)}); `fssl report --release` writes one") from None
 
 
 def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:

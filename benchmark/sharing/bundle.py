@@ -40,8 +40,10 @@ MEMBER = re.compile(
 )
 CARD, AGAIN = "card.json", "ask its sender for a new one"
 TEXTS = ("title", "by", "note")
-SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}}
-NOTED: Wanted = {"retrained": ["text"], "believed": ["text"]}
+OURS = "this suite"  # whose rows the board's first ones are; no sender has this name
+SCHEMA: Wanted = {**dict.fromkeys(TEXTS, "text"), "labels": {"*": "text"}, "trials??": "a whole number"}
+VERIFIED: Wanted = {"by": "text", "hardware": "text", "code": "text", "runs": ["text"]}
+NOTED: Wanted = {"retrained": ["text"], "believed": ["text"], "verified?": [VERIFIED]}
 SUITE = "suite"  # name of the suite among the names of custom code
 
 
@@ -49,7 +51,7 @@ SUITE = "suite"  # name of the suite among the names of custom code
 class Bundle:
     """The contents of a submission, which are checked individually and against each other."""
 
-    card: Mapping[str, Any]  # TEXTS, and labels by cell key
+    card: Mapping[str, Any]  # TEXTS, labels by cell key, and "trials": how many settings the sender tried, if stated
     records: Sequence[RunRecord]
     source: Mapping[str, bytes]  # custom code: "<hash>/pkg/part.py" -> content
     content: bytes  # bytes of the file
@@ -83,9 +85,18 @@ class Bundle:
         return chosen, [seed for seed in self.contents["seeds"][key] if seed not in chosen]
 
 
-def write(texts: Mapping[str, str], labels: Mapping[str, str], records: Sequence[RunRecord]) -> bytes:
-    """Return the submission of these runs. Raise DataError if `fssl verify` would refuse it."""
-    members = {CARD: json_bytes({**texts, "labels": labels})}
+def write(
+    texts: Mapping[str, str],
+    labels: Mapping[str, str],
+    records: Sequence[RunRecord],
+    trials: int | None = None,
+) -> bytes:
+    """Return the submission of these runs. Raise DataError if `fssl verify` would refuse it.
+
+    `trials` is the number of settings that the sender tried per cell, or None if it is not stated.
+    """
+    stated = {} if trials is None else {"trials": trials}
+    members = {CARD: json_bytes({**texts, **stated, "labels": labels})}
     for run in records:
         members[f"records/{run.cell_key}/seed={run.seed}.json.gz"] = copied(run)
         for name in own_code(run):
@@ -145,6 +156,8 @@ def read(content: bytes) -> Bundle:
             raise DataError(
                 f"{CARD}: {quoted(text)} has more than {LONGEST} characters, or characters that do not print"
             )
+    if " ".join(card["by"].split()).casefold() == OURS:
+        raise DataError(f"{CARD}: the sender cannot be called {OURS!r}; {AGAIN}")
     source = {name.removeprefix("source/"): members[name] for name in members if name.startswith("source/")}
     bundle = Bundle(card=card, records=records, source=source, content=content)
     _check_source(bundle)
@@ -220,7 +233,14 @@ def running(bundle: Bundle) -> Iterator[None]:
 
     Raise ConfigError if a module of the same name exists, and DataError if the custom code fails.
     """
-    files = {name.partition("/")[2]: content for name, content in bundle.source.items()}
+    with imported(bundle.source, bundle.contents["code"].keys() - {SUITE}):
+        yield
+
+
+@contextlib.contextmanager
+def imported(source: Mapping[str, bytes], classes: Collection[str]) -> Iterator[None]:
+    """Import the modules of these classes from this source ("<hash>/pkg/part.py" -> content), as `running` does."""
+    files = {name.partition("/")[2]: content for name, content in source.items()}
     tops = {name.removesuffix(".py").partition("/")[0] for name in files}
     for top in sorted(tops):
         if top in sys.modules or importlib.util.find_spec(top) is not None:
@@ -234,7 +254,7 @@ def running(bundle: Bundle) -> Iterator[None]:
         sys.path.append(place)
         importlib.invalidate_caches()
         try:
-            for name in bundle.contents["code"].keys() - {SUITE}:
+            for name in classes:
                 try:
                     importlib.import_module(name.partition(":")[0])
                 except (Exception, SystemExit) as error:  # the file may raise anything
@@ -250,10 +270,10 @@ def running(bundle: Bundle) -> Iterator[None]:
                 del sys.modules[module]
 
 
-def noted(path: Path) -> dict[str, list[str]]:
-    """Read which records of an accepted submission were trained again, and what was accepted without a check.
+def noted(path: Path) -> dict[str, Any]:
+    """Read which records of an accepted submission were trained again, by whom, and what was accepted without a check.
 
     Raise DataError if the note is damaged.
     """
-    value = read_json(path.with_suffix(".json")) or {"retrained": [], "believed": []}
+    value = {"retrained": [], "believed": [], "verified": []} | (read_json(path.with_suffix(".json")) or {})
     return dict(check(value, NOTED, f"{path}", "`fssl verify --accept` writes it"))

@@ -320,6 +320,16 @@ def troubles_of(retrained: Mapping[Path, Retrained]) -> list[str]:
 
 def why_not_here(record: RunRecord) -> str | None:
     """Return why this code cannot train the record's run again on this machine, or None if it can."""
+    if reason := why_not_this_code(record):
+        return reason
+    return next(iter(changed_inputs(record.experiment, record.manifest, finished=True)), None)
+
+
+def why_not_this_code(record: RunRecord) -> str | None:
+    """Return why this code and this machine's devices cannot train the record's run again, whatever its inputs are.
+
+    No custom code is imported.
+    """
     from benchmark.federated.engines import EngineOptions
 
     if record.result.get("numerics") != NUMERICS:
@@ -334,7 +344,7 @@ def why_not_here(record: RunRecord) -> str | None:
         EngineOptions().as_recorded(record.manifest)
     except ConfigError as error:  # the engine was withdrawn, or this machine has no such device
         return str(error)
-    return next(iter(changed_inputs(record.experiment, record.manifest, finished=True)), None)
+    return None
 
 
 def _differences(old: RunRecord, new: RunRecord, tolerance: float) -> Iterator[str]:

@@ -175,6 +175,8 @@ EDITS = [
     (on_card(labels={SUITE: "A"}), "labels"),
     (on_card(by="\u202eevil"), "card.json: "),  # letters that turn the line
     (on_card(note="x" * 1_000_000), "300"),
+    (on_card(by="This  Suite"), "this suite"),  # a name that the board has for its own rows
+    (on_card(trials="none"), "trials"),
     (member(CARD), "card.json"),
     (added("source/../../x.py"), "'source/../../x.py'"),
     (added("x.py\0card.json"), "'x.py"),  # a name that ends early
