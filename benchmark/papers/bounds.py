@@ -69,16 +69,21 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
     If the server has the labels, no client trains in the baseline. The clients are then replaced by
     one client with all images, so that items share the runs.
     """
+    labels: set[str] = set()
     for cell, alone in lacking([c for c in cells if c.experiment.data.label_setting not in (*AT_SERVER, "everywhere")]):
-        yield cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
+        added = cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
+        if added.label in labels:  # the setting of the table does not name the norm
+            added = cell.companion(f"{ALONE}, {alone.model.norm.upper()}", alone, note=ALONE_NOTE, role="bound")
+        labels.add(added.label)
+        yield added
     at_server = [cell for cell in cells if cell.experiment.data.label_setting in AT_SERVER]
     trained = [cell for cell in at_server if not isinstance(cell.experiment.method, Central)]
-    added = list(lacking(trained, lambda e: _without_clients(labels_alone(e))))
-    norms = {alone.model.norm for _, alone in added}
-    for cell, alone in added:
+    at_server_added = list(lacking(trained, lambda e: _without_clients(labels_alone(e))))
+    norms = {alone.model.norm for _, alone in at_server_added}
+    for cell, alone in at_server_added:
         name = ALONE if len(norms) == 1 else f"{ALONE}, {alone.model.norm.upper()}"
-        setting = cell.setting if len(added) > 1 else {}
-        label = name if len(added) == 1 else f"{name}, beside {cell.label}"
+        setting = cell.setting if len(at_server_added) > 1 else {}
+        label = name if len(at_server_added) == 1 else f"{name}, beside {cell.label}"
         yield replace(bound(alone), label=label, setting={**setting, "method": name})
 
 

@@ -18,7 +18,7 @@ PSEUDO = ("labels_N", "kept_N")
 
 
 @dataclass(kw_only=True)
-class ItemResults:
+class Reported:
     """One job's part of a log, on the CPU."""
 
     losses: list[float] = field(default_factory=list)  # one per step and phase
@@ -56,10 +56,10 @@ class Log:
             pseudo = (aux["labels_N"], aux["kept_N"], truth_SN) if "kept_N" in aux else None
             self._entries.append(Entry(jobs=jobs, loss_S=loss_S, values=values, pseudo=pseudo))
 
-    def of_each(self, M: int) -> list[ItemResults]:
+    def of_each(self, M: int) -> list[Reported]:
         """Return the reports of each of the M jobs, step by step. Wait only once for the device."""
         read = iter(read_at_once([tensor for entry in self._entries for tensor in entry.tensors()]))
-        reported = [ItemResults() for _ in range(M)]
+        reported = [Reported() for _ in range(M)]
         for entry in self._entries:
             for job, loss in zip(entry.jobs, next(read).tolist(), strict=True):
                 reported[job].losses.append(loss)

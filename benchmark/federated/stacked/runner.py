@@ -35,7 +35,7 @@ from benchmark.federated.stacked.guard import (
 )
 from benchmark.federated.stacked.kinds import Kind, Member, Uses, kind_of, signature_of
 from benchmark.federated.stacked.layers import DROPOUT, with_rules
-from benchmark.federated.stacked.log import ItemResults, Log
+from benchmark.federated.stacked.log import Reported, Log
 from benchmark.federated.stacked.reading import Answer, AskingReader, NotReadYet, Passes, Read
 from benchmark.federated.stacked.tick import Networks
 from benchmark.federated.stacked.trees import LeftOut, Shape, row, with_own_memory
@@ -584,7 +584,7 @@ class GroupRunner(JobRunner):
                     images[at] += size
         return {member.index: means_of(row(sums, at), images[at]) for at, member in enumerate(members)}
 
-    def _concluded(self, member: Member, group: Group, at: int, reported: ItemResults) -> Outcome:
+    def _concluded(self, member: Member, group: Group, at: int, reported: Reported) -> Outcome:
         """Call the job's `finish` with its rows, and with the generator states of a job that trains separately."""
         local, left = replace(member.local), group.state
         local.trainable = {name: row(tensors, at) for name, tensors in left.trainable.items()}
