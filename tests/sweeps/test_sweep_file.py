@@ -136,8 +136,8 @@ def test_a_sweep_whose_runs_wandb_chooses_is_checked(tmp_path, fssl, printed):
     assert fssl("work", path, "--results", tmp_path)[0] == 65
     for right, wrong, said in (
         ("min: 0.001", "min: -0.001", "lr is -0.001"),
-        ("name: test/accuracy", "name: accuracy", "runs do not report 'accuracy'"),
-        ("name: test/accuracy", "nam: test/accuracy", "report None"),
+        ("name: test/accuracy", "name: accuracy", "'accuracy'"),
+        ("name: test/accuracy", "nam: test/accuracy", "None"),
     ):
         path.write_text(text.replace(right, wrong))
         code, _, err = fssl("sweep", "--check", path)
