@@ -22,9 +22,8 @@ def gains_table(item: Item, results_of: ResultsOf) -> Table | None:
     if not item.gains:
         return None
     metrics = list(dict.fromkeys(metric for gain in item.gains for metric in gain.published))
-    data = ", ".join(dict.fromkeys(gain.data for gain in item.gains))
     rows = [_row(gain, metrics, results_of) for gain in item.gains]
-    published = [Column(name=_head(metric), group=f"as published ({data})") for metric in metrics]
+    published = [Column(name=_head(metric), group="as published") for metric in metrics]
     of_runs = [Column(name=_head(metric), group=f"runs (profile {item.profile})") for metric in metrics]
     brief = "mean difference ± standard deviation over the seeds that both cells have"
     return Table(
@@ -48,7 +47,7 @@ def _row(gain: Gain, metrics: list[str], results_of: ResultsOf) -> Row:
         value = gain.published.get(metric)
         text = NONE if value is None else f"{value:+.2f}".removesuffix("0")
         published.append(TableEntry(text=text, sort=value))
-    name = TableEntry(text=gain.name, below=(f"{gain.of} less {gain.over}", gain.source))
+    name = TableEntry(text=gain.name, below=(f"{gain.of} less {gain.over}", f"{gain.source}, on {gain.data}"))
     return Row(entries=(name, *published, *(_of_runs(gain, metric, results_of(metric)) for metric in metrics)))
 
 

@@ -29,7 +29,7 @@ def test_a_difference_is_the_mean_over_the_common_seeds():
     (row,) = table.rows
     _, published, ours = row.entries
     assert (published.text, ours.text, ours.spread, ours.below) == ("+2.2", "+3.50", "±0.71", ("n = 2",))
-    assert [column.group for column in table.columns] == ["", "as published (SVHN)", "runs (profile laptop)"]
+    assert [column.group for column in table.columns] == ["", "as published", "runs (profile laptop)"]
 
 
 def test_without_runs_the_published_difference_stays_and_without_it_there_is_no_table():
