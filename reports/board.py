@@ -8,7 +8,7 @@ import functools
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -186,7 +186,7 @@ def _own_row(result: CellResult) -> BoardRow:
     )
 
 
-def _sent_rows(values: Mapping[str, Any], keys: Iterable[str], example: Experiment) -> list[BoardRow]:
+def _sent_rows(values: Mapping[str, Any], keys: Collection[str], example: Experiment) -> list[BoardRow]:
     """Return the rows of a submission's cells in the environment with these keys."""
     bundle: Bundle = values["bundle"]
     rows = []
