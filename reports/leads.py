@@ -16,8 +16,19 @@ from reports.formatting import NONE, count, points
 from reports.item_results import ItemResults
 from reports.tables import Table, TableEntry, row_of, table_of
 
-Side = Literal["ahead", "behind", "open", "not run"]
-LOOKS: Mapping[Side, str] = {"ahead": "holds", "behind": "contradicted", "open": "", "not run": "missing"}
+Side = Literal["ahead", "behind", "open", "few seeds", "not run"]
+WORDS: Mapping[Side, str] = {  # in a sentence on a method
+    "behind": "behind in",
+    "open": "not clearly different in",
+    "few seeds": "with fewer seeds than an interval needs in",
+}
+LOOKS: Mapping[Side, str] = {
+    "ahead": "holds",
+    "behind": "contradicted",
+    "open": "",
+    "few seeds": "",
+    "not run": "missing",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +45,11 @@ class Lead:
 
     @property
     def side(self) -> Side:
-        """Return on which side of zero the interval lies; "open" if it contains zero, or with too few seeds."""
+        """Return on which side of zero the interval lies; "open" if it contains zero, or if the seeds do not differ."""
         if self.difference is None:
             return "not run"
+        if self.difference.n < INTERVAL_SEEDS:
+            return "few seeds"
         if self.interval is None:
             return "open"
         low, high = self.interval
@@ -70,10 +83,12 @@ def lead_text(reported: ItemResults) -> str:
         run = [lead for lead in leads if lead.side != "not run"]
         if not run:
             continue
-        named = {side: [lead.setting for lead in run if lead.side == side] for side in ("ahead", "behind", "open")}
-        text = f"{method} is ahead of {reference} in {len(named['ahead'])} of {count(len(run), 'setting')}"
-        for side, words in (("behind", "behind in"), ("open", "not clearly different in")):
-            if named[side]:
+        named: dict[Side, list[str]] = {}
+        for lead in run:
+            named.setdefault(lead.side, []).append(lead.setting)
+        text = f"{method} is ahead of {reference} in {len(named.get('ahead', ()))} of {count(len(run), 'setting')}"
+        for side, words in WORDS.items():
+            if side in named:
                 text += f"; {words} {len(named[side])} ({'; '.join(named[side])})"
         sentences.append(f"{text}.")
     return " ".join(sentences) or "No method has a run in common with the reference yet."
@@ -104,11 +119,11 @@ def _entry(lead: Lead) -> TableEntry:
         low, high = lead.interval
         below = (f"{points(low)} to {points(high)}, {number}",)
     mean = lead.difference.mean
-    return TableEntry(text=points(mean), below=below, look=LOOKS[lead.side], sort=mean)
+    return TableEntry(text=points(mean), below=below, look=LOOKS.get(lead.side, ""), sort=mean)
 
 
 def lead_rows(reported: ItemResults) -> list[dict[str, Any]]:
-    """Return the leads as JSON values: fractions, and "ahead", "behind", "open" or "not run"."""
+    """Return the leads as JSON values: fractions, and the side of the interval (`Lead.side`)."""
     rows = []
     for own in leads_of(reported).values():
         for lead in own:

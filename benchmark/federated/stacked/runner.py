@@ -35,7 +35,7 @@ from benchmark.federated.stacked.guard import (
 )
 from benchmark.federated.stacked.kinds import Kind, Member, Uses, kind_of, signature_of
 from benchmark.federated.stacked.layers import DROPOUT, with_rules
-from benchmark.federated.stacked.log import Reported, Log
+from benchmark.federated.stacked.log import Log, Reported
 from benchmark.federated.stacked.reading import Answer, AskingReader, NotReadYet, Passes, Read
 from benchmark.federated.stacked.tick import Networks
 from benchmark.federated.stacked.trees import LeftOut, Shape, row, with_own_memory
