@@ -437,9 +437,8 @@ def arena_rows(reported: ItemResults) -> list[dict[str, Any]]:
     All accuracies are fractions; a value that does not exist is None.
     """
     compared = {method.result.cell.label: (arena, method) for arena in arenas(reported) for method in arena.compared}
-    names = ("rounds_mean", "rounds_std", "rounds_n", "rounds_to_best", "bytes_mean")
-    costs = ("run_steps", "run_bytes", "run_wall_seconds", "run_server_seconds")
-    names = (*names, *costs)
+    ends = ("rounds_mean", "rounds_std", "rounds_n", "rounds_to_best", "bytes_mean")
+    names = (*ends, "run_steps", "run_bytes", "run_wall_seconds", "run_server_seconds")
     trials = {cell.label: cell.trials for cell in reported.item.cells}
     trials |= {choice.label: len(choice.trials) for choice in reported.item.choices}
     shows_unknown, rows = is_open(list(reported.results.values())), []

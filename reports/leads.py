@@ -69,9 +69,9 @@ def leads_of(reported: ItemResults) -> dict[str, list[Lead]]:
     for setting, results in by_setting.items():
         base = results.get(item.reference)
         for method, own in leads.items():
-            result = results.get(method)
-            known = base is not None and result is not None
-            difference = paired(result.values, base.values) if known and result and base else None
+            compared = results.get(method)
+            has_both = base is not None and compared is not None
+            difference = paired(compared.values, base.values) if has_both and compared and base else None
             own.append(Lead(method=method, setting=setting, difference=difference))
     return leads
 

@@ -264,7 +264,11 @@ def solutions(grouping: Cell) -> Iterator[Cell]:
     e = grouping.experiment
     crl = replace(e.method, averaging=FedAvg())
     self_training = replace(crl, objective=SelfTraining(threshold=crl.objective.threshold), bn_statistics="slot")
-    methods = {"Self-training": (self_training, "bn"), "CRL with BN": (crl, "bn"), "CRL with GN": (crl, "gn")}
+    methods: dict[str, tuple[Any, Any]] = {
+        "Self-training": (self_training, "bn"),
+        "CRL with BN": (crl, "bn"),
+        "CRL with GN": (crl, "gn"),
+    }
     for name, (method, norm) in methods.items():
         experiment = replace(e, method=method, model=replace(e.model, norm=norm))
         yield grouping.companion(name, experiment, note="ours: appendix H tests only grouping")

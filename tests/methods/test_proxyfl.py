@@ -1,6 +1,7 @@
 """ProxyFL: whole rounds against plain torch, its contrastive loss image by image, and the tuning by autograd."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -26,14 +27,22 @@ CHOICES = (
     *("projections", "labelled_candidates", "margin", "confident_images", "candidate_weights", "similarity"),
     *("contrast_mean", "consistency_mean", "contrast_views", "class_shares", "tuning_softmax"),
 )
+
+
+def chosen(method: ProxyFL, choices: Iterable[str], value: str) -> ProxyFL:
+    """Return the method with this value for each of these choices."""
+    values: dict[str, Any] = dict.fromkeys(choices, value)
+    return replace(method, **values)
+
+
 # The threshold is one that the global model's confidence exceeds on a part of the images.
-PAPER = replace(METHOD, **dict.fromkeys(CHOICES, "paper"), threshold=0.14)
-RELEASED = replace(METHOD, **dict.fromkeys(CHOICES, "released_code"))
+PAPER = replace(chosen(METHOD, CHOICES, "paper"), threshold=0.14)
+RELEASED = chosen(METHOD, CHOICES, "released_code")
 WAYS: dict[str, ProxyFL] = {
     "released": RELEASED,
     "paper": PAPER,
-    **{f"paper: {choice}": replace(METHOD, **{choice: "paper"}, threshold=0.14) for choice in CHOICES[3:]},
-    **{f"paper, but {choice}": replace(PAPER, **{choice: "released_code"}) for choice in CHOICES[::2]},
+    **{f"paper: {choice}": replace(chosen(METHOD, [choice], "paper"), threshold=0.14) for choice in CHOICES[3:]},
+    **{f"paper, but {choice}": chosen(PAPER, [choice], "released_code") for choice in CHOICES[::2]},
     "paper, batch norm": replace(PAPER, threshold=0.113),
     "paper, ICPL only, two candidates": replace(PAPER, candidates=2, tuning_passes=0),
     "no projections": replace(METHOD, projections="paper"),
@@ -141,9 +150,9 @@ class Plain(PlainRounds):
         self.now = mean(students)
         self.layers = [torch.stack(values).mean(0) for values in zip(*layers, strict=True)]
         if self.method.class_shares == "paper":
-            self.share_D = sum(counts_D / counts_D.sum() for counts_D in self.counts) / len(self.counts)
+            self.share_D = torch.stack([counts_D / counts_D.sum() for counts_D in self.counts]).mean(dim=0)
         else:
-            counts_D = sum(self.counts)
+            counts_D = torch.stack(self.counts).sum(dim=0)
             self.share_D = 0.6 * self.share_D + 0.4 * counts_D / counts_D.sum()
         self.counts = []
         order = self.environment.world(self.number, None).generator("tuning")  # type: ignore[arg-type]
@@ -197,7 +206,7 @@ def test_a_default_choice_is_not_in_the_cell_key_and_another_one_is():
     plain = json.dumps(to_plain(e, hashed=True))
     for choice in CHOICES[3:]:
         assert choice not in plain
-        assert replace(e, method=replace(METHOD, **{choice: "paper"})).cell_key != e.cell_key
+        assert replace(e, method=chosen(METHOD, [choice], "paper")).cell_key != e.cell_key
 
 
 def test_the_paper_s_shares_are_the_mean_of_those_of_the_clients():

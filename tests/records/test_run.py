@@ -97,8 +97,8 @@ def test_a_folder_that_is_removed_under_its_process_ends_it_with_75(tiny, tmp_pa
 
 def test_the_recorder_never_writes_nan(tiny, tmp_path):
     with locked(tmp_path) as lock:
-        line = json.loads(Recorder(lock, tiny)._line(1, {"test/loss": float("nan"), "test/accuracy": 0.5}))
-    assert "test/loss" not in line and line["test/accuracy"] == 0.5
+        line = json.loads(Recorder(lock, tiny)._line(1, {"test/loss": float("nan"), "test/accuracy": 0.5}, 0.25))
+    assert "test/loss" not in line and line["test/accuracy"] == 0.5 and line["time/server_seconds"] == 0.25
 
 
 def test_a_read_only_disk_is_reported_before_any_training(disk, monkeypatch):

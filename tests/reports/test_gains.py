@@ -46,10 +46,10 @@ def test_published_differences_are_those_of_the_published_values():
         item = item_of(name, "paper")
         for gain in item.gains:
             for metric, published in gain.published.items():
-                numbers = [item.cell(label).printed(metric) for label in (gain.of, gain.over)]
-                if None in numbers:  # a figure without values
+                better, other = (item.cell(label).printed(metric) for label in (gain.of, gain.over))
+                if better is None or other is None:  # a figure without values
                     continue
-                assert published == pytest.approx(numbers[0] - numbers[1], abs=0.1 + 1e-9), (name, gain.name)
+                assert published == pytest.approx(better - other, abs=0.1 + 1e-9), (name, gain.name)
                 found += 1
     assert found == 12 + 12
 
