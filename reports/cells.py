@@ -122,7 +122,8 @@ def measures_table(runs: Sequence[RunRecord]) -> Table:
     finished = [run for run in runs if run.status == "done" and run.measures]
     rows = []
     for name in sorted({name for run in finished for name in run.measures}):
-        last = {run.seed: values[max(values)] for run in finished if (values := run.measures.get(name))}
+        measured = {run.seed: run.measures.get(name, {}) for run in finished}
+        last = {seed: values[max(values)] for seed, values in measured.items() if values}
         seen = summary(last.values())
         spread = "" if seen.std is None else f" ±{number(seen.std)}"
         mean = TableEntry(text=f"{number(seen.mean)}{spread}", below=(f"n={seen.n}",), sort=seen.mean)

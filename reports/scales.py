@@ -159,7 +159,8 @@ def agreements(by_claim: Sequence[dict[str, Measured]]) -> list[Agreement]:
 
 def profiles_table(by_claim: Sequence[dict[str, Measured]]) -> Table:
     """Return a row for each claim with its estimates side by side, from the smallest profile to the largest."""
-    shown = [profile for profile in PROFILES if any(profile in measured for measured in by_claim)]
+    found = set().union(*by_claim)
+    shown = [profile for profile in PROFILES if profile in found]
     rows = []
     for measured in by_claim:
         claim = next(iter(measured.values())).claim

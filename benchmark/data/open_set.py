@@ -35,12 +35,14 @@ def with_unknown(data: DataSet, unknown: Sequence[int]) -> DataSet:
     known = [label for label in range(d) if label not in unknown]
     new_d = torch.empty(d, dtype=torch.int64)
     new_d[torch.tensor([*known, *unknown])] = torch.arange(d)
+    known_names = tuple(data.classes[label] for label in known)
+    unknown_names = tuple(data.classes[label] for label in unknown)
     marked = replace(
         data,
         train_labels_N=new_d[data.train_labels_N],
         test_labels_N=new_d[data.test_labels_N],
-        classes=tuple(data.classes[label] for label in known),
-        unknown=tuple(data.classes[label] for label in unknown),
+        classes=known_names,
+        unknown=unknown_names,
     )
     is_known_N = marked.test_labels_N < marked.num_classes
     if is_known_N.all() or not is_known_N.any():

@@ -106,7 +106,8 @@ def test_bytes_are_those_of_what_is_trained(network: str, trained: int) -> None:
 
 def test_the_numbers_are_those_of_a_network_with_the_same_constants() -> None:
     """A backbone of buffers is sent and averaged like every buffer; what is trained has the same bits."""
-    (lines, fixed), (others, buffered) = (played(with_network(name)) for name in ("Backbone", "Buffered"))
+    lines, fixed = played(with_network("Backbone"))
+    others, buffered = played(with_network("Buffered"))
     mine, theirs = (next(iter(module.models().values())) for module in (fixed, buffered))
     assert set(mine) == {"fc.weight", "fc.bias"} < set(theirs)
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)

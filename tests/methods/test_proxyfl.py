@@ -38,11 +38,15 @@ def chosen(method: ProxyFL, choices: Iterable[str], value: str) -> ProxyFL:
 # The threshold is one that the global model's confidence exceeds on a part of the images.
 PAPER = replace(chosen(METHOD, CHOICES, "paper"), threshold=0.14)
 RELEASED = chosen(METHOD, CHOICES, "released_code")
+ONE_AT_PAPER = {
+    f"paper: {choice}": replace(chosen(METHOD, [choice], "paper"), threshold=0.14) for choice in CHOICES[3:]
+}
+ONE_AS_RELEASED = {f"paper, but {choice}": chosen(PAPER, [choice], "released_code") for choice in CHOICES[::2]}
 WAYS: dict[str, ProxyFL] = {
     "released": RELEASED,
     "paper": PAPER,
-    **{f"paper: {choice}": replace(chosen(METHOD, [choice], "paper"), threshold=0.14) for choice in CHOICES[3:]},
-    **{f"paper, but {choice}": chosen(PAPER, [choice], "released_code") for choice in CHOICES[::2]},
+    **ONE_AT_PAPER,
+    **ONE_AS_RELEASED,
     "paper, batch norm": replace(PAPER, threshold=0.113),
     "paper, ICPL only, two candidates": replace(PAPER, candidates=2, tuning_passes=0),
     "no projections": replace(METHOD, projections="paper"),
@@ -197,7 +201,8 @@ def test_two_rounds_by_plain_torch(way):
 
 def test_all_choices_between_paper_and_code_are_tried():
     """A new implementation choice of the method must also be in `CHOICES`. The defaults are the released code's."""
-    values = {f.name for f in fields(ProxyFL) if isinstance(f.default, str)} - {f.name for f in fields(TwoLabellers)}
+    named = {f.name for f in fields(ProxyFL) if isinstance(f.default, str)}
+    values = named - {f.name for f in fields(TwoLabellers)}
     assert values == set(CHOICES) and METHOD == RELEASED
 
 

@@ -77,7 +77,7 @@ class Plain(PlainRounds):
             N, n_l = len(mine.labels_N) + len(others.views["weak"]), len(mine.labels_N)
             z = projector(other)
             similar = F.cosine_similarity(z[:, None], z[None], dim=2) / 0.5
-            others_of = [[j for j in range(2 * N) if j != i] for i in range(2 * N)]
+            others_of = [[*range(i), *range(i + 1, 2 * N)] for i in range(2 * N)]
             targets = torch.tensor([row.index((i + N) % (2 * N)) for i, row in enumerate(others_of)])
             instance = F.cross_entropy(similar.gather(1, torch.tensor(others_of)), targets)
             near = [F.cosine_similarity(f[:N, None], f[None, :N], dim=2) for f in (own, other)]

@@ -27,13 +27,13 @@ from tests.papers.conftest import item_of
 
 # demo, laptop, gpu, paper; "-": the runs are those of a smaller profile. Of `-printed`, `-plain`: the variants.
 DIGESTS = {
-    "ssfl": "8a7c4f4289ea fdbda3ba3b58 fecea5e596d9 ba3cf80eb9d5",
-    "semifl": "8a4d6983031a 9147554e78f1 80d2e78a69be 7c205ddb44aa",
+    "ssfl": "e31dba51950b b8cb8b10ecb6 195824791f4f 568c1d6d3304",
+    "semifl": "90c40776ddcf b6d49cc0d829 348f8dd8004a f7b34800285e",
     "rscfed": "054f1a90814a d75eedda9b9f 971f768a8a8c 0375123d6d14",
-    "fedswitch": "9165482433bc efae6052e15b 070a2a721c8f 92039fa2ad6e",
-    "sage": "b0913004cb35 fc58d3bebe1c 6a58f6ce73c3 ada278019d78",
-    "arena": "f54d618fe189 e39f7b04082c 38046a9d984d -",
-    "ssfl-printed": "- - c4d797eb7829 17584ceb0d60",
+    "fedswitch": "edff540fe1db 01882fa7d5e6 17b22066fa1e add1be539f42",
+    "sage": "62670744e03d db1a69db2126 67fbafb1ec60 9cd4dc2c3a05",
+    "arena": "ce4f39c015fc 8c0b44caa651 cf264f7c19d2 -",
+    "ssfl-printed": "- - 64166a8a68e6 239e54e815a9",
     "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",
 }
 NAMES = (*ITEMS, *VARIANTS)

@@ -97,9 +97,8 @@ def test_the_server_with_all_labels_trains_on_every_image_once_a_pass(profile):
     """Section 4.1: "the server has the entire labeled training dataset", which no cell of the figure has."""
     item = item_of("ssfl/fig5_right", profile)
     all_labels = [cell for cell in item.cells if cell.label.endswith("All labels at the server")]
-    assert {cell.setting["data"] for cell in all_labels} == {
-        cell.setting["data"] for cell in item.cells if cell.role == "published"
-    }
+    published = {cell.setting["data"] for cell in item.cells if cell.role == "published"}
+    assert {cell.setting["data"] for cell in all_labels} == published
     for cell in all_labels:
         e, same = cell.experiment, item.cell(f"{cell.setting['data']}/Grouping/N_s=1000").experiment
         assert (e.method.images, e.data.label_setting, e.federation.K) == ("everyones", "everywhere", 1)
