@@ -108,10 +108,12 @@ def test_the_numbers_are_those_of_a_network_with_the_same_constants() -> None:
     """A backbone of buffers is sent and averaged like every buffer; what is trained has the same bits."""
     lines, fixed = played(with_network("Backbone"))
     others, buffered = played(with_network("Buffered"))
-    mine, theirs = (next(iter(module.models().values())) for module in (fixed, buffered))
+    (mine,) = fixed.models().values()
+    (theirs,) = buffered.models().values()
     assert set(mine) == {"fc.weight", "fc.bias"} < set(theirs)
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    assert [line["test/accuracy"] for line in lines] == [line["test/accuracy"] for line in others]
+    for line, other in zip(lines, others, strict=True):
+        assert line["test/accuracy"] == other["test/accuracy"]
     assert others[0]["comm/bytes_up"] == 4 * (HEAD + FIXED)  # a buffer is sent as before
 
 
