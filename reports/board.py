@@ -18,8 +18,9 @@ from typing import Any
 from benchmark.config import from_plain
 from benchmark.errors import ConfigError
 from benchmark.experiment import Experiment, from_record, to_json
+from benchmark.papers import items as paper_items
 from benchmark.papers.item import ACCURACY, Cell
-from benchmark.papers.items import ITEMS, VARIANTS, items
+from benchmark.papers.items import items
 from benchmark.records.record import RunRecord
 from benchmark.sharing.bundle import OURS, Bundle
 from benchmark.verdicts.cell_results import CellResult
@@ -100,7 +101,9 @@ def declared() -> tuple[tuple[Environment, ...], tuple[Mapping[str, str], ...]]:
 
 def shown_environments() -> list[Environment]:
     """Return the environments whose table this suite has."""
-    return [environment for environment in declared()[0] if environment.item in (*ITEMS, *VARIANTS)]
+    return [
+        environment for environment in declared()[0] if environment.item in (*paper_items.ITEMS, *paper_items.VARIANTS)
+    ]
 
 
 def board_values(every: Sequence[ItemResults], sent: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

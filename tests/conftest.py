@@ -28,6 +28,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # "make test &" of a s
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Restore one thread after each test: with two, sums in this process are rounded differently than in workers."""
+    yield
+    torch.set_num_threads(1)
+
+
 def pytest_collection_modifyitems(items):
     """W&B's clients wait more than they compute: their file is begun first, beside others that compute."""
     items.sort(key=lambda item: item.path.name != "test_agents.py")

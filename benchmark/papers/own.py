@@ -60,16 +60,18 @@ DEFAULT = Experiment(
 # Metrics that all runs have, whatever their method. `test_own.py` compares them with the metrics of runs and
 # verdicts.
 MEASURED = re.compile(
-    r"(test|validation)/(accuracy|loss|auroc|precision|recall)|local_steps|time/(round|cpu)_seconds"
-    r"|pseudo/(kept|accuracy|class_balance|kl_(uniform|kept|true|ratio|log_ratio|gap))"
+    r"(test|validation)/(accuracy|loss|auroc|precision|recall|unknown_(auroc|fpr95))|local_steps"
+    r"|time/((round|cpu)_seconds|cpu_seconds_per_round)|pseudo/(kept|accuracy|class_balance|unknown|kl_(uniform|kept|true|ratio|log_ratio|gap))"
     r"|comm/(bytes_(up|down|kept)|sat_out|shared_images|millions)|aggregation/labelled_weight|diversity/members"
     r"|diversity/(gradient|delta)/l[12]/(squared|plain|released)/(clients|with_server)(_in_group)?"
 )
+OF_UNKNOWN = re.compile(r"((test|validation)/unknown_\w+|pseudo/unknown)")  # only if clients have unknown classes
 EXAMPLES = ("test/accuracy", "test/loss", "test/auroc", "pseudo/kept", "pseudo/accuracy", "local_steps")
 # Metrics that the suite's own methods report begin with one of these; a custom method may report any metric.
 REPORTED = ("client", "server", "aggregation", "helpers", "feddb", "fedswitch", "proxyfl")
 FRACTION = re.compile(  # metrics whose differences are percentage points
-    r"(test|validation)/(accuracy|auroc|precision|recall)|pseudo/(kept|accuracy|class_balance)|aggregation/.*"
+    r"(test|validation)/(accuracy|auroc|precision|recall|unknown_(auroc|fpr95))"
+    r"|pseudo/(kept|accuracy|class_balance|unknown)|aggregation/.*"
 )
 ROUNDED = 1e-4  # how far a sum of weights such as 0.333333 may be from 0
 MOST = 0.5  # from this value on, a smallest effect size of a fraction was meant in points
@@ -271,6 +273,8 @@ def measures(experiment: Experiment, metric: str) -> bool:
         return False
     if metric.startswith("diversity/gradient/") and not experiment.evaluation.gradient_diversity_every:
         return False
+    if OF_UNKNOWN.fullmatch(metric) and experiment.data.label_setting != "open":
+        return False
     if ROUNDS_TO.fullmatch(metric) or MEASURED.fullmatch(metric):
         return True
     if metric in COLUMNS or metric.startswith(RESERVED_STARTS):
@@ -280,6 +284,8 @@ def measures(experiment: Experiment, metric: str) -> bool:
 
 def _instead(metric: str) -> str:
     """Return what to write in place of a metric that is not measured."""
+    if OF_UNKNOWN.fullmatch(metric):
+        return "set data.label_setting to open, since other settings have no unknown classes"
     if metric.startswith("diversity/gradient/") and MEASURED.fullmatch(metric):
         return "set evaluation.gradient_diversity_every"
     if MEASURED.fullmatch(metric) or ROUNDS_TO.fullmatch(metric):

@@ -387,7 +387,7 @@ def noting(self: Any, step: fl.Step) -> fl.Loss:
 
 
 @pytest.mark.parametrize(
-    ("loss", "token"), [(reading, "test_stacked.py:"), (counting_calls, "differs from"), (noting, "'before'")]
+    ("loss", "token"), [(reading, "test_stacked.py:"), (counting_calls, "differs by"), (noting, "'before'")]
 )
 def test_a_loss_that_cannot_be_stacked_trains_one_job_at_a_time_and_says_so(loss, token, monkeypatch):
     monkeypatch.setattr(ConsistencyUpdate, "loss", loss)

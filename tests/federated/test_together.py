@@ -117,7 +117,7 @@ class Results:
     def numbers(self, number: int) -> list[dict[str, float]]:
         lines = (self.folders[number] / "rounds.jsonl").read_text().splitlines()
         rounds = [json.loads(line) for line in lines]
-        left_out = ("cell_key", "time/round_seconds", "time/cpu_seconds")
+        left_out = ("cell_key", "time/round_seconds", "time/server_seconds", "time/cpu_seconds")
         numbers = []
         for line in rounds:
             numbers.append({name: value for name, value in line.items() if name not in left_out})

@@ -125,7 +125,7 @@ def test_without_ray_one_line_says_what_to_type(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)  # what makes `import ray` raise ImportError
     words = ["ssfl/tab2", "--profile", "demo", "--pilots", "1", "--results", str(tmp_path), "--launcher", "ray"]
     assert main(["work", *words]) == 65
-    assert "ray is not installed; type make setup-dev" in capsys.readouterr().err
+    assert "which is not installed; type make setup-dev" in capsys.readouterr().err
 
 
 @given(runs=st.integers(1, 64), more=st.floats(0.0, 0.99), denominator=st.integers(1, 64))
