@@ -99,8 +99,8 @@ RATES = {
     "proxyfl-as-in-the-paper": 0.0002,
 }
 # No pseudo-labels (DataSharing: not in all rounds), or no threshold, or images chosen before training (SemiFL, (FL)^2,
-# CBAFed); FedDure's regulator weighs all, thresholds of FlexMatch and Twin-sight begin low, pseudo-labelling and UDA are
-# sure of few. Batch norm has a test of its own.
+# CBAFed); FedDure's regulator weighs all, thresholds of FlexMatch and Twin-sight begin low, pseudo-labelling and UDA
+# are sure of few. Batch norm has a test of its own.
 WITHOUT_TAU = (
     *("server-only", "supervised", "fed-consist", "rscfed", "semifl", "flfl", "cbafed", "crl-batch-norm", "easgd"),
     *("overlap", "data-sharing", "feddyn", "feddure", "flexmatch-lpl", "lg-fedavg", "heterofl", "pi-model"),
