@@ -48,7 +48,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What the checks that train nothing say of a submission."""
+    """The result of those checks of a submission that train nothing."""
 
     faults: Sequence[str]
     absent: Sequence[str]  # data sets whose files are not here

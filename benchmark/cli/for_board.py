@@ -39,7 +39,7 @@ LONGER = 3.0  # a run is not begun if its record took this many times longer tha
 
 @dataclass(frozen=True, kw_only=True)
 class CellVerdict:
-    """What is said of one cell of a submission."""
+    """The verdict on one cell of a submission, with its reason."""
 
     cell_key: str
     label: str
@@ -59,7 +59,7 @@ class CellVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What is said of a whole submission. `bundle` is None if the file is no readable submission."""
+    """The verdicts on all cells of a submission. `bundle` is None if the file is not a readable submission."""
 
     path: Path
     digest: str  # sha256 of the file, in hexadecimal

@@ -24,7 +24,7 @@ that partly belong to classes of which the server has no image.
 
 With "open", the partition rule distributes the images of all classes. Each client then gets a number of images in
 proportion to what the rule gives it, of which `unknown_share` belong to unknown classes, up to rounding. The sources
-only say that clients' data are heterogeneous; the share is exact here, so that it is a factor that can be varied alone.
+only say that clients' data are heterogeneous; the share is exact here, so that it can be varied independently.
 
 Deviations: reports/rscfed/departures.md, entry 10. "share": RSCFed only specifies 10 % of each client; this module
 labels 10 % of each class of a client, as nearly as whole images allow.

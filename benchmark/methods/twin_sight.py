@@ -97,7 +97,7 @@ class TwinSight(TwoLabellers):
         return fl.State(server={name: mean.value() for name, mean in means.items()}), {}
 
     def jobs(self, student: fl.Weights, world: fl.World, receives: fl.Tree | None = None) -> list[fl.Job]:
-        """Build the jobs, in which labelled images have a weak and a strong view, too."""
+        """Build the jobs, in which labelled images also have a weak and a strong view."""
         jobs = []
         for job in super().jobs(student, world):
             data = {name: replace(stream, views=self.views) for name, stream in job.data.items()}

@@ -101,7 +101,7 @@ def test_they_are_what_numpy_computes_from_the_final_weights(tmp_path: Path) -> 
     run(experiment, tmp_path)
     folder = folder_of(experiment, tmp_path)
     network: Any = build(experiment.model, (1, 8, 8), 10, 0).eval()
-    network.load_state_dict(torch.load(folder / "weights" / "student.pt"))
+    network.load_state_dict(torch.load(folder / "weights" / "student.pt", weights_only=True))
     environment = prepare(experiment)
     data, at_N = environment.data, environment.split.server_N
 
@@ -135,7 +135,7 @@ def test_no_number_of_a_round_depends_on_them(name: str, tmp_path: Path) -> None
     assert first == second and len(first.splitlines()) == 3
     assert not record_of(plain).measures and record_of(measured).measures
     assert not any(name.startswith("own/") for line in record_of(measured).rounds for name in line)
-    files = [torch.load(folder / "weights" / "student.pt") for folder in records]
+    files = [torch.load(folder / "weights" / "student.pt", weights_only=True) for folder in records]
     assert all(torch.equal(files[0][tensor], files[1][tensor]) for tensor in files[0])
 
 

@@ -146,7 +146,7 @@ def test_a_run_that_resumes_counts_the_first_download_once_and_writes_whole_weig
         network = build(experiment.model, (1, 8, 8), 10, experiment.seed)
         fresh = {name: value.clone() for name, value in network.state_dict().items()}
         (file,) = (folder / "weights").iterdir()
-        network.load_state_dict(torch.load(file))
+        network.load_state_dict(torch.load(file, weights_only=True))
         after = network.state_dict()
         changed = {name for name in fresh if not torch.equal(fresh[name], after[name])}
         assert changed == {"fc.weight", "fc.bias"}

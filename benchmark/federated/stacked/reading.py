@@ -297,7 +297,7 @@ def named_statistics(network: nn.Module, values_2P: Tensor) -> Weights:
 class Passes:
     """Makes passes for several jobs at once."""
 
-    most: int | None = None  # images in one pass; None: as many as an evaluation on a GPU uses
+    most: int | None = None  # images per pass; by default, as many as in an evaluation on a GPU
     count: int = 0  # passes so far, for tests
     refused: dict[tuple[object, ...], str] = field(default_factory=dict)  # kinds of reads that failed, and why
     _networks: dict[tuple[object, ...], nn.Module] = field(default_factory=dict)
