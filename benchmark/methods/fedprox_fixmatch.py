@@ -109,9 +109,8 @@ class ProximalFixMatch(fl.Method):
     server_batch_size: Count = 100
     # Initial rounds in which only participants with labels train; reduced profiles need them.
     warm_start_rounds: Whole = 0
-    # The view of an unlabelled image that the labeller sees, and on which a teacher's divergence is
-    # also measured. Default:
-    # weak, as in section 5.2 ("in contrast to FedMatch's approach, where they utilize original images").
+    # The view of an unlabelled image that the labeller sees, and on which a teacher's divergence is also measured. The
+    # default is weak, as in section 5.2 ("in contrast to FedMatch's approach, where they utilize original images").
     labeller_view: Literal["weak", "original"] = added("weak")
 
     needs = frozenset({"server", "every_client", "some_clients", "share", "one_more_client", "drawn_apart", "open"})

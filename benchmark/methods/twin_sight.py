@@ -25,6 +25,7 @@ Legend: N images of a batch, V = 2 N views of these images, the weak ones first;
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Literal, cast
 
 import torch
@@ -127,11 +128,10 @@ class TwinUpdate(ClientUpdate):
         method, student, twin = self.method, cast(Classifier, step.student), cast(Classifier, step.trainable["twin"])
         head = cast(nn.Linear, student.get_submodule(student.head))
         names = [name for name in ("labelled", "unlabelled") if name in step.batch]
-        parts = [step.batch[name].views[view] for view in ("weak", "strong") for name in names]
+        places = list(product(("weak", "strong"), names))  # all weak views come before all strong ones
+        parts = [step.batch[name].views[view] for view, name in places]
         features = self._each(student.features, parts)
-        logits = dict(
-            zip([(view, name) for view in ("weak", "strong") for name in names], map(head, features), strict=True)
-        )
+        logits = dict(zip(places, map(head, features), strict=True))
         own_VF, twin_VF = torch.cat(list(features)), torch.cat(list(self._each(twin.features, parts)))
         N = len(own_VF) // 2
         layers = cast(nn.ParameterDict, step.trainable["projector"])

@@ -69,8 +69,10 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
     If the server has the labels, no client trains in the baseline. The clients are then replaced by
     one client with all images, so that items share the runs.
     """
+    not_at_clients = (*AT_SERVER, "everywhere")
+    at_clients = [cell for cell in cells if cell.experiment.data.label_setting not in not_at_clients]
     labels: set[str] = set()
-    for cell, alone in lacking([c for c in cells if c.experiment.data.label_setting not in (*AT_SERVER, "everywhere")]):
+    for cell, alone in lacking(at_clients):
         added = cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
         if added.label in labels:  # the setting of the table does not name the norm
             added = cell.companion(f"{ALONE}, {alone.model.norm.upper()}", alone, note=ALONE_NOTE, role="bound")
