@@ -169,10 +169,10 @@ def train_missing(
 
 def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
     """Print for each table what this number of confirmatory seeds cannot decide, what is left out, and gaps."""
-    from sweeps.deciding import words_on_seeds
+    from sweeps.deciding import claims_of, words_on_seeds
 
     for item in planned.items:
-        for text in words_on_seeds(item, planned, seeds):
+        for text in words_on_seeds(item, claims_of(item, planned.records), planned, seeds):
             print(f"fssl: {item.name}: {text}", file=sys.stderr)
 
 
