@@ -452,3 +452,11 @@ class Method(Checked):
         This is for methods whose clients keep some layers. If the list is empty, the first entry of `models` is tested.
         """
         return []
+
+    def planned(self) -> "Method":
+        """Return the method that `fssl plan` counts in place of this one.
+
+        It must create the same jobs. Only work that no job does, such as the server's own passes, may be shorter,
+        because a plan does not count it.
+        """
+        return self
