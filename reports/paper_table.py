@@ -15,7 +15,16 @@ from benchmark.papers.item import Cell, Item, ItemEntry
 from benchmark.papers.table import WORDS as PUBLISHED_WORDS
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import is_fraction, number, paired
-from reports.entries import item_rows, mean_entry, metrics_of, notes_of, setting_text, stale_entry
+from reports.entries import (
+    AT_CHANCE,
+    at_chance,
+    item_rows,
+    mean_entry,
+    metrics_of,
+    notes_of,
+    setting_text,
+    stale_entry,
+)
 from reports.formatting import WORDS, axis_title, cell_address, points, shown
 from reports.item_results import KEPT, KEPT_ACCURACY, ItemResults
 from reports.published_table import published_rows
@@ -270,6 +279,8 @@ def ours_entry(
     below = [result.counts] if with_counts or result.diverged else []
     if metric == ACCURACY and result.collapsed:
         below.append(BELOW)
+    elif metric == ACCURACY and at_chance(result):  # it may have no baseline in this item
+        below.append(AT_CHANCE)
     below += _published_beside(reported, result, metric)
     return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href, best=best)
 

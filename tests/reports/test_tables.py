@@ -10,14 +10,16 @@ import pytest
 
 from benchmark.data.datasets import DATASETS
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.items import items
 from benchmark.records.record import CellRecords, RunRecord
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.claims import rows_of
 from reports.claims_table import claims_table
 from reports.exports import item_result
-from reports.formatting import plain_quote
+from reports.formatting import plain_quote, sentence
 from reports.item_results import ItemResults
+from reports.pages import result_sentences
 from reports.paper_table import best_cells, item_tables, ours_entry
 from reports.provenance import remarks
 from reports.site import build
@@ -55,6 +57,20 @@ def test_all_formats_say_the_same_by_hand() -> None:
     assert (cells["A/4"]["n"], cells["A/4"]["n_wanted"], cells["A/4"]["status"]) == (1, 3, "partial")
     start = {"item": "toy/tab1", "profile": "laptop", "metric": "test/accuracy", "report": "x.html"}
     assert start.items() <= result.items()
+
+
+def test_an_item_whose_claims_other_items_judge_does_not_say_that_it_has_none() -> None:
+    """At laptop, SVHN and CIFAR-10 have the same runs, so that the claim of Figure 5 is judged in Figure 3."""
+    (item,) = items(["semifl/fig5"], "laptop")
+    said = result_sentences(ItemResults(item, {}))
+    assert item.claims and "semifl/fig3" in said and "no claim" not in said
+    assert "no claim" in result_sentences(ItemResults(replace(item, claims=()), {}))
+
+
+def test_a_sentence_begins_with_a_capital_except_for_names_with_one_inside() -> None:
+    assert sentence("sure images are mixed") == "Sure images are mixed."
+    assert sentence("arXiv:2106.01432, Figure 3") == "arXiv:2106.01432, Figure 3."
+    assert sentence("sBN!") == "sBN!"
 
 
 @pytest.mark.parametrize("reason", ["old code", "different data"])
