@@ -157,7 +157,7 @@ def tuned(mean_DF: Tensor, proxies_KDF: Tensor, method: ProxyFL, order: np.rando
     The loss of a client's proxy is the cross-entropy of negative distances: to the mean proxies, or (paper, Eq. 2) from
     the mean proxy of its class to all proxies of the client.
     """
-    if mean_DF.is_meta:
+    if type(mean_DF) is Tensor and mean_DF.is_meta:  # a subclass may have numbers
         return mean_DF  # a plan needs only its shape, and the passes would take most of the plan's time
     W_DF, proxies_KDF = mean_DF.double().cpu(), proxies_KDF.double().cpu()
     K, D, _ = proxies_KDF.shape
