@@ -147,6 +147,10 @@ def _curves(reported: ItemResults, drawing: Drawing) -> Picture | None:
         for title, cells in panels.items():
             known[title] = {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
         of_metrics.append(known)
+    measured = [any(one.runs.size for lines in known.values() for one in lines.values()) for known in of_metrics]
+    if any(measured):
+        metrics = [metric for metric, is_measured in zip(metrics, measured, strict=True) if is_measured]
+        of_metrics = [known for known, is_measured in zip(of_metrics, measured, strict=True) if is_measured]
     drawn = {name for known in of_metrics for lines in known.values() for name, one in lines.items() if one.runs.size}
     legend = {name: look for name, look in looks.items() if name in drawn}
     size: Any = {"width": 5.6, "height": 2.2} if len(panels) == 1 else {"width": 2.7, "height": 1.8}

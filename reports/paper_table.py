@@ -20,6 +20,7 @@ from reports.entries import (
     at_chance,
     item_rows,
     mean_entry,
+    method_of,
     metrics_of,
     notes_of,
     setting_text,
@@ -78,7 +79,8 @@ def grid(item: Item, entries: Sequence[ItemEntry]) -> Grid | None:
     for entry, setting in zip(entries, settings, strict=True):
         column = columns.setdefault(setting_text(entry.setting, item.columns), {})
         varying = {key: value for key, value in setting.items() if key not in constant}
-        row = setting_text(varying) or "all"
+        has_name = "method" in entry.setting and "method" not in (*keys, *item.columns)
+        row = setting_text(varying) or (method_of(entry) if has_name else "all")
         if row in column:
             return None
         column[row] = entry

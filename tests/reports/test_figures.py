@@ -160,6 +160,18 @@ def test_a_legend_names_only_lines_that_are_drawn() -> None:
     assert without["A"] == every["A"] and without["C"] == every["C"]
 
 
+def test_a_metric_that_no_run_measured_has_no_panel() -> None:
+    cell = make_cell("A", {"method": "A"}, 1)
+    records = {cell.cell_key: {0: make_record(cell, 0, rounds=[{"round": 1, "pseudo/kept": 0.5}])}}
+    drawing = Drawing(metrics=("pseudo/accuracy", "pseudo/kept"))
+    item = Item(name="toy/fig", title="T", profile="demo", cells=(cell,), drawing=drawing)
+    picture = item_picture(ItemResults(item, records))
+    assert picture is not None and [ax.get_ylabel() for ax in picture.figure.axes] == ["Selected pseudo-labels (%)"]
+    nothing = {cell.cell_key: {0: make_record(cell, 0, rounds=[{"round": 1, "client/loss": 0.5}])}}
+    empty = item_picture(ItemResults(item, nothing))
+    assert empty is not None and "not measured" in [text.get_text() for text in empty.figure.axes[0].texts]
+
+
 def test_a_drawing_chooses_metrics_panels_and_truth() -> None:
     cells = [
         make_cell(f"{m}/{d}", {"method": m, "data": d}, i) for i, (m, d) in enumerate(itertools.product("AB", "xy"), 1)

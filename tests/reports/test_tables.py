@@ -143,6 +143,16 @@ def test_claims_by_hand() -> None:
     assert "| holds | +10.00 points \\[+10.00, +10.00\\] (least and largest difference) | 9 | 0 of 9 |" in text
 
 
+def test_a_row_without_a_value_of_the_rows_has_the_name_of_its_method_unless_the_column_has_it() -> None:
+    """The baseline of all Q is in the row of labels alone, and not in a row "all"."""
+    cells = [make_cell(f"A/{Q}", {"method": "A", "Q": Q}, Q) for Q in (1, 2)]
+    alone_ = make_cell("alone", {"method": "Labels alone"}, 3)
+    item = Item(name="toy/fig", title="T", profile="demo", cells=(*cells, alone_), rows=("Q",), columns=())
+    for columns, last in (((), "Labels alone"), (("method",), "all")):
+        (table,) = item_tables(ItemResults(replace(item, columns=columns), {}))
+        assert [row.entries[0].text for row in table.rows] == ["Q = 1", "Q = 2", last]
+
+
 def test_escapes_one_by_one() -> None:
     assert markdown("a|b*c_[d]`<e>&") == "a\\|b\\*c\\_\\[d\\]\\`&lt;e>&amp;"
     assert [csv_safe(value) for value in ("=1", "-x", "-0.5", "+1e3", 3, "a")] == ["'=1", "'-x", "-0.5", "+1e3", 3, "a"]
