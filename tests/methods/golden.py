@@ -202,6 +202,17 @@ TRACES = {
         momentum="kept",
         **TWO,
     ),
+    "twin-sight-some-clients": of(
+        "twin_sight",
+        "some_clients",
+        hidden=16,
+        projected=8,
+        mu=0.0,
+        neighbours="paper",
+        confident="threshold",
+        unlabelled_weight=0.5,
+        **{**TWO, "threshold": 0.145},
+    ),
     "feddure": of("feddure", "drawn_apart", virtual_rate=0.005, **TWO),
     "feddure-released": of(
         "feddure",
