@@ -27,7 +27,7 @@ from benchmark.verdicts.cell_results import CellResult
 from benchmark.verdicts.statistics import Summary, paired, summary
 from reports.costs_and_curves import costs_of
 from reports.entries import end_entry, item_rows, mean_entry, method_of, notes_of
-from reports.formatting import NONE, cell_address, count, megabytes, number, percent, points, sentence, thousands
+from reports.formatting import NONE, cell_address, count, megabytes, percent, points, sentence, thousands
 from reports.item_results import KEPT, ItemResults
 from reports.open_set import is_open, runs_by_address, unknown_means, with_unknown
 from reports.tables import Column, Row, Table, TableEntry, row_of, table_of
@@ -311,7 +311,7 @@ def _look(arena: Arena, method: Compared) -> str:
 
 def _cost_entries(costs: Mapping[str, float | None]) -> tuple[TableEntry, ...]:
     """Return the entries of local steps, of bytes, of wall time and of server time; "" for an unknown time."""
-    forms = (("steps", thousands), ("bytes", megabytes), ("wall_seconds", _minutes), ("server_seconds", number))
+    forms = (("steps", thousands), ("bytes", megabytes), ("wall_seconds", _minutes), ("server_seconds", _short))
     entries = []
     for name, form in forms:
         value = costs[name]
@@ -320,7 +320,12 @@ def _cost_entries(costs: Mapping[str, float | None]) -> tuple[TableEntry, ...]:
 
 
 def _minutes(seconds: float) -> str:
-    return number(seconds / 60)
+    return _short(seconds / 60)
+
+
+def _short(value: float) -> str:
+    """Write a time with two digits, or all digits before the point: 0.021, 6.2, 9.0, 1,230."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:#.2g}"
 
 
 def reference_arena(every: Sequence[ItemResults]) -> tuple[ItemResults, Arena] | None:

@@ -6,6 +6,7 @@ An entry is a cell, or a published number that has no cell.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from benchmark.data.datasets import DATASETS
 from benchmark.papers.item import Cell, Item, ItemEntry
 from benchmark.records.versions import numerics_caveat
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
@@ -15,6 +16,7 @@ from reports.item_results import ItemResults
 from reports.tables import TableEntry
 
 SELECTED_ON_TEST = "selection: best round on the test set, as the paper did"
+AT_CHANCE = "at chance"
 LABELS = WORDS["labels"]
 
 
@@ -27,6 +29,16 @@ def is_printed(item: Item) -> bool:
     """Return whether any of its numbers is published."""
     entries = (*item.cells, *item.shown, *(item.publication.entries if item.publication else ()))
     return any(entry.published for entry in entries)
+
+
+def at_chance(result: CellResult) -> bool:
+    """Return whether the cell's mean accuracy is at most 1.5 times that of guessing; False for unknown data sets."""
+    data = result.cell.experiment.data
+    listed = DATASETS.get(data.name)
+    if listed is None or result.summary is None:
+        return False
+    unknown = len(data.unknown_classes) if data.label_setting == "open" else 0
+    return result.summary.mean <= 1.5 / (listed.num_classes - unknown)
 
 
 def method_of(entry: ItemEntry) -> str:

@@ -99,12 +99,17 @@ def count(number: int, word: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return the text with a capital at the start and a full stop at the end."""
+    """Return the text with a capital at the start and a full stop at the end.
+
+    A first word with a capital inside is a name, such as arXiv or sBN, and keeps its first letter.
+    """
     text = text.strip()
     if not text:
         return text
     end = "" if text[-1] in ".!?" else "."
-    return text[0].upper() + text[1:] + end
+    first = text.split()[0]
+    start = text[0] if first[1:] != first[1:].lower() else text[0].upper()
+    return start + text[1:] + end
 
 
 def plain_quote(quote: str) -> str:

@@ -1,6 +1,6 @@
 """Draw the picture of a table or figure: its `Drawing` says which curves or points are in which panel."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -76,14 +76,27 @@ Place: TypeAlias = tuple[str, str, Cell, Cell]  # panel, line, the cell, and the
 
 
 def _places(item: Item, panels: Collection[str], lines: Collection[str], x: Collection[str] = ()) -> Iterator[Place]:
-    """Yield the places of each cell. A baseline without a key of the panels or of x gets the places of the cells
-    that are compared with it.
-    """
+    """Yield the places of each cell. A cell without a place of its own gets those of other cells (`_beside`)."""
     cells = [cell for cell in item.cells if cell.role != "ladder"]
     for cell in cells:
-        lacks = cell.role == "bound" and not cell.setting.keys() >= {*panels, *x}
-        for place in [other for other in cells if lacks and bound_of(other, cells) is cell] or [cell]:
+        for place in _beside(cell, cells, panels, x) or [cell]:
             yield setting_text(place.setting, panels), setting_text(cell.setting, lines) or cell.label, cell, place
+
+
+def _beside(cell: Cell, cells: Sequence[Cell], panels: Collection[str], x: Collection[str]) -> list[Cell]:
+    """Return the cells whose places this cell gets, which is none if it has a place of its own.
+
+    A baseline without a key of the panels, or of a figure against x, gets the places of the cells that are compared
+    with it. Any other cell without x gets the places of the cells that differ from it only in x and in the method.
+    """
+    lacks = not cell.setting.keys() >= {*panels, *x}
+    if cell.role == "bound" and (lacks or x):
+        return [other for other in cells if bound_of(other, cells) is cell]
+    if not x or cell.setting.keys() >= {*x}:
+        return []
+    fixed = {key: value for key, value in cell.setting.items() if key != "method"}
+    with_x = [other for other in cells if other.setting.keys() >= {*x}]
+    return [other for other in with_x if all(other.setting.get(key, value) == value for key, value in fixed.items())]
 
 
 def panels_of(item: Item, drawing: Drawing) -> dict[str, dict[str, Cell]]:
@@ -128,14 +141,23 @@ def _curves(reported: ItemResults, drawing: Drawing) -> Picture | None:
     names = [name for lines in panels.values() for name in lines]
     looks = line_looks(names, map(method_of, item.cells))
     metrics = drawn_metrics(reported)
-    size: Any = {"width": 5.6, "height": 2.2} if len(panels) == 1 else {"width": 2.7, "height": 1.8}
-    sharing: Any = {"sharex": "col", "sharey": "row"}
-    figure, axes = canvas(len(metrics), len(panels), looks, **size, left=0.72, titles=any(panels), **sharing)
-    clipped = ""
-    for metric, of_row in zip(metrics, axes, strict=True):
+    of_metrics: list[dict[str, dict[str, Series]]] = []  # for each metric: panel -> line -> its curve
+    for metric in metrics:
         known: dict[str, dict[str, Series]] = {}
         for title, cells in panels.items():
             known[title] = {name: series_of(results[cell.label], metric, PANEL_POINTS) for name, cell in cells.items()}
+        of_metrics.append(known)
+    measured = [any(one.runs.size for lines in known.values() for one in lines.values()) for known in of_metrics]
+    if any(measured):
+        metrics = [metric for metric, is_measured in zip(metrics, measured, strict=True) if is_measured]
+        of_metrics = [known for known, is_measured in zip(of_metrics, measured, strict=True) if is_measured]
+    drawn = {name for known in of_metrics for lines in known.values() for name, one in lines.items() if one.runs.size}
+    legend = {name: look for name, look in looks.items() if name in drawn}
+    size: Any = {"width": 5.6, "height": 2.2} if len(panels) == 1 else {"width": 2.7, "height": 1.8}
+    sharing: Any = {"sharex": "col", "sharey": "row"}
+    figure, axes = canvas(len(metrics), len(panels), legend, **size, left=0.72, titles=any(panels), **sharing)
+    clipped = ""
+    for metric, known, of_row in zip(metrics, of_metrics, axes, strict=True):
         seen = np.concatenate([one.runs.to_numpy().ravel() for lines in known.values() for one in lines.values()])
         least, most = np.nanmin(seen, initial=np.inf), np.nanmax(seen, initial=0.0)
         if metric.startswith("diversity/") and most > LOG_SPAN * least > 0:
@@ -208,8 +230,9 @@ def curves(
     titled(ax, "Round", y_title or axis_title(metric), title, empty="not measured")
     if joins and ax.get_lines():
         ax.axvline(joins, color=MUTED, linewidth=0.8, linestyle=(0, (1.5, 2.0)))
-        place: Any = {"xycoords": ("data", "axes fraction"), "xytext": (3, 3), "textcoords": "offset points"}
-        ax.annotate("clients join" if named else "", (joins, 0), **place, fontsize=7.5, color=MUTED)
+        # Above the curves: accuracy is low at this round.
+        place: Any = {"xycoords": ("data", "axes fraction"), "xytext": (3, -2), "textcoords": "offset points"}
+        ax.annotate("clients join" if named else "", (joins, 1), **place, va="top", fontsize=7.5, color=MUTED)
 
 
 def _plot_curve(ax: Axes, series: Series, name: str, look: Look, number: int, *, busy: bool) -> None:
@@ -251,9 +274,15 @@ def joins(cells: Iterable[Cell]) -> int | None:
 def _against(reported: ItemResults, drawing: Drawing) -> Picture | None:
     """Draw a panel per metric and value of the drawing's keys for panels, and a line per value of its keys for lines.
 
-    Means have intervals as bars, and every run is a dot. A bound is a level line.
+    Means have intervals as bars, and every run is a dot. A bound is a level line. If several methods have the same
+    place, each is a line of its own.
     """
     item, lines = reported.item, [key for key in drawing.lines if key != drawing.x]
+    methods: dict[tuple[str, str, Any], set[str]] = {}
+    for panel, name, cell, place in _places(item, drawing.panels, lines, [drawing.x]):
+        methods.setdefault((panel, name, place.setting.get(drawing.x)), set()).add(method_of(cell))
+    if "method" not in lines and max(map(len, methods.values()), default=0) > 1:
+        lines.append("method")
     runs: dict[tuple[str, str], dict[str, dict[Any, pd.Series]]] = {}  # panel -> line -> value of x -> by seed
     for metric in drawn_metrics(reported):
         for panel, name, cell, place in _places(item, drawing.panels, lines, [drawing.x]):
@@ -269,7 +298,9 @@ def _against(reported: ItemResults, drawing: Drawing) -> Picture | None:
     y_titles = {metric: axis_title(metric) for _, metric in runs}
     names = [name for lines in runs.values() for name in lines]
     looks = line_looks(names, map(method_of, item.cells))
-    figure, [axes] = canvas(1, len(runs), looks, width=3.2, height=2.4, gap=0.6, titles=any(t for t, _ in runs))
+    has_runs = {name for lines in runs.values() for name, by_x in lines.items() if by_x}
+    legend = {name: look for name, look in looks.items() if name in has_runs}
+    figure, [axes] = canvas(1, len(runs), legend, width=3.2, height=2.4, gap=0.6, titles=any(t for t, _ in runs))
     for ax, ((title, metric), lines_of) in zip(axes, runs.items(), strict=True):
         _plot_against(ax, metric, lines_of, looks, drawing)
         titled(ax, drawing.x, y_titles[metric], title, empty="not run", margins=(0.08, 0.1))

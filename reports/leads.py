@@ -20,7 +20,6 @@ Side = Literal["ahead", "behind", "open", "few seeds", "not run"]
 WORDS: Mapping[Side, str] = {  # in a sentence on a method
     "behind": "behind in",
     "open": "not clearly different in",
-    "few seeds": "with fewer seeds than an interval needs in",
 }
 LOOKS: Mapping[Side, str] = {
     "ahead": "holds",
@@ -77,20 +76,30 @@ def leads_of(reported: ItemResults) -> dict[str, list[Lead]]:
 
 
 def lead_text(reported: ItemResults) -> str:
-    """Say in a sentence per method in how many settings it is ahead of the reference, and where it is not."""
-    reference, sentences = reported.item.reference, []
+    """Say in a sentence per method in how many settings it is ahead of the reference, and where it is not.
+
+    Settings in which a difference has too few seeds for an interval are named in a last sentence, and not counted.
+    """
+    reference, sentences, waiting = reported.item.reference, list[str](), dict[str, None]()
     for method, leads in leads_of(reported).items():
-        run = [lead for lead in leads if lead.side != "not run"]
-        if not run:
-            continue
         named: dict[Side, list[str]] = {}
-        for lead in run:
+        for lead in leads:
             named.setdefault(lead.side, []).append(lead.setting)
-        text = f"{method} is ahead of {reference} in {len(named.get('ahead', ()))} of {count(len(run), 'setting')}"
+        waiting.update(dict.fromkeys(named.pop("few seeds", ())))
+        named.pop("not run", None)
+        settings = sum(map(len, named.values()))
+        if not settings:
+            continue
+        text = f"{method} is ahead of {reference} in {len(named.get('ahead', ()))} of {count(settings, 'setting')}"
         for side, words in WORDS.items():
             if side in named:
                 text += f"; {words} {len(named[side])} ({'; '.join(named[side])})"
         sentences.append(f"{text}.")
+    if waiting:
+        few = count(len(waiting), "setting")
+        sentences.append(
+            f"In {few} ({'; '.join(waiting)}), differences do not have the {INTERVAL_SEEDS} seeds of an interval yet."
+        )
     return " ".join(sentences) or "No method has a run in common with the reference yet."
 
 
@@ -101,11 +110,11 @@ def lead_table(reported: ItemResults) -> Table:
     for place, setting in enumerate(dict.fromkeys(lead.setting for own in leads.values() for lead in own)):
         rows.append(row_of((setting, *(_entry(own[place]) for own in leads.values()))))
     level = f"{100 * LEVEL:g} % interval"
-    caption = (
-        f"{item.title}: accuracy minus that of {item.reference} in points, paired by seed, with its {level} (from "
-        f"{INTERVAL_SEEDS} seeds on). {lead_text(reported)} No verdicts: intervals are not corrected for their number"
+    brief = (
+        f"Accuracy minus that of {item.reference} in points, paired by seed, with its {level} (from {INTERVAL_SEEDS} "
+        "seeds on). No verdicts: intervals are not corrected for their number"
     )
-    brief = caption.removeprefix(f"{item.title}: ")
+    caption = f"{item.title}. {brief}. {lead_text(reported).removesuffix('.')}"
     heads = ("Setting", *leads)
     return table_of("leads", caption, heads, rows, title=f"Lead over {item.reference}", brief=brief)
 

@@ -203,7 +203,9 @@ def result_sentences(reported: ItemResults) -> str:
         )
     if not sentences:
         done = [result for result in reported.results.values() if result.n]
-        sentences.append(f"{len(done)} of {count(len(reported.results), 'cell')} have finished runs; it has no claim.")
+        elsewhere = [row.judged.judged_in for row in rows_of(reported) if row.judged.judged_in]
+        judged = f"its claims are judged in {'; '.join(dict.fromkeys(elsewhere))}" if elsewhere else "it has no claim"
+        sentences.append(f"{len(done)} of {count(len(reported.results), 'cell')} have finished runs; {judged}.")
     return " ".join(sentences)
 
 

@@ -15,7 +15,17 @@ from benchmark.papers.item import Cell, Item, ItemEntry
 from benchmark.papers.table import WORDS as PUBLISHED_WORDS
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.statistics import is_fraction, number, paired
-from reports.entries import item_rows, mean_entry, metrics_of, notes_of, setting_text, stale_entry
+from reports.entries import (
+    AT_CHANCE,
+    at_chance,
+    item_rows,
+    mean_entry,
+    method_of,
+    metrics_of,
+    notes_of,
+    setting_text,
+    stale_entry,
+)
 from reports.formatting import WORDS, axis_title, cell_address, points, shown
 from reports.item_results import KEPT, KEPT_ACCURACY, ItemResults
 from reports.published_table import published_rows
@@ -69,7 +79,8 @@ def grid(item: Item, entries: Sequence[ItemEntry]) -> Grid | None:
     for entry, setting in zip(entries, settings, strict=True):
         column = columns.setdefault(setting_text(entry.setting, item.columns), {})
         varying = {key: value for key, value in setting.items() if key not in constant}
-        row = setting_text(varying) or "all"
+        has_name = "method" in entry.setting and "method" not in (*keys, *item.columns)
+        row = setting_text(varying) or (method_of(entry) if has_name else "all")
         if row in column:
             return None
         column[row] = entry
@@ -270,6 +281,8 @@ def ours_entry(
     below = [result.counts] if with_counts or result.diverged else []
     if metric == ACCURACY and result.collapsed:
         below.append(BELOW)
+    elif metric == ACCURACY and at_chance(result):  # it may have no baseline in this item
+        below.append(AT_CHANCE)
     below += _published_beside(reported, result, metric)
     return mean_entry(seen, metric, below=tuple(below), look=result.status, href=href, best=best)
 

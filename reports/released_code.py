@@ -16,6 +16,7 @@ from benchmark.papers.published import check_keys
 from benchmark.verdicts.cell_results import ACCURACY, CellResult
 from benchmark.verdicts.judge import Judged
 from benchmark.verdicts.statistics import paired, summary
+from reports.entries import AT_CHANCE, at_chance
 from reports.formatting import NONE, cell_address, count, difference_interval, percent, points, sentence
 from reports.item_results import ItemResults
 from reports.provenance import flat
@@ -95,7 +96,8 @@ def _row(
     means = []
     for cell in (on, off):
         mean = summary(cell.values[seed] for seed in seeds).mean
-        means.append(TableEntry(text=percent(mean), href=cell_address(cell), sort=mean))
+        remarks = (AT_CHANCE,) if at_chance(cell) else ()
+        means.append(TableEntry(text=percent(mean), below=remarks, href=cell_address(cell), sort=mean))
     return [
         TableEntry(text=way, below=(*_changed(on, with_it), f"without: {'; '.join(_changed(off, [on]))}")),
         verdict,

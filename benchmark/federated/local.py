@@ -22,7 +22,7 @@ from benchmark.federated.batches import LocalBatch, key_names
 from benchmark.federated.environment import fixed_names, weights_of
 from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.trees import moved, read_at_once
-from benchmark.methods.calls import check_size, finished, loss_of
+from benchmark.methods.calls import OF_PSEUDO_LABELS, check_size, finished, loss_of
 from benchmark.methods.protocol import SERVER, Job, Local, Outcome, Step, Weights
 from benchmark.optimizer import Optimizer
 from benchmark.streams import seed_global, stream_seed, torch_stream
@@ -97,10 +97,10 @@ class LocalModule(pl.LightningModule):
         loss, aux = loss_of(self.update, batch.phase, self.step)
         self.losses.append(loss.detach())
         for name, value in aux.items():
-            if name not in ("labels_N", "kept_N"):
+            if name not in OF_PSEUDO_LABELS:
                 self.reported[name].append(value.detach())
         if "kept_N" in aux:
-            self.pseudo.add(aux["labels_N"], aux["kept_N"], batch.truth_N)
+            self.pseudo.add(aux["labels_N"], aux["kept_N"], batch.truth_N, aux.get("candidates_ND"))
         return loss
 
     def configure_optimizers(self) -> Any:

@@ -58,41 +58,59 @@ class PseudoLabelQuality:
 
     def __init__(self) -> None:
         self._steps: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        self._among: list[Tensor] = []  # whether the true class of each image is a candidate, of steps that have both
 
-    def add(self, labels_N: Tensor, kept_N: Tensor, truth_N: Tensor | None) -> None:
+    def add(
+        self, labels_N: Tensor, kept_N: Tensor, truth_N: Tensor | None, candidates_ND: Tensor | None = None
+    ) -> None:
         self._steps.append((labels_N, kept_N, truth_N))
+        if truth_N is not None and candidates_ND is not None:
+            self._among.append(is_candidate(truth_N, candidates_ND))
 
     def joined(self, other: "PseudoLabelQuality") -> "PseudoLabelQuality":
         """Return the quality of these pseudo-labels followed by the others."""
         both = PseudoLabelQuality()
         both._steps = [*self._steps, *other._steps]
+        both._among = [*self._among, *other._among]
         return both
 
     def tensors(self) -> list[Tensor]:
-        """Return the tensors for `metrics`: pseudo-labels, whether each is selected and, if known, the true labels."""
+        """Return the tensors for `metrics`: pseudo-labels, whether each is selected and, if known, the true labels and
+        whether each of these is a candidate.
+        """
         if not self._steps:
             return []
         known = [truth_N for _, _, truth_N in self._steps if truth_N is not None]
         labels = torch.cat([labels_N for labels_N, _, _ in self._steps])
         kept = torch.cat([kept_N for _, kept_N, _ in self._steps])
-        return [labels, kept] if len(known) < len(self._steps) else [labels, kept, torch.cat(known)]
+        if len(known) < len(self._steps):
+            return [labels, kept]
+        among = [torch.cat(self._among)] if len(self._among) == len(self._steps) else []
+        return [labels, kept, torch.cat(known), *among]
 
     def metrics(self, read: Sequence[Tensor] | None = None) -> dict[str, float]:
         """Return counts to be summed over jobs, and this job's `pseudo/kl_uniform`, `pseudo/kl_kept`, `pseudo/kl_true`.
 
         `pseudo/class/3` counts the selected pseudo-labels of class 3. `pseudo/unknown` counts the selected images of an
-        unknown class, whose true label is -1; `pseudo/kl_true` leaves such images out. `read` contains `tensors()` on
-        the host if they were already copied. Return {} for a job without pseudo-labels.
+        unknown class, whose true label is -1; `pseudo/kl_true` leaves such images out. If the method has candidates,
+        `pseudo/unselected` counts the other images, without those of an unknown class, and `pseudo/unselected_correct`
+        and `pseudo/among_candidates` those of them whose true class is the pseudo-label and a candidate. `read`
+        contains `tensors()` on the host if they were already copied. Return {} for a job without pseudo-labels.
         """
         if not self._steps:
             return {}
         labels_N, kept_N, *known = read_at_once(self.tensors()) if read is None else read
         values = {"pseudo/seen": float(len(labels_N)), "pseudo/count": float(kept_N.sum())}
         if known and len(labels_N):
-            (truth_N,) = known
+            truth_N, *among = known
             num_classes = int(max(labels_N.max(), truth_N.max())) + 1
             values["pseudo/correct"] = float((kept_N & (labels_N == truth_N)).sum())
             known_N = truth_N >= 0
+            if among:
+                unselected_N = known_N & ~kept_N
+                values["pseudo/unselected"] = float(unselected_N.sum())
+                values["pseudo/unselected_correct"] = float((unselected_N & (labels_N == truth_N)).sum())
+                values["pseudo/among_candidates"] = float((unselected_N & among[0]).sum())
             if not known_N.all():
                 values["pseudo/unknown"] = float((kept_N & ~known_N).sum())
                 truth_N = truth_N[known_N]
@@ -114,8 +132,10 @@ def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, 
     or not. `pseudo/kl_kept` is the same for selected pseudo-labels, over jobs with at least one, and `pseudo/kl_true`
     is the same for the images' true labels. (FedSwitch section 5.4 and Figure 3 do not specify whether uncertain
     pseudo-labels count.) `pseudo/class_balance` is the entropy of the classes of the selected pseudo-labels of all
-    jobs, divided by log D; 1 is balanced. Return {} if no job had pseudo-labels; metrics without a value, such as the
-    accuracy without selected pseudo-labels, are left out.
+    jobs, divided by log D; 1 is balanced. If a method has a set of candidates for each image, `pseudo/candidates` and
+    `pseudo/unselected_accuracy` are the shares of the images without a selected pseudo-label whose true class is among
+    the candidates, and is the pseudo-label (ProxyFL Figure 6). Return {} if no job had pseudo-labels; metrics without a
+    value, such as the accuracy without selected pseudo-labels, are left out.
     """
     with_labels = [job for job in jobs if job.get("pseudo/seen")]
     if not with_labels:
@@ -135,7 +155,19 @@ def summary(jobs: Sequence[Mapping[str, float]], num_classes: int) -> dict[str, 
             shares["pseudo/accuracy"] = totals["pseudo/correct"] / totals["pseudo/count"]
         if "pseudo/unknown" in totals:
             shares["pseudo/unknown"] = totals["pseudo/unknown"] / totals["pseudo/count"]
+    if totals["pseudo/unselected"]:
+        shares["pseudo/candidates"] = totals["pseudo/among_candidates"] / totals["pseudo/unselected"]
+        shares["pseudo/unselected_accuracy"] = totals["pseudo/unselected_correct"] / totals["pseudo/unselected"]
     return shares
+
+
+def is_candidate(truth_N: Tensor, candidates_ND: Tensor) -> Tensor:
+    """Return whether the true class of each image is among its candidates; a class that is unknown (-1) never is.
+
+    Both tensors may have further dimensions in front.
+    """
+    at_N = truth_N.clamp(min=0).to(candidates_ND.device)
+    return candidates_ND.gather(-1, at_N.unsqueeze(-1)).squeeze(-1) & (truth_N >= 0).to(candidates_ND.device)
 
 
 def _entropy_gap(counts_D: Tensor) -> float:

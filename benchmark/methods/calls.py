@@ -20,6 +20,8 @@ from benchmark.errors import ConfigError
 from benchmark.methods import protocol as fl
 from benchmark.methods.registry import method_name
 
+# What a loss may report about pseudo-labels, in place of scalars.
+OF_PSEUDO_LABELS = ("labels_N", "kept_N", "candidates_ND")
 # Names in a run record that are reserved for the measurements of the suite: a method's metrics need different names.
 RESERVED_STARTS = ("test/", "validation/", "pseudo/", "diversity/", "comm/", "time/", "rounds_to/", "exchange/")
 COLUMNS = (  # the columns of `benchmark.load`
@@ -243,15 +245,15 @@ def _check_takes_a_step(update: fl.LocalUpdate, function: str) -> None:
 def loss_of(update: fl.LocalUpdate, phase: int, step: fl.Step) -> fl.Loss:
     """Compute the loss of one local step, a scalar tensor, and the scalar tensors to report, by name.
 
-    Pseudo-labels are reported as "labels_N", integers, and "kept_N", bools. Raise ConfigError if the method returned
-    anything else or used a reserved name.
+    Pseudo-labels are reported as "labels_N", integers, "kept_N", bools, and optionally "candidates_ND", bools. Raise
+    ConfigError if the method returned anything else or used a reserved name.
     """
     name = update.phases[phase]
     wanted = "the loss, a scalar tensor, and scalar tensors to report, such as `loss, {}`"
     loss, aux = _pair(update, name, getattr(update, name)(step), Tensor, Tensor, wanted)
     labels_N, kept_N = aux.get("labels_N"), aux.get("kept_N")
     for reported, value in aux.items():
-        if reported in ("labels_N", "kept_N"):
+        if reported in OF_PSEUDO_LABELS:
             continue
         check_name(update, name, reported)
         if value.dim():
@@ -261,6 +263,12 @@ def loss_of(update: fl.LocalUpdate, phase: int, step: fl.Step) -> fl.Loss:
     ):
         given = " and ".join(f"{_type(t)} of {getattr(t, 'dtype', None)}" for t in (labels_N, kept_N))
         _refuse(update, name, f"'labels_N' and 'kept_N' as {given}", "an integer and a bool for each image")
+    candidates_ND = aux.get("candidates_ND")
+    if candidates_ND is not None and (
+        kept_N is None or candidates_ND.shape[:-1] != kept_N.shape or candidates_ND.dtype != torch.bool
+    ):
+        given = f"{_type(candidates_ND)} of {candidates_ND.dtype}"
+        _refuse(update, name, f"'candidates_ND' as {given}", "a bool for each class of each image of 'kept_N'")
     return loss, aux
 
 

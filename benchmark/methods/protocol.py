@@ -280,8 +280,9 @@ class LocalUpdate:
         """Compute the loss of one local step, a scalar, and the tensors to report.
 
         "labels_N" and "kept_N" are the pseudo-labels of the stream "unlabelled" and whether each of them is selected.
-        The suite measures their quality, since a method never sees a hidden label. Every other entry is a scalar, which
-        is averaged over the job's steps without its gradient.
+        The suite measures their quality, since a method never sees a hidden label. If a method has a set of candidate
+        classes for each of these images, "candidates_ND" says which classes they are. Every other entry is a scalar,
+        which is averaged over the job's steps without its gradient.
 
         `loss` and `after_step` are functions of the step's tensors: they read no number from a tensor (`float`,
         `.item()`, `if tensor`), draw nothing, and perform the same operations in every step, whatever `step.number` is.

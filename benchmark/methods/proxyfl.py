@@ -244,7 +244,8 @@ class ProxyUpdate(ClientUpdate):
             unsure_M = unsure_M1[:, 0].repeat(len(views))
             contrast = _mean_of(losses_M, ~unsure_M) + _mean_of(losses_M, unsure_M)
         loss = loss + self.method.proxy_weight * contrast
-        return loss, {**aux, "client/proxy_loss": contrast, "client/loss": loss}
+        # For Figure 6, which compares the candidates with the true classes.
+        return loss, {**aux, "candidates_ND": candidates_MD, "client/proxy_loss": contrast, "client/loss": loss}
 
     def _candidates(self, p_ND: Tensor, step: fl.Step) -> Tensor:
         if self.method.candidates is None:

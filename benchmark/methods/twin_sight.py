@@ -4,7 +4,8 @@ Zhang, Yang, Tian, Wang, Liu, Han. Robust Training of Federated Models with Extr
 arXiv:2402.14430. Released code: visitworld123/Twin-sight, 2dd5db0 (trainers/normal_trainer.py: train_semiFed_model_PD,
 model/SemiFed.py, ssl_model, configs/default.py).
 
-This file has the setting "partial data", in which every client has some labels. The student S learns the labels, and
+In the setting "partial data", every client has some labels; in "partial client", some clients have labels for all of
+their images and the others have none (label setting "some_clients"). The student S learns the labels, and
 the pseudo-labels that it predicts on the weak view. The twin U has the same layers, with a projector in place of the
 last one, and learns instance discrimination (SimCLR): the weak and the strong view of an image attract each other. For
 the weak views of all images of a batch, the cosines of the features of S are compared with those of U. The loss is L =
@@ -12,8 +13,10 @@ CE + lambda_u L_u + .5 InfoNCE + N + mu ||w - w_G||^2. S, U and the projector ar
 images; S is tested.
 
 Deviations:
-1. The setting in which some clients have labels for all of their images is not implemented. A client without labelled
-   or without unlabelled images leaves out this term of the loss.
+1. A client without labelled or without unlabelled images leaves out this term of the loss. "Partial client" is
+   therefore the same local step; there, the released code has no proximal term (`mu` = 0) and learns no pseudo-labels
+   (`unlabelled_weight` = 0, PC_use_pesudo_label). If this is switched on, its weight is .5, and the released code
+   predicts labels on the strong view and learns them on the weak one, which is not implemented.
 2. U begins with the initial weights of S, of which each tensor is permuted at random. In the released code they are
    drawn separately, by the same rule.
 3. U has the last layer of S also, which nothing uses: its bytes are counted.
@@ -63,7 +66,7 @@ class TwinSight(TwoLabellers):
     # an exclusive or in Python (66 for a batch of 64). Default: the code, since `sim` was chosen with it.
     neighbours: Literal["paper", "released_code"] = "released_code"
 
-    needs = frozenset({"drawn_apart", "every_client", "share"})
+    needs = frozenset({"drawn_apart", "every_client", "share", "some_clients"})
     uses_global = False
 
     def check(self, setup: fl.Setup) -> None:

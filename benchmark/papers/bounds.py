@@ -73,7 +73,7 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
     at_clients = [cell for cell in cells if cell.experiment.data.label_setting not in not_at_clients]
     labels: set[str] = set()
     for cell, alone in lacking(at_clients):
-        added = cell.companion(ALONE, alone, note=ALONE_NOTE, role="bound")
+        added = _of_several(cell, alone, at_clients).companion(ALONE, alone, note=ALONE_NOTE, role="bound")
         if added.label in labels:  # the setting of the table does not name the norm
             added = cell.companion(f"{ALONE}, {alone.model.norm.upper()}", alone, note=ALONE_NOTE, role="bound")
         labels.add(added.label)
@@ -87,6 +87,20 @@ def bounds(cells: Sequence[Cell]) -> Iterator[Cell]:
         setting = cell.setting if len(at_server_added) > 1 else {}
         label = name if len(at_server_added) == 1 else f"{name}, beside {cell.label}"
         yield replace(bound(alone), label=label, setting={**setting, "method": name})
+
+
+def _of_several(cell: Cell, alone: Experiment, cells: Iterable[Cell]) -> Cell:
+    """Return the cell without the values that differ among the cells with this baseline, except for the method.
+
+    "A/Q=0" and "A/Q=10" have one baseline, which is not one of Q = 0.
+    """
+    same = [other for other in cells if labels_alone(other.experiment).cell_key == alone.cell_key]
+    setting, label = dict(cell.setting), cell.label
+    for key in cell.setting.keys() - {"method"}:
+        if any(other.setting.get(key) != cell.setting[key] for other in same):
+            del setting[key]
+            label = label.removesuffix(f"/{key}={cell.setting[key]}")
+    return replace(cell, label=label, setting=setting)
 
 
 def _without_clients(alone: Experiment) -> Experiment:

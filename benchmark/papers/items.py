@@ -27,7 +27,7 @@ VARIANT_OF: dict[str, Variant] = {}
 for _paper in WITH_SWITCHES:
     for _variant in _paper.variants:
         _built = replace(_paper, experiment=_variant.experiment, variants=(), confirms_from=CONFIRMING.start)
-        _builders = items_of(_built, PAPERS[_paper.name].ITEMS)
+        _builders = items_of(_built, [_name for _name in PAPERS[_paper.name].ITEMS if _name not in _variant.leaves_out])
         if _variant.switches:
             _builders["departures"] = partial(departures, _built)
         for _name, _build in _builders.items():

@@ -61,7 +61,7 @@ DEFAULT = Experiment(
 # verdicts.
 MEASURED = re.compile(
     r"(test|validation)/(accuracy|loss|auroc|precision|recall|unknown_(auroc|fpr95))|local_steps"
-    r"|time/((round|cpu)_seconds|cpu_seconds_per_round)|pseudo/(kept|accuracy|class_balance|unknown|kl_(uniform|kept|true|ratio|log_ratio|gap))"
+    r"|time/((round|cpu)_seconds|cpu_seconds_per_round)|pseudo/(kept|accuracy|class_balance|unknown|candidates|unselected_accuracy|kl_(uniform|kept|true|ratio|log_ratio|gap))"
     r"|comm/(bytes_(up|down|kept)|sat_out|shared_images|millions)|aggregation/labelled_weight|diversity/members"
     r"|diversity/(gradient|delta)/l[12]/(squared|plain|released)/(clients|with_server)(_in_group)?"
 )
@@ -71,7 +71,7 @@ EXAMPLES = ("test/accuracy", "test/loss", "test/auroc", "pseudo/kept", "pseudo/a
 REPORTED = ("client", "server", "aggregation", "helpers", "feddb", "fedswitch", "proxyfl")
 FRACTION = re.compile(  # metrics whose differences are percentage points
     r"(test|validation)/(accuracy|auroc|precision|recall|unknown_(auroc|fpr95))"
-    r"|pseudo/(kept|accuracy|class_balance|unknown)|aggregation/.*"
+    r"|pseudo/(kept|accuracy|class_balance|unknown|candidates|unselected_accuracy)|aggregation/.*"
 )
 ROUNDED = 1e-4  # how far a sum of weights such as 0.333333 may be from 0
 MOST = 0.5  # from this value on, a smallest effect size of a fraction was meant in points

@@ -110,6 +110,7 @@ class Variant:
     family: str = ""  # appended to the paper's name in the family of its claims
     # Whether its cells were wrong; it keeps the claims that its runs judged, without replacements.
     is_withdrawn: bool = False
+    leaves_out: frozenset[str] = frozenset()  # items of the paper that do not exist in this variant
 
     def item(self, build: Callable[[str], Item], profile: str) -> Item:
         """Build the item with `build`, the builder for this variant, and give it this variant's name and title."""
@@ -153,7 +154,9 @@ class Paper:
 
     def notes_on_variants(self, item: str, profile: str) -> Iterator[str]:
         variants = (v for v in self.variants if v.named_by and profile in v.profiles)
-        is_built = (v for v in variants if v.switches or not item.endswith("/departures"))
+        named = item.partition("/")[2]
+        built = (v for v in variants if named not in v.leaves_out)
+        is_built = (v for v in built if v.switches or named != "departures")
         return (v.named_by.format(name=f"{item}{v.suffix}") for v in is_built)
 
     def setting_of(self, line: Line) -> Any:

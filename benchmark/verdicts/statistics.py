@@ -23,6 +23,7 @@ FRACTIONS = (  # metrics whose differences are percentage points
     *("test/accuracy", "test/auroc", "test/precision", "test/recall"),
     *("test/unknown_auroc", "test/unknown_fpr95"),
     *("pseudo/kept", "pseudo/accuracy", "pseudo/class_balance", "pseudo/unknown"),
+    *("pseudo/candidates", "pseudo/unselected_accuracy"),
     *("aggregation/labelled_share", "aggregation/labelled_weight"),
 )
 

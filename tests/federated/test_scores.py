@@ -88,3 +88,32 @@ def test_divergences_of_two_jobs_by_hand():
 def test_where_nothing_is_kept_there_is_no_divergence_of_it():
     found = summary([job([0, 1], [False, False], [0, 1]), {}], 2)
     assert found["pseudo/kept"] == 0.0 and "pseudo/kl_kept" not in found and summary([{}], 2) == {}
+
+
+def test_candidates_of_images_without_a_selected_pseudo_label_by_hand():
+    """Of two jobs, four images are not selected and of a known class (-1 is unknown): the true class of three of them
+    is a candidate, and of one it is the pseudo-label. Selected images do not count, nor does a job without candidates.
+    """
+    labels, kept = torch.tensor([0, 0, 1, 2, 0]), torch.tensor([True, False, False, False, False])
+    truth, candidates = torch.tensor([1, 1, 1, 0, -1]), torch.zeros(5, 3, dtype=torch.bool)
+    candidates[1, 1] = candidates[2, 1] = candidates[3, 2] = candidates[4, 0] = candidates[4, 2] = True
+    first, second, without = PseudoLabelQuality(), PseudoLabelQuality(), PseudoLabelQuality()
+    first.add(labels, kept, truth, candidates)
+    second.add(torch.tensor([0]), torch.tensor([False]), torch.tensor([2]), torch.ones(1, 3, dtype=torch.bool))
+    without.add(labels, kept, truth)
+    found = summary([first.metrics(), second.metrics(), without.metrics()], 3)
+    assert (found["pseudo/candidates"], found["pseudo/unselected_accuracy"]) == (3 / 4, 1 / 4)
+    others = summary([without.metrics()], 3)
+    assert not {"pseudo/candidates", "pseudo/unselected_accuracy"} & others.keys()
+
+
+def test_candidates_of_joined_and_of_selected_pseudo_labels():
+    """Steps are joined; without a known image that is not selected there is no share."""
+    every_ND, nothing_ND = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.bool)
+    first, second, selected = PseudoLabelQuality(), PseudoLabelQuality(), PseudoLabelQuality()
+    first.add(torch.tensor([0]), torch.tensor([False]), torch.tensor([1]), every_ND)
+    second.add(torch.tensor([0]), torch.tensor([False]), torch.tensor([0]), nothing_ND)
+    selected.add(torch.tensor([0]), torch.tensor([True]), torch.tensor([0]), every_ND)
+    found = summary([first.joined(second).metrics()], 2)
+    assert (found["pseudo/candidates"], found["pseudo/unselected_accuracy"]) == (0.5, 0.5)
+    assert "pseudo/candidates" not in summary([selected.metrics()], 2)

@@ -44,6 +44,9 @@ OF_LOSS = "return the loss, a scalar tensor, and scalar tensors to report, such 
 OF_START = "return None or Local(trainable={'student': weights})"
 UPDATE = "benchmark.methods.ssfl:ConsistencyUpdate"
 STATE, LOSS, KEPT = State(server={}), torch.ones(()), {"kept_N": torch.ones(2)}
+SELECTED = {"labels_N": torch.zeros(2, dtype=torch.int64), "kept_N": torch.ones(2, dtype=torch.bool)}
+NOT_BOOL = {**SELECTED, "candidates_ND": torch.ones(2, 3, dtype=torch.int64)}
+TOO_MANY = {**SELECTED, "candidates_ND": torch.ones(3, 3, dtype=torch.bool)}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,8 @@ STATE, LOSS, KEPT = State(server={}), torch.ones(()), {"kept_N": torch.ones(2)}
         (ConsistencyUpdate, "loss", (LOSS, {"l": 1.0}), f"loss of {UPDATE} returned float as 'l'; {OF_LOSS}"),
         (ConsistencyUpdate, "loss", (LOSS, {"v": torch.ones(2)}), f"{UPDATE} returned Tensor[2] as 'v'; {OF_LOSS}"),
         (ConsistencyUpdate, "loss", (LOSS, KEPT), " as NoneType of None and Tensor[2] of torch.float32; return"),
+        (ConsistencyUpdate, "loss", (LOSS, NOT_BOOL), "'candidates_ND' as Tensor[2, 3] of torch.int64; return a bool"),
+        (ConsistencyUpdate, "loss", (LOSS, TOO_MANY), "'candidates_ND' as Tensor[3, 3] of torch.bool; return a bool"),
         (ConsistencyUpdate, "finish", None, f"finish of {UPDATE} returned NoneType; return the tree to send, such as"),
     ],
 )

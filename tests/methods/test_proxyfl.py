@@ -1,6 +1,7 @@
 """ProxyFL: whole rounds against plain torch, its contrastive loss image by image, and the tuning by autograd."""
 
 import json
+import warnings
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any, cast
@@ -12,7 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.config import to_plain
-from benchmark.federated.environment import weights_of
+from benchmark.federated.engines import ReferenceEngine
+from benchmark.federated.environment import prepare, weights_of
+from benchmark.federated.module import FederatedModule
+from benchmark.federated.round_metrics import PseudoLabelQuality
+from benchmark.federated.stacked.engine import StackedEngine
 from benchmark.methods.proxyfl import ProxyFL
 from benchmark.methods.sage import TwoLabellers
 from benchmark.streams import numpy_stream
@@ -236,3 +241,48 @@ def test_the_paper_s_means_are_finite_if_all_or_no_images_are_confident(confiden
     assert module.metrics["pseudo/kept"] == confident
     assert 0.0 < module.metrics["client/proxy_loss"] < 100.0
     assert (module.metrics["client/consistency_loss"] > 0) == confident
+
+
+FIGURE_6 = ("released", "paper", "paper, ICPL only, two candidates")
+
+
+@pytest.mark.parametrize("way", FIGURE_6)
+def test_the_share_of_true_classes_among_candidates_is_that_of_the_images(way, monkeypatch):
+    """Figure 6: of the images that are not confident, the share whose true class is a candidate, counted again from
+    what the local steps report.
+    """
+    seen = []
+    original = PseudoLabelQuality.add
+
+    def add(quality, labels_N, kept_N, truth_N, candidates_ND=None):
+        seen.append((labels_N, kept_N, truth_N, candidates_ND))
+        original(quality, labels_N, kept_N, truth_N, candidates_ND)
+
+    monkeypatch.setattr(PseudoLabelQuality, "add", add)
+    module, _ = watched(of(way))
+    among, correct = [], []
+    for labels_N, kept_N, truth_N, candidates_ND in seen:
+        for label, kept, truth, candidates in zip(labels_N, kept_N, truth_N, candidates_ND, strict=True):
+            if not kept:
+                among.append(bool(candidates[truth]))
+                correct.append(bool(label == truth))
+    assert 0 < sum(among) < len(among)
+    assert module.metrics["pseudo/candidates"] == pytest.approx(sum(among) / len(among))
+    assert module.metrics["pseudo/unselected_accuracy"] == pytest.approx(sum(correct) / len(correct))
+
+
+@pytest.mark.parametrize("way", FIGURE_6)
+def test_jobs_that_train_together_have_the_same_shares_of_candidates(way):
+    environment = prepare(of(way))
+    together, apart = (FederatedModule(environment, kind(environment)) for kind in (StackedEngine, ReferenceEngine))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the stacked engine warns if it trains jobs one at a time
+        together.training_step(1, 0)
+    apart.training_step(1, 0)
+    for name in ("pseudo/candidates", "pseudo/unselected_accuracy"):
+        assert together.metrics[name] == pytest.approx(apart.metrics[name], abs=1e-9)
+
+
+def test_without_the_contrastive_loss_there_are_no_candidates():
+    module, _ = watched(of("GPT alone"))
+    assert "pseudo/kept" in module.metrics and "pseudo/candidates" not in module.metrics

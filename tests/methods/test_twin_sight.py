@@ -13,6 +13,7 @@ from benchmark.federated.environment import weights_of
 from benchmark.methods.protocol import Stream
 from benchmark.methods.twin_sight import TwinSight, instance_loss, neighbour_loss
 from tests.methods.plain_torch import PlainRounds, batches, compared, partly_labelled, step
+from tests.methods.watch import tiny_with, watched
 
 METHOD = TwinSight(
     threshold=0.14,
@@ -128,6 +129,29 @@ def test_rounds_are_those_of_plain_torch(way: str) -> None:
     for name, value in {**plain.twin_now, **plain.projector_now}.items():
         mine = {**module.state.server["twin"], **module.state.server["projector"]}[name]
         assert torch.allclose(mine.double(), value.double(), atol=2e-6), name
+
+
+def test_a_client_with_all_labels_learns_these_and_the_others_pseudo_labels() -> None:
+    """In "partial client", the terms of the twin and of the neighbourhoods are at both kinds of clients."""
+    e = tiny_with(replace(METHOD, mu=0.0), "some_clients", K=4, C=4)
+    _, watch = watched(replace(e, data=replace(e.data, labelled_clients=2)))
+    assert sorted(list(job.data) for job, _ in watch.clients()) == 2 * [["labelled"]] + 2 * [["unlabelled"]]
+    for job, outcome in watch.clients():
+        has_labels = "labelled" in job.data
+        assert ("client/supervised_loss" in outcome.metrics) == has_labels
+        assert ("client/consistency_loss" in outcome.metrics) != has_labels
+        assert outcome.metrics["client/instance_loss"] > 0 and outcome.metrics["client/neighbour_loss"] > 0
+
+
+def test_without_a_weight_no_pseudo_label_is_learned() -> None:
+    """As released, "partial client" learns none: the threshold then has no influence on the weights."""
+    weights = []
+    for threshold in (0.0, 1.0):
+        method = replace(METHOD, mu=0.0, unlabelled_weight=0.0, confident="threshold", threshold=threshold)
+        module, _ = watched(tiny_with(method, "some_clients"))
+        assert module.metrics["pseudo/kept"] == (1.0 if threshold == 0.0 else 0.0)
+        weights.append(module.state.server["student"])
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
 def test_losses_by_hand() -> None:

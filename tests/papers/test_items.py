@@ -29,9 +29,9 @@ from tests.papers.conftest import item_of
 DIGESTS = {
     "ssfl": "e31dba51950b b8cb8b10ecb6 195824791f4f 568c1d6d3304",
     "semifl": "90c40776ddcf b6d49cc0d829 348f8dd8004a f7b34800285e",
-    "rscfed": "054f1a90814a d75eedda9b9f 971f768a8a8c 0375123d6d14",
+    "rscfed": "409ec616c91c 9459772232f7 40370cf7c8b3 ec269ac4a6cd",
     "fedswitch": "edff540fe1db 01882fa7d5e6 17b22066fa1e add1be539f42",
-    "sage": "62670744e03d db1a69db2126 67fbafb1ec60 9cd4dc2c3a05",
+    "sage": "53c8b0517c86 3609b61863b6 7ef0299399ee 4f67011c856c",
     "arena": "ce4f39c015fc 8c0b44caa651 cf264f7c19d2 -",
     "ssfl-printed": "- - 64166a8a68e6 239e54e815a9",
     "rscfed-plain": "6bd4ef03d4d7 f3cd5830a878 f753a9c89f65 c658a0408af8",

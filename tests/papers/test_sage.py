@@ -216,3 +216,12 @@ def test_figure_7_has_cells_of_tables_1_and_2(profile):
 def test_figure_6_has_runs_of_tables_1_and_2():
     tables = {cell.cell_key for name in ("tab1", "tab2") for cell in item_of(f"sage/{name}").cells}
     assert {cell.cell_key for cell in item_of("sage/fig6").cells} <= tables
+
+
+@pytest.mark.parametrize("profile", ["laptop", "paper"])
+def test_the_baseline_of_all_tuning_passes_is_that_of_none(profile):
+    """Figure 7: labels alone have no Q, so that their cell does not name one."""
+    item = item_of("sage/fig7", profile)
+    baselines = [cell for cell in item.cells if cell.role == "bound"]
+    assert len(baselines) == len({cell.setting["data"] for cell in item.cells})
+    assert all("Q" not in cell.setting and "Q=" not in cell.label for cell in baselines)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
@@ -14,7 +15,8 @@ from subprocess import PIPE
 import numpy as np
 import pytest
 
-from benchmark.papers.item import Drawing, Item
+from benchmark.experiment import Federation
+from benchmark.papers.item import Cell, Drawing, Item
 from benchmark.verdicts.cell_results import cell_result
 from benchmark.verdicts.statistics import summary
 from reports.costs_and_curves import curve_rows, series_of
@@ -89,6 +91,85 @@ def test_against_a_factor_the_points_are_means_in_order() -> None:
     assert [(x, y) for x, y, *_ in points] == [(2, 54.0), (8, 60.0), (32, 84.0)] and panel["x"][2] is True
     low, high = summary([52.0, 53.0, 54.0, 55.0, 56.0]).interval or (0, 0)
     assert points[0][2:] == pytest.approx([low, high], rel=1e-4)
+
+
+def alone_against(values: Sequence[int]) -> tuple[list[Cell], Cell]:
+    """Return a cell for each Q, and their common supervised baseline with the setting of the first one."""
+    cells = []
+    for K, Q in enumerate(values, 4):
+        cell = make_cell(f"A/{Q}", {"method": "A", "Q": Q}, 5)
+        cells.append(replace(cell, experiment=replace(cell.experiment, federation=Federation(rounds=5, K=K, C=2))))
+    return cells, replace(alone(cells[0]), setting={"method": "Labels alone", "Q": values[0]})
+
+
+def drawn_against(ends: Sequence[tuple[Cell, list[float]]], drawing: Drawing) -> dict[str, list[tuple[float, float]]]:
+    """Return the named points of the first panel: x and y (percent), by line."""
+    item = Item(name="toy/fig", title="T", profile="demo", cells=tuple(cell for cell, _ in ends), drawing=drawing)
+    picture = item_picture(ItemResults(item, accuracies(ends)))
+    assert picture is not None
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in picture.data[0]["lines"]:
+        found.setdefault(line["name"], []).extend((point[0], point[1]) for point in line["points"])
+    return found
+
+
+def test_methods_at_the_same_x_are_lines_of_their_own_if_lines_are_data_sets() -> None:
+    """Both methods of one data set have N = 1 and 2; if the lines were only data sets, one would hide the other."""
+    ends = []
+    for key, (method, N, value) in enumerate([("A", 1, 0.5), ("A", 2, 0.6), ("B", 1, 0.7), ("B", 2, 0.8)], 1):
+        ends.append((make_cell(f"{method}/{N}", {"data": "d", "method": method, "N": N}, key), [value]))
+    found = drawn_against(ends, Drawing(kind="against", x="N", lines=("data",)))
+    assert found == {"d, A": [(1, 50.0), (2, 60.0)], "d, B": [(1, 70.0), (2, 80.0)]}
+    assert drawn_against(ends[:2], Drawing(kind="against", x="N", lines=("data",))).keys() == {"d"}
+
+
+def test_a_cell_without_a_place_on_the_x_axis_is_a_level_line() -> None:
+    """All labels: the same value at each N of its data set, and not of a different one."""
+    ends = []
+    for key, (data, N, value) in enumerate([("d", 1, 0.5), ("d", 3, 0.6), ("e", 2, 0.4)], 1):
+        ends.append((make_cell(f"{data}/{N}", {"data": data, "method": "A", "N": N}, key), [value]))
+    added = make_cell("d/all", {"data": "d", "method": "All"}, 9)
+    ends.append((replace(added, role="control"), [0.9]))
+    found = drawn_against(ends, Drawing(kind="against", x="N", lines=("data",)))
+    assert found["d, All"] == [(1, 90.0), (3, 90.0)] and found["d, A"] == [(1, 50.0), (3, 60.0)]
+
+
+def test_a_supervised_baseline_of_several_x_is_a_level_line() -> None:
+    """The same run is the baseline of all cells, although its setting has the x of the first one."""
+    cells, bound = alone_against((0, 10, 100))
+    found = drawn_against([(cell, [0.9]) for cell in cells] + [(bound, [0.8])], Drawing(kind="against", x="Q"))
+    assert found["Labels alone"] == [(0, 80.0), (10, 80.0), (100, 80.0)]
+
+
+def test_a_legend_names_only_lines_that_are_drawn() -> None:
+    """B has no run; its colour stays reserved, so that A and C keep theirs when it gets one."""
+    cells = [make_cell(name, {"method": name}, key) for key, name in enumerate("ABC", 1)]
+
+    def legend(ends: Sequence[tuple[Cell, list[float]]]) -> dict[str, str]:
+        item = Item(name="toy/tab1", title="T", profile="demo", cells=tuple(cells))
+        picture = item_picture(ItemResults(item, accuracies(ends)))
+        assert picture is not None
+        (of_figure,) = picture.figure.legends
+        return {
+            text.get_text(): str(line.get_color())
+            for text, line in zip(of_figure.get_texts(), of_figure.get_lines(), strict=True)
+        }
+
+    without, every = legend([(cells[0], [0.5]), (cells[2], [0.6])]), legend([(cell, [0.5]) for cell in cells])
+    assert list(without) == ["A", "C"] and list(every) == ["A", "B", "C"]
+    assert without["A"] == every["A"] and without["C"] == every["C"]
+
+
+def test_a_metric_that_no_run_measured_has_no_panel() -> None:
+    cell = make_cell("A", {"method": "A"}, 1)
+    records = {cell.cell_key: {0: make_record(cell, 0, rounds=[{"round": 1, "pseudo/kept": 0.5}])}}
+    drawing = Drawing(metrics=("pseudo/accuracy", "pseudo/kept"))
+    item = Item(name="toy/fig", title="T", profile="demo", cells=(cell,), drawing=drawing)
+    picture = item_picture(ItemResults(item, records))
+    assert picture is not None and [ax.get_ylabel() for ax in picture.figure.axes] == ["Selected pseudo-labels (%)"]
+    nothing = {cell.cell_key: {0: make_record(cell, 0, rounds=[{"round": 1, "client/loss": 0.5}])}}
+    empty = item_picture(ItemResults(item, nothing))
+    assert empty is not None and "not measured" in [text.get_text() for text in empty.figure.axes[0].texts]
 
 
 def test_a_drawing_chooses_metrics_panels_and_truth() -> None:

@@ -67,8 +67,8 @@ def test_a_lead_is_the_paired_difference_with_students_interval() -> None:
 def test_the_sentence_and_the_files_say_what_the_differences_are() -> None:
     reported = compared(FIVE)
     text = lead_text(reported)
-    assert "A is ahead of R in 1 of 4 settings" in text
-    assert "behind in 1 (three)" in text and "not clearly different in 1 (two)" in text and "in 1 (four)" in text
+    assert "A is ahead of R in 1 of 3 settings" in text  # the fourth has too few seeds to say so
+    assert "behind in 1 (three)" in text and "not clearly different in 1 (two)" in text and "(four)" in text
     rows = lead_rows(reported)
     assert [(row["setting"], row["side"], row["n"]) for row in rows[:2]] == [("one", "ahead", 5), ("two", "open", 5)]
     result = item_result(reported.item, reported.records)
@@ -83,6 +83,15 @@ def test_without_a_run_of_the_reference_there_is_no_lead() -> None:
     assert [lead.side for lead in leads] == ["not run", "open"]
     assert "1 setting" in lead_text(compared(ends))
     assert "No method" in lead_text(compared({"A one": [0.5]}))
+
+
+def test_settings_with_too_few_seeds_are_named_once_and_count_for_no_method() -> None:
+    """Two methods and two settings of which no difference has an interval."""
+    ends: dict[str, list[float | None]] = {f"{m} {s}": [0.5, 0.6] for m in "RAB" for s in ("one", "two")}
+    text = lead_text(compared(ends))
+    assert "ahead" not in text and text.count("one") == 1 and "2 settings" in text and "5" in text
+    (caption,) = {lead_table(compared(ends)).brief}
+    assert text not in caption  # the page has it as its first sentence
 
 
 def fields_of(experiment: Experiment) -> dict[str, object]:

@@ -83,6 +83,14 @@ def test_pilots_and_seeds_that_began_under_no_claim_show_a_difference_and_no_ver
     assert all((row[1], row[3]) == ("not judged", "24 seeds laptop") for row in shown.values())
 
 
+@pytest.mark.usefixtures("toy_parts")
+def test_an_accuracy_at_chance_is_called_so() -> None:
+    """Digits have ten classes: .10 is chance, and .16 is more than 1.5 times that."""
+    item = toy(list(DIFFERENCES))
+    shown = rows(item, runs(item, {"present": [-0.7], "inert": [-0.64]}, first=0))
+    assert (shown["present"][4], shown["inert"][4]) == ("10.00 at chance", "16.00")
+
+
 def test_fields_say_what_is_switched_off(toy_parts: Path) -> None:
     item = toy(["present"])
     off = replace(item.cell("without"), experiment=item.cell("present").experiment)

@@ -10,14 +10,16 @@ import pytest
 
 from benchmark.data.datasets import DATASETS
 from benchmark.papers.item import Cell, Item
+from benchmark.papers.items import items
 from benchmark.records.record import CellRecords, RunRecord
 from benchmark.verdicts.cell_results import ACCURACY
 from benchmark.verdicts.statistics import summary
 from reports.claims import rows_of
 from reports.claims_table import claims_table
 from reports.exports import item_result
-from reports.formatting import plain_quote
+from reports.formatting import plain_quote, sentence
 from reports.item_results import ItemResults
+from reports.pages import result_sentences
 from reports.paper_table import best_cells, item_tables, ours_entry
 from reports.provenance import remarks
 from reports.site import build
@@ -55,6 +57,20 @@ def test_all_formats_say_the_same_by_hand() -> None:
     assert (cells["A/4"]["n"], cells["A/4"]["n_wanted"], cells["A/4"]["status"]) == (1, 3, "partial")
     start = {"item": "toy/tab1", "profile": "laptop", "metric": "test/accuracy", "report": "x.html"}
     assert start.items() <= result.items()
+
+
+def test_an_item_whose_claims_other_items_judge_does_not_say_that_it_has_none() -> None:
+    """At laptop, SVHN and CIFAR-10 have the same runs, so that the claim of Figure 5 is judged in Figure 3."""
+    (item,) = items(["semifl/fig5"], "laptop")
+    said = result_sentences(ItemResults(item, {}))
+    assert item.claims and "semifl/fig3" in said and "no claim" not in said
+    assert "no claim" in result_sentences(ItemResults(replace(item, claims=()), {}))
+
+
+def test_a_sentence_begins_with_a_capital_except_for_names_with_one_inside() -> None:
+    assert sentence("sure images are mixed") == "Sure images are mixed."
+    assert sentence("arXiv:2106.01432, Figure 3") == "arXiv:2106.01432, Figure 3."
+    assert sentence("sBN!") == "sBN!"
 
 
 @pytest.mark.parametrize("reason", ["old code", "different data"])
@@ -125,6 +141,16 @@ def test_claims_by_hand() -> None:
     confirmed = accuracies([(item.cells[0], [0.9] * 9), (item.cells[1], [0.8] * 9)], first=100)
     text = markdown_of(claims_table(rows_of(ItemResults(item, begun_under(item, confirmed)))))
     assert "| holds | +10.00 points \\[+10.00, +10.00\\] (least and largest difference) | 9 | 0 of 9 |" in text
+
+
+def test_a_row_without_a_value_of_the_rows_has_the_name_of_its_method_unless_the_column_has_it() -> None:
+    """The baseline of all Q is in the row of labels alone, and not in a row "all"."""
+    cells = [make_cell(f"A/{Q}", {"method": "A", "Q": Q}, Q) for Q in (1, 2)]
+    alone_ = make_cell("alone", {"method": "Labels alone"}, 3)
+    item = Item(name="toy/fig", title="T", profile="demo", cells=(*cells, alone_), rows=("Q",), columns=())
+    for columns, last in (((), "Labels alone"), (("method",), "all")):
+        (table,) = item_tables(ItemResults(replace(item, columns=columns), {}))
+        assert [row.entries[0].text for row in table.rows] == ["Q = 1", "Q = 2", last]
 
 
 def test_escapes_one_by_one() -> None:

@@ -13,8 +13,7 @@ from torch import Tensor
 from benchmark.federated.round_metrics import PseudoLabelQuality
 from benchmark.federated.stacked.tick import Results
 from benchmark.federated.trees import read_at_once
-
-PSEUDO = ("labels_N", "kept_N")
+from benchmark.methods.calls import OF_PSEUDO_LABELS
 
 
 @dataclass(kw_only=True)
@@ -33,11 +32,11 @@ class Entry:
     jobs: Sequence[int]  # S jobs of the group, in the order of the rows
     loss_S: Tensor
     values: Mapping[str, Tensor]  # (S,)
-    pseudo: tuple[Tensor, Tensor, Tensor | None] | None  # labels_SN, kept_SN, truth_SN
+    pseudo: tuple[Tensor | None, ...] = ()  # labels_SN, kept_SN, truth_SN, candidates_SND; empty without pseudo-labels
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors that must be read, in the order of the fields."""
-        pseudo = [tensor for tensor in self.pseudo or () if tensor is not None]
+        pseudo = [tensor for tensor in self.pseudo if tensor is not None]
         return [self.loss_S, *self.values.values(), *pseudo]
 
 
@@ -52,8 +51,8 @@ class Log:
         known = [truth_N for truth_N in truths if truth_N is not None]
         truth_SN = torch.stack(known) if known else None
         for loss_S, aux in results:
-            values = {name: value.detach() for name, value in aux.items() if name not in PSEUDO}
-            pseudo = (aux["labels_N"], aux["kept_N"], truth_SN) if "kept_N" in aux else None
+            values = {name: value.detach() for name, value in aux.items() if name not in OF_PSEUDO_LABELS}
+            pseudo = (aux["labels_N"], aux["kept_N"], truth_SN, aux.get("candidates_ND")) if "kept_N" in aux else ()
             self._entries.append(Entry(jobs=jobs, loss_S=loss_S, values=values, pseudo=pseudo))
 
     def of_each(self, M: int) -> list[Reported]:
@@ -66,10 +65,10 @@ class Log:
             for name in entry.values:
                 for job, value in zip(entry.jobs, next(read).tolist(), strict=True):
                     reported[job].values[name].append(value)
-            if entry.pseudo is not None:
-                labels_SN, kept_SN = next(read), next(read)
-                truth_SN = None if entry.pseudo[2] is None else next(read)
+            if entry.pseudo:
+                on_host = [None if tensor is None else next(read) for tensor in entry.pseudo]
                 for row, job in enumerate(entry.jobs):
-                    truth_N = None if truth_SN is None else truth_SN[row]
-                    reported[job].pseudo.add(labels_SN[row], kept_SN[row], truth_N)
+                    labels_N, kept_N, *others = (None if tensor is None else tensor[row] for tensor in on_host)
+                    assert labels_N is not None and kept_N is not None
+                    reported[job].pseudo.add(labels_N, kept_N, *others)
         return reported
