@@ -11,7 +11,7 @@ from benchmark.methods.registry import method_name
 from benchmark.papers.item import Cell, Item
 from benchmark.papers.items import cell_named, items
 from benchmark.papers.own import OWN, own_item
-from benchmark.records.record import Records
+from benchmark.records.record import Records, contain_runs, stale_records
 from benchmark.verdicts.families import note_own, noted_own, own_files
 from sweeps.factors import DEFAULT_PROFILE
 from sweeps.grid import Grid
@@ -34,7 +34,7 @@ def with_own(
     have, every = {(item.name, item.profile) for item, _ in known}, [*known]
     for item in own_items(results, troubles):
         planned = plan([item], results, read=read)
-        if any(planned.records.values()) and (item.name, item.profile) not in have:
+        if contain_runs(planned.records) and (item.name, item.profile) not in have:
             every.append((planned.items[0], restricted(planned.records, planned.shown)))
     return [*every, *_other_runs(results, every, read, troubles)]
 
@@ -63,7 +63,8 @@ def _other_runs(
     records = read(results, others, with_reference=False)
     cells = []
     for key, runs in records.items():
-        first = next(iter(runs.values()), None)
+        every_run = runs or stale_records(runs)
+        first = next(iter(every_run.values()), None)
         if first is None or first.experiment.get("evaluation", {}).get("validation"):  # a trial
             continue
         try:
@@ -78,7 +79,7 @@ def _other_runs(
             troubles.append(f"{results / 'runs' / key}: {why if gone else error}")
             continue
         setting = {"method": method_name(experiment.method), "data": public_name(experiment.data.name)}
-        label = f"{key}: {setting['method']} on {setting['data']}, seeds {', '.join(map(str, runs))}"
+        label = f"{key}: {setting['method']} on {setting['data']}, seeds {', '.join(map(str, every_run))}"
         if experiment.cell_key == key:
             cells.append(Cell(label=label, setting=setting, experiment=experiment))
     if cells:

@@ -15,7 +15,7 @@ from benchmark.papers.scale import PROFILES, check_profile
 from benchmark.plain import expanded
 from benchmark.records.collect import every_record, read_once, read_records
 from benchmark.records.copies import write_reference
-from benchmark.records.record import FINISHED, Records
+from benchmark.records.record import FINISHED, Records, contain_runs
 from benchmark.sharing.bundle import SUBMITTED
 from reports.board import shown_environments
 from reports.exports import write_item
@@ -172,7 +172,10 @@ def _commit_reference(options: argparse.Namespace) -> None:
 def on_disk(
     names: Collection[str], profiles: Iterable[str], results: Path, read: Callable[..., Records] = read_records
 ) -> Sequence[tuple[Item, Records]]:
-    """Return the tables with at least one run record under these profiles. Copies count, except for the demo."""
+    """Return the tables with at least one run record under these profiles. Copies count, except for the demo.
+
+    A table is included even if all its records were computed from different data or code; its cells then show that.
+    """
     recorded = []
     for profile in profiles:
         check_profile(profile)
@@ -181,6 +184,6 @@ def on_disk(
                 continue  # a different profile has the same runs and shows them
             planned = plan([item], results, with_reference=profile != "demo", read=read)
             records = restricted(planned.records, planned.shown)
-            if any(records.values()):
+            if contain_runs(records):
                 recorded.append((planned.items[0], records))
     return recorded

@@ -162,6 +162,11 @@ def stale_records(records: Mapping[int, RunRecord]) -> Mapping[int, RunRecord]:
     return records.stale if isinstance(records, CellRecords) else {}
 
 
+def contain_runs(records: Records) -> bool:
+    """Return whether some cell has a run record, including finished records that do not count."""
+    return any(runs or stale_records(runs) for runs in records.values())
+
+
 def select_seeds(records: Mapping[int, RunRecord], is_selected: Callable[[int], bool]) -> CellRecords:
     """Return the records of the selected seeds of a cell, including those that do not count."""
     chosen = {seed: run for seed, run in records.items() if is_selected(seed)}

@@ -178,6 +178,32 @@ def test_a_run_of_ones_own_method_whose_file_is_gone_is_left_out_with_what_is_mi
     assert "--method gone_method:Mine" in line
 
 
+def test_a_table_whose_records_all_are_of_old_code_is_shown(places, tmp_path, fssl, monkeypatch):
+    """Report the old values and the reason after a user has changed her code, on every page and in every file.
+
+    The cells of a custom table and of no table are shown in the same way.
+    """
+    cells = small_item("demo").cells
+    for cell in cells:
+        run(cell.experiment, tmp_path)
+    reason = "code: my_method.py was changed"
+    monkeypatch.setattr(collect, "changed_inputs", lambda *_, **__: [reason])
+    code, out, err = fssl("report", "ssfl/tab2", *places, "--out", str(tmp_path / "out"))
+    assert code == 0, err
+    assert "old code: " in (tmp_path / "out" / "ssfl-tab2-demo-table.md").read_text()
+    code, _, err = fssl("report", *places)
+    assert code == 0, err
+    text = (tmp_path / "site" / "ssfl" / "tab2" / "demo" / "index.html").read_text()
+    assert "old code: " in text
+    assert any(reason in page.read_text() for page in tmp_path.glob("site/**/*.html"))
+    monkeypatch.setattr("reports.own_items.own_items", lambda *_: [replace(small_item("demo"), name="mine/table")])
+    shown = {item.name for item, _ in with_own(tmp_path, [], read_records, [])}
+    assert shown == {"mine/table"}
+    monkeypatch.setattr("reports.own_items.own_items", lambda *_: [])
+    ((other_runs, _),) = with_own(tmp_path, [], read_records, [])
+    assert {cell.cell_key for cell in other_runs.cells} == {cell.cell_key for cell in cells}
+
+
 def test_a_stopped_command_shows_what_there_is_and_the_same_command_goes_on(places, tmp_path, capfd, monkeypatch):
     """SIGINT once a run is done, as by `timeout -s INT`: the table has that run, no page is built, exit code 76."""
 
