@@ -24,7 +24,7 @@ from sweeps.launcher import named
 from sweeps.plan import Plan, plan_of_runs
 from sweeps.sweep_file import config, differences, read
 
-SECONDS_TO_STOP = 120  # time between the signal and SIGKILL, in which runs save their last round
+SECONDS_TO_STOP = 120  # time for runs to save their last round, between the signal and SIGKILL
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
@@ -123,7 +123,7 @@ def _exit_code(planned: Plan, results: Path, stopped: bool) -> int:
     """Return the exit code of the sweep's records.
 
     Raise an FsslError if runs are missing: Stopped after a signal, RunningElsewhere if other workers train all of them,
-    and a plain FsslError otherwise.
+    and a plain FsslError in all other cases.
     """
     missing = planned.missing
     print(f"{len(planned.runs) - len(missing)} of {len(planned.runs)} runs have their record")

@@ -1,4 +1,4 @@
-"""`fssl list` lists tables and figures, methods, data sets and networks, and what of them is on this machine."""
+"""`fssl list` lists tables and figures, methods, data sets and networks, and which of them are on this machine."""
 
 import argparse
 import json
@@ -43,10 +43,10 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> None:
-    """List what is available, without downloading or training.
+    """List all of them, without downloading or training.
 
-    The hours assume that each missing run of a table takes as long as its finished ones did; they are empty if none
-    is finished.
+    The hours assume the mean time of a table's finished runs for each missing run; they are empty if no run is
+    finished.
     """
     lists = {
         "items": lambda: all_items(options.results, options.profile),

@@ -123,7 +123,7 @@ def add_undecidable(command: argparse.ArgumentParser) -> None:
 
 
 def add_devices(command: argparse.ArgumentParser, whose: str) -> None:
-    """Add the option for devices. `whose` names what uses them. `benchmark.federated.devices` parses the list."""
+    """Add the option for devices. `whose` names their user. `benchmark.federated.devices` parses the list."""
     command.add_argument(
         "--devices",
         "--device",

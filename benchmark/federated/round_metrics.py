@@ -27,7 +27,7 @@ class RoundMetrics:
         self._pseudo: list[Mapping[str, float]] = []
 
     def enter(self, job: Job, outcome: Outcome, first_bytes: int = 0) -> None:
-        """Add a job. `first_bytes` are those of the parameters that its client downloads with its first job."""
+        """Add a job. `first_bytes` are the bytes of the parameters that its client downloads with its first job."""
         if job.key.client >= 0:  # the server's own training needs no communication
             self._counts["comm/bytes_down"] += tree_bytes(job.receives, self._tied) + first_bytes
             self._counts["comm/bytes_up"] += tree_bytes(outcome.sends, self._tied)
@@ -80,9 +80,9 @@ class PseudoLabelQuality:
     def metrics(self, read: Sequence[Tensor] | None = None) -> dict[str, float]:
         """Return counts to be summed over jobs, and this job's `pseudo/kl_uniform`, `pseudo/kl_kept`, `pseudo/kl_true`.
 
-        `pseudo/class/3` counts the selected pseudo-labels of class 3. `pseudo/unknown` counts the selected images of an
-        unknown class, whose true label is -1; `pseudo/kl_true` leaves such images out. `read` contains `tensors()` on
-        the host if they were already copied. Return {} for a job without pseudo-labels.
+        `pseudo/class/3` counts the selected pseudo-labels of class 3. `pseudo/unknown` counts the selected images of
+        unknown classes (true label -1); `pseudo/kl_true` leaves such images out. `read` contains `tensors()` on the
+        host if they were already copied. Return {} for a job without pseudo-labels.
         """
         if not self._steps:
             return {}

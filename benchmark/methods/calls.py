@@ -31,7 +31,7 @@ LARGEST = 1e300  # the bound on the size of a number in a run record (`records.s
 
 
 def first_state(method: Any, setup: fl.Setup) -> fl.State:
-    """Call `init` and return the State. Raise ConfigError if the method returned anything else."""
+    """Call `init` and return the State. Raise ConfigError if the method did not return a State."""
     state = method.init(setup)
     if not isinstance(state, fl.State):
         _refuse(method, "init", _type(state), "State(server={...})")
@@ -105,7 +105,7 @@ def voters_of(method: Any, state: fl.State) -> list[fl.Weights]:
 
 
 def measures_of(method: Any, state: fl.State, examiner: fl.Examiner) -> dict[str, float]:
-    """Call `measures` and return the numbers by name. Raise ConfigError for anything else or for a reserved name."""
+    """Call `measures` and return the numbers by name. Raise ConfigError for other values or a reserved name."""
     with _only_read(method, "measures", state) as given:
         measured = method.measures(given, examiner)
     wanted = "numbers by name, such as {'own/prototype_accuracy': 0.9}"

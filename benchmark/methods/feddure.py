@@ -12,7 +12,7 @@ after the other:
    labelled images.
 3. The student learns labels, and the pseudo-labels on the strong view with weights f + d (the coarse regulator).
 
-The released method never calls f (WNet is in a class that no configuration uses); it is Meta Pseudo Labels.
+The released method never calls f, because WNet is in a class that no configuration uses; it is Meta Pseudo Labels.
 
 ProxyFL runs FedDure in the protocol of `sage`. Therefore its local step builds on the one of `sage` and has the same
 implementation choices. Deviations: reports/sage/departures.md, entries 22 and 23. In addition:
@@ -50,16 +50,16 @@ class FedDure(TwoLabellers):
     ramp_steps: Count = 10
     hidden: Count = 100  # hidden units of f
     virtual_rate: Positive = 0.1  # learning rate of the copy's step in the loss of f; equal to the optimizer's rate
-    # "released_code": f is not called, and the weights are 1 for images above the threshold and 0 for the others (see
-    # also deviation 5).
+    # "released_code": f is not called, and the weights are 1 for images above the threshold and 0 for the others; see
+    # also deviation 5.
     regulator: Literal["paper", "released_code"] = "paper"
     # The use of the decrease d, the loss before minus after the step. "paper": d is added to the weights of the
     # pseudo-labels. "released_code": -d, the loss after minus before, weighs the cross-entropy of the student's own
-    # classes on the strong view (Meta Pseudo Labels has before minus after).
+    # classes on the strong view. Meta Pseudo Labels has before minus after.
     feedback: Literal["paper", "released_code"] = "paper"
     # The images from which the copy learns. "paper": with the weights of the student's pseudo-labels. "released_code":
     # from the classes of all unlabelled images, with weight 1 (base_ssl.py:768). The default is the copy of step 2,
-    # whose loss on labels judges the weights; without f it learns from the images that the student is sure of.
+    # since its loss on labels judges the weights; without f it learns from the images that the student is sure of.
     copy_learns: Literal["paper", "released_code"] = added("paper")
 
     needs = frozenset({"drawn_apart", "every_client", "share"})

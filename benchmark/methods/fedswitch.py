@@ -59,8 +59,8 @@ class FedSwitch(TeacherStudent):
     # of different sizes.
     divergence: Literal["mean", "sum"] = "mean"
     prediction: Prediction = "mean_softmax"  # default: it depends on the confidence, and is meaningful for one image
-    # "kept": only images for which the measured model has a confidence of at least tau; a batch without such images is
-    # left out. Default: all, since section 4 refers to the N examples of the batch.
+    # "kept": only images that the measured model labels with a confidence of at least tau; a batch without such images
+    # is left out. Default: all, since section 4 refers to the N examples of the batch.
     counted: Literal["all", "kept"] = added("all")
     # "from_student": a teacher that is not sent begins with the received student, and is only measured.
     # "keep_last": the server keeps the D^T of the last round with a teacher, which saves the clients a forward pass.

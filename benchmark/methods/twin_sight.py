@@ -1,20 +1,20 @@
-"""Twin-sight: a supervised and an unsupervised network per client, whose features keep the same neighbourhoods.
+"""Twin-sight: a supervised and an unsupervised network per client that keep the same neighbourhoods of features.
 
 Zhang, Yang, Tian, Wang, Liu, Han. Robust Training of Federated Models with Extremely Label Deficiency. ICLR 2024,
 arXiv:2402.14430. Released code: visitworld123/Twin-sight, 2dd5db0 (trainers/normal_trainer.py: train_semiFed_model_PD,
 model/SemiFed.py, ssl_model, configs/default.py).
 
-This file has the setting "partial data", in which every client has some labels. The student S learns the labels, and
+This file has the setting "partial data": every client has some labels. The student S learns the labels, and
 the pseudo-labels that it predicts on the weak view. The twin U has the same layers, with a projector in place of the
 last one, and learns instance discrimination (SimCLR): the weak and the strong view of an image attract each other. For
-the weak views of all images of a batch, the cosines of the features of S are compared with those of U. The loss is L =
+the weak views of all images of a batch, the cosines of the features of S and of U are compared. The loss is L =
 CE + lambda_u L_u + .5 InfoNCE + N + mu ||w - w_G||^2. S, U and the projector are sent, and averaged by the number of
 images; S is tested.
 
 Deviations:
-1. The setting in which some clients have labels for all of their images is not implemented. A client without labelled
+1. The setting with labels for all images of some clients is not implemented. A client without labelled
    or without unlabelled images leaves out this term of the loss.
-2. U begins with the initial weights of S, of which each tensor is permuted at random. In the released code they are
+2. U begins with the initial weights of S, but each tensor is permuted at random. In the released code they are
    drawn separately, by the same rule.
 3. U has the last layer of S also, which nothing uses: its bytes are counted.
 4. BYOL and SimSiam, options of the released code, are not implemented; nor are its bounds of .9 and .95 for thresholds
@@ -45,7 +45,7 @@ DECAY = 0.999  # of the running thresholds (normal_trainer.py: cal_time_p_and_p_
 
 @dataclass(frozen=True, kw_only=True)
 class TwinSight(TwoLabellers):
-    """Twin-sight with partial data. The defaults are those of configs/default.py."""
+    """Twin-sight with partial data. The defaults are from configs/default.py."""
 
     batch_size: Count = 64
     labelled_batch_size: Count = 64
@@ -56,11 +56,12 @@ class TwinSight(TwoLabellers):
     temperature: Positive = 0.07  # of InfoNCE
     hidden: Count = 4096  # of the projector
     projected: Count = 2048  # P
-    # Which pseudo-labels count. "released_code": those above FreeMatch's running thresholds, which begin at 1 / D in
-    # each job, so that nearly all count. "threshold": those above `threshold`, as in FixMatch. Default: the code.
+    # Which pseudo-labels count. "released_code": pseudo-labels above FreeMatch's running thresholds, which begin at 1 /
+    # D in each job, so that nearly all count. "threshold": pseudo-labels above `threshold`, as in FixMatch. Default:
+    # the code.
     confident: Literal["released_code", "threshold"] = "released_code"
-    # The divisor of the sum of the N^2 squared differences of cosines. "paper": N^2. "released_code": N ^ 2, which is
-    # an exclusive or in Python (66 for a batch of 64). Default: the code, since `sim` was chosen with it.
+    # The divisor of the sum of the N^2 squared differences of cosines. "paper": N^2. "released_code": N ^ 2, an
+    # exclusive or in Python: 66 for a batch of 64. Default: the code, since `sim` was chosen with it.
     neighbours: Literal["paper", "released_code"] = "released_code"
 
     needs = frozenset({"drawn_apart", "every_client", "share"})
@@ -98,7 +99,7 @@ class TwinSight(TwoLabellers):
         return fl.State(server={name: mean.value() for name, mean in means.items()}), {}
 
     def jobs(self, student: fl.Weights, world: fl.World, receives: fl.Tree | None = None) -> list[fl.Job]:
-        """Build the jobs, in which labelled images also have a weak and a strong view."""
+        """Build the jobs. Labelled images also have a weak and a strong view."""
         jobs = []
         for job in super().jobs(student, world):
             data = {name: replace(stream, views=self.views) for name, stream in job.data.items()}
@@ -128,7 +129,7 @@ class TwinUpdate(ClientUpdate):
         method, student, twin = self.method, cast(Classifier, step.student), cast(Classifier, step.trainable["twin"])
         head = cast(nn.Linear, student.get_submodule(student.head))
         names = [name for name in ("labelled", "unlabelled") if name in step.batch]
-        places = list(product(("weak", "strong"), names))  # all weak views come before all strong ones
+        places = list(product(("weak", "strong"), names))  # all weak views precede all strong views
         parts = [step.batch[name].views[view] for view, name in places]
         features = self._each(student.features, parts)
         logits = dict(zip(places, map(head, features), strict=True))

@@ -49,7 +49,7 @@ def doubled(tree: Any) -> Any:
 
 
 def in_double(member: Member) -> Member:
-    """Return the job with copies of its weight sets and of what it received, in float64."""
+    """Return the job with copies of its weight sets and of its received values, in float64."""
     local = member.local
     copied = Local(
         trainable=doubled(local.trainable),
@@ -83,7 +83,7 @@ def _first(size: int, tensor_N: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """One job after one batch whose steps were taken like those of the reference engine."""
+    """One job after one batch with the steps of the reference engine."""
 
     results: Tree  # losses, weights, momentum and notes
     uses: Uses
@@ -239,7 +239,7 @@ def reason_of(error: Exception, kind: Kind) -> str:
 
 
 def _file_of(base: type) -> str | None:
-    """Return the file of a method's class; None for a class of the suite that methods derive from."""
+    """Return the file of a method's class, or None for a base class of the suite."""
     if base.__module__ in ("builtins", "benchmark.methods.protocol"):
         return None
     return getattr(sys.modules.get(base.__module__), "__file__", None)
