@@ -135,7 +135,10 @@ def _check_size(path: Path) -> None:
 
 
 def _array(path: Path, arrays: Mapping[str, np.ndarray], key: str, types: tuple[str, ...], axes: int = 1) -> np.ndarray:
-    """Return the array named `key`. Raise DataError if its type (in NumPy's letters) or number of axes is different."""
+    """Return the array named `key`.
+
+    Raise DataError if its type, in NumPy's letters, or its number of axes is different.
+    """
     array = arrays[key]
     if not array.dtype.str[1:].startswith(types) or array.ndim != axes:
         wanted = f"{' or '.join(types)} with {axes} axes"

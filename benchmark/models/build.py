@@ -178,8 +178,8 @@ def _require_values_to_normalise(model: Model, built: nn.Module, image_shape: Im
     def check(layer: nn.Module, inputs: Any) -> None:
         if inputs[0].shape[2:].numel() == 1:
             raise ConfigError(
-                f"model.norm is 'in', but {model.network} gives it a map of one pixel for images {image_shape}, which "
-                "is its own mean; choose gn, ln or sbn"
+                f"model.norm is 'in', but {model.network} reduces images {image_shape} to a map of one pixel, which "
+                "has no spread; choose gn, ln or sbn"
             )
 
     own = copy.deepcopy(built).eval()
@@ -191,7 +191,7 @@ def _require_values_to_normalise(model: Model, built: nn.Module, image_shape: Im
 
 
 def check_own(model: Model, built: nn.Module) -> None:
-    """Raise ConfigError for a network whose weights cannot be trained, averaged or sent."""
+    """Raise ConfigError for a network with weights that cannot be trained, averaged or sent."""
     parameters, tensors = list(built.parameters()), built.state_dict(keep_vars=True)
     lazy = [name for name, tensor in (*built.named_parameters(), *built.named_buffers()) if is_lazy(tensor)]
     extra = [name for name, value in tensors.items() if not isinstance(value, Tensor) or name.endswith("_extra_state")]
