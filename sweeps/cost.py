@@ -43,7 +43,7 @@ class RunCost:
     warm: Cost  # cost of one round
     later: Cost
     last: Cost
-    downloads: FirstDownloads = FirstDownloads()  # in addition to what the rounds cost
+    downloads: FirstDownloads = FirstDownloads()  # in addition to the cost of the rounds
 
     def of_round(self, number: int) -> Cost:
         """Return the cost of a round; the first round has number 1."""
@@ -61,7 +61,10 @@ class RunCost:
         return self._of_first(rounds) + self._first_downloads(rounds)
 
     def _first_downloads(self, rounds: int) -> Cost:
-        """Return what clients download once in the first rounds. Some warm starts have no local work of clients."""
+        """Return the bytes that clients download once in the first rounds.
+
+        Some warm starts have no local work of clients.
+        """
         without_clients = 0 if self.warm.bytes_down else self.warm_rounds
         return self.downloads.of_first(max(0, rounds - without_clients))
 

@@ -1,7 +1,7 @@
 """Compare the local steps and bytes in a run record with the numbers that follow from the run's settings.
 
-These numbers are counted without data, like those of `fssl plan`. Most settings decide steps and bytes exactly. The
-notes of a count name the numbers that are upper bounds or estimates.
+These numbers are counted without data, like the numbers of `fssl plan`. Most settings decide steps and bytes exactly.
+The notes of a count name the numbers that are upper bounds or estimates.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
