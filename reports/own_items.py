@@ -21,7 +21,7 @@ ItemWithRecords = tuple[Item, Records]
 
 
 def note_cells(grid: Grid, results: Path) -> None:
-    """Write down the claims of custom tables whose cells a sweep names, before its runs begin."""
+    """Write down the claims of custom tables if a sweep names their cells, before its runs begin."""
     files = {str(cell).partition(":")[0] for cell in grid.get("cell", ()) if ".toml:" in str(cell)}
     for profile in grid.get("profile", [DEFAULT_PROFILE]) if files else ():
         note_own(items(sorted(files), profile), results)
@@ -30,7 +30,7 @@ def note_cells(grid: Grid, results: Path) -> None:
 def with_own(
     results: Path, known: Sequence[ItemWithRecords], read: Callable[..., Records], troubles: list[str]
 ) -> list[ItemWithRecords]:
-    """Return the known items, the custom tables whose runs began in this results folder, and an item of other runs."""
+    """Return the known items, the custom tables with runs in this results folder, and an item of other runs."""
     have, every = {(item.name, item.profile) for item, _ in known}, [*known]
     for item in own_items(results, troubles):
         planned = plan([item], results, read=read)
@@ -40,7 +40,7 @@ def with_own(
 
 
 def own_items(results: Path, troubles: list[str]) -> Iterator[Item]:
-    """Yield the custom tables whose runs began in this results folder.
+    """Yield the custom tables with runs in this results folder.
 
     A table that names code which is not imported is left out, and a line about it is appended to `troubles`.
     """
@@ -75,7 +75,7 @@ def _other_runs(
             gone = [what for what, name in own.items() if find_spec(name.partition(":")[0].partition(".")[0]) is None]
             type_ = " ".join(f"--{what} {name}" for what, name in own.items())
             absent = ", ".join(own[what] for what in gone)
-            why = f"is of {absent}, whose file is not here; put it into this folder, and type {type_}"
+            why = f"is of {absent}, but its file is missing; put it into this folder, and type {type_}"
             troubles.append(f"{results / 'runs' / key}: {why if gone else error}")
             continue
         setting = {"method": method_name(experiment.method), "data": public_name(experiment.data.name)}

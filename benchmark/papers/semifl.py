@@ -124,9 +124,7 @@ def scale(setting: Setting, profile: str) -> Scale:
         case method if isinstance(experiment(setting).method, Central):
             # The paper's average of weights covers .1 % of its 2^20 steps; this one covers 1 % of the steps or more.
             fields = {"unlabelled_ratio": 1, "ema": 0.95}
-            if (
-                method == "MixMatch"
-            ):  # the paper's weight of 100 is reached after 16,384 steps, but at once in this cell;
+            if method == "MixMatch":  # the paper reaches the weight of 100 after 16,384 steps, and this cell at once;
                 fields["unlabelled_weight"] = 10.0  # digits, seed 50: 26 % with 100, and 89 % with 10
             model, T, sgd = (
                 Model(network=network, norm="bn"),
