@@ -129,7 +129,7 @@ def _without_runs(environment: Environment) -> ItemResults:
 def rows_of_environment(
     environment: Environment, reported: ItemResults, sent: Sequence[Mapping[str, Any]]
 ) -> list[BoardRow]:
-    """Return the rows of this suite with at least one finished run, and the rows of submissions; the best mean first."""
+    """Return this suite's rows with at least one finished run, and the rows of submissions; the best mean first."""
     results = [result for result in reported.results.values() if environment.has(result.cell)]
     rows = [_own_row(result) for result in results if result.n_finished]
     cells = [cell for cell in reported.item.cells if environment.has(cell)]

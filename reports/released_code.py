@@ -36,7 +36,7 @@ def parts() -> list[dict[str, Any]]:
 
 
 def released_table(every: Sequence[ItemResults]) -> Table:
-    """Return one row per way of a part and profile with runs; a way without runs has one row with the text "not run"."""
+    """Return one row per way of a part and profile with runs; a way without runs has the row "not run"."""
     claims, rows, profiles = _claims(every), list[list[TableEntry]](), dict[str, dict[str, CellResult]]()
     for reported in every:
         named = {f"{reported.item.name}: {label}": result for label, result in reported.results.items()}

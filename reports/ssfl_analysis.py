@@ -31,7 +31,7 @@ MEASURES, GAINS, WAYS, SENTENCES = (TEXTS[name] for name in ("measures", "parts"
 
 
 def server_weight(experiment: Experiment) -> float | None:
-    """Return the server's share of the averaged model, or None if no server trains or the method is not of this family."""
+    """Return the server's share of the averaged model; None without training at the server and for other methods."""
     averaging = getattr(experiment.method, "averaging", None)
     if averaging is None or experiment.data.label_setting not in ("server", "everywhere"):
         return None
@@ -158,7 +158,7 @@ def gains_text(gains: pd.DataFrame) -> str:
 
 
 def page(items: Sequence[ItemResults]) -> dict[str, Any] | None:
-    """Return the values of the analysis of all items of the paper, one section per profile, or None without a record."""
+    """Return the analysis of all items of the paper, one section per profile, or None without a record."""
     # The cells of implementation choices differ in more than the averaging, and have a separate page.
     own = [one for one in items if "method" not in one.item.rows and not one.item.name.endswith("/departures")]
     profiles = dict.fromkeys(reported.item.profile for reported in own)

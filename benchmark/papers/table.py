@@ -240,7 +240,7 @@ def _gains(file: TableFile, cells: Iterable[Cell], data_names: Mapping[str, str]
 
 
 def _publication(file: TableFile, lines: Sequence["PrintedEntry"]) -> Publication:
-    """Collect the published values of the paper, with the layout of its file, or of the suite's table if it has none."""
+    """Collect the published values, with the layout of their file, or of the suite's table if it has none."""
     layout = file.layout or Layout(rows=file.rows, columns=file.columns)
     rows, columns = layout.rows, layout.columns
     if len(file.metrics) > 1 and "metric" not in (*rows, *columns):

@@ -201,7 +201,8 @@ def test_a_table_whose_records_all_are_of_old_code_is_shown(places, tmp_path, fs
     assert shown == {"mine/table"}
     monkeypatch.setattr("reports.own_items.own_items", lambda *_: [])
     ((other_runs, _),) = with_own(tmp_path, [], read_records, [])
-    assert {cell.cell_key for cell in other_runs.cells} == {cell.cell_key for cell in cells}
+    keys = {cell.cell_key for cell in cells}
+    assert {cell.cell_key for cell in other_runs.cells} == keys
 
 
 def test_a_stopped_command_shows_what_there_is_and_the_same_command_goes_on(places, tmp_path, capfd, monkeypatch):
