@@ -130,7 +130,7 @@ class Evaluation(Checked):
     """The measurements, their intervals, and the round that counts. No measurement changes the training."""
 
     every: Count = 10  # rounds between evaluations on the test set; the last round is always evaluated
-    validation: bool = False  # evaluate on the held-out labelled images, not the test set (to choose settings)
+    validation: bool = False  # evaluate on the held-out labelled images, not the test set, to choose settings
     # The round that counts. "best_on_test" selects it on test data, like SemiFL (test_classifier_ssfl.py:40) and RSCFed
     # (README); every page with such a number has a note about it.
     selection: Literal["last", "best_on_test"] = "last"

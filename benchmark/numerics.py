@@ -22,9 +22,10 @@ ENGINE = 1
 #   2  ba816e81, 2026-11-25: the pool engine uses PyTorch's group norm for 4 to 7 channels per group. (6ae96916,
 #      2026-11-26, did the same for fewer channels, which no committed record has.)
 NORM = 2
-# Gradient diversity. 1  813c5ab4, 2026-11-21: the first committed record 2  73269d13, 2026-11-25: rounds with skipped
-#   clients, and warm-start rounds with statistics as the clients' only messages, have no diversity; gradients are
-#   computed with the client state
+# Gradient diversity.
+#   1  813c5ab4, 2026-11-21: the first committed record
+#   2  73269d13, 2026-11-25: rounds with skipped clients, and warm-start rounds in which clients only send statistics,
+#      have no diversity; gradients are computed with the client state
 DIVERSITY = 2
 # (FL)^2.
 #   1  813c5ab4, 2026-11-21: the first committed record

@@ -32,7 +32,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--json",
         action="store_true",
-        help="print only one JSON object per table or figure (and one for all of them if there are several)",
+        help="print only one JSON object per table or figure, and one for all of them if there are several",
     )
     command.add_argument("--all", action="store_true", help="also count runs that are already done")
     command.add_argument(

@@ -37,7 +37,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="train N finished runs again, drawn from the runs that this machine can train, and compare all numbers: "
-        "bit by bit (compact copies to six digits) on the same type of processor with the same packages and numerics; "
+        "bit by bit, and compact copies to six digits, on the same type of processor with equal packages and numerics; "
         "in all other cases only the final accuracy, within the spread between processors",
     )
     command.add_argument(

@@ -63,7 +63,7 @@ class Weak(Checked):
 class Gentle(Checked):
     """The mild strong view for laptops: an affine map, brightness and contrast, each by chance, then a cutout box.
 
-    Each parameter is drawn uniformly, and applied with its probability. The setting for digits (8 x 8 pixels) is
+    Each parameter is drawn uniformly, and applied with its probability. The setting for digits of 8 x 8 pixels is
     Gentle(translate=0, contrast_probability=0); its box is 4 pixels wide.
     """
 

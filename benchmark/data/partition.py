@@ -100,9 +100,9 @@ def _equal_sizes(n_d: IntArray, K: int) -> Table:
 def main_classes(n_d: IntArray, K: int) -> BoolArray:
     """Return a (K, d) array that is true if a class is a main class of a client.
 
-    Classes are assigned in turn, the largest first (ties: lower label first). If K >= d, each client has one main class
-    and the numbers m_j of clients per class differ by at most one. If K < d, each client has a set of main classes, and
-    the sizes of the sets differ by at most one.
+    Classes are assigned in turn, the largest first, and the lower label first among equal ones. If K >= d, each client
+    has one main class and the numbers m_j of clients per class differ by at most one. If K < d, each client has a set
+    of main classes, and the sizes of the sets differ by at most one.
     """
     d = len(n_d)
     turns = np.arange(max(K, d))
@@ -256,14 +256,14 @@ class Dirichlet(Checked):
     alpha is the concentration; a small one is heterogeneous. min_size is the least number of images of a client (at
     least 1). max_redraws is the number of draws that may be discarded because a client is below `min_size`. The rules
     are:
-    * "plain" (the usual one): for each class, the proportions over the clients come from Dirichlet(alpha, ...).
+    * "plain", the usual rule: for each class, the proportions over the clients come from Dirichlet(alpha, ...).
     * "limited" (RSCFed, cifar_load.py, `partition_data_allnoniid`; SemiFL, data.py, `non_iid`, tag "d"; both codes do
       the same): like "plain", but a client with N/K images or more gets proportion 0 of further classes, so that the
       sizes of clients are more equal.
     * "fedswitch" (Hsu et al. 2019, arXiv 1909.06335, section 3.1): one client after the other draws N/K images, with
       class proportions from Dirichlet(alpha p), where p are the proportions of the whole set. Used-up classes drop out
       of the draws of later clients. alpha = 1 with ten equal classes is Dirichlet(0.1, ..., 0.1).
-    * "fedswitch_at_once" (a rule of this suite): the same draws, but all clients draw images at once. In "fedswitch",
+    * "fedswitch_at_once", a rule of this suite: the same draws, but all clients draw images at once. In "fedswitch",
       the last clients get the remaining images, and stay skewed at a large alpha.
     * "sage" (SAGE, sample_dirichlet.py:29-115): images are cut at random into equal slices, one for every two clients,
       which share it similarly to "limited". All images are then concatenated and cut into equal clients. Every two

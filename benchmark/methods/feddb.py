@@ -17,7 +17,7 @@ Deviations:
    each of 5 steps (modules.py, Client.train), which batch sizes above a client's number of images reproduce.
 2. Released code: labelled and unlabelled images have separate forward passes (`forward`), through batch norms without
    running statistics.
-3. Released code: the client keeps its momentum buffers (`momentum`; they are reset by default).
+3. Released code: the client keeps its momentum buffers; by default, `momentum` resets them.
 4. A client without unlabelled images has no q and skips the round, and so does a client with neither labels nor a
    selected image.
 

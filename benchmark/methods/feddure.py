@@ -7,7 +7,7 @@ Dual Regulators. AAAI 2024, arXiv:2307.05358. Its equations were not available; 
 The student labels the weak views of a batch's unlabelled images. A client then trains three networks on the batch, one
 after the other:
 1. The fine regulator f, a small network that maps predicted probabilities to a weight. Its loss is the cross-entropy on
-   labelled images after one step of the copy c on the weighted pseudo-labels (bi-level optimisation).
+   labelled images after one step of the copy c on the weighted pseudo-labels. This is bi-level optimisation.
 2. The copy c, which begins each job with the student's weights, takes this step. d is the decrease of its loss on
    labelled images.
 3. The student learns labels, and the pseudo-labels on the strong view with weights f + d (the coarse regulator).

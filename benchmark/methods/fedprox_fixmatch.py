@@ -13,7 +13,7 @@ students with equal weights and then trains on its labels (ServerUpdate).
 Deviations: reports/fedswitch/departures.md. In addition, for all four methods:
 1. A client without labelled or without unlabelled images leaves out this term of the loss: labelled clients in RSCFed's
    setting only minimise L_s.
-2. E_s and E_c are both the federation's `epochs` (or T local steps); in an epoch the shorter stream is repeated.
+2. E_s and E_c are both the federation's `epochs` or T local steps; in an epoch the shorter stream is repeated.
 3. Labelled images have weak views (section 5.2: "weakly augmented images"), while FedMatch uses plain ones.
    `labeller_view` only changes the unlabelled images.
 4. If clients have labels, labelled images at the server are not used, as in Algorithm 1.

@@ -1,7 +1,7 @@
 """Define the norms between a convolution and its ReLU: group, instance, layer, batch and static batch norm, and none.
 
 A norm is passed to a network as a function from a channel count to a module, so that networks do not depend on the kind
-of norm. Source: SSFL, section 3.2 (design choice 2: GN instead of BN). Static batch norm (sBN) uses the batch's
+of norm. Source: SSFL, section 3.2, design choice 2: GN instead of BN. Static batch norm (sBN) uses the batch's
 statistics in training, and the statistics of a separate pass in evaluation: HeteroFL (Diao et al. 2021), section 3;
 SemiFL, section 3.4; released models/utils.py:20-32 (training without tracking) and data.py:242-254 (the pass:
 cumulative average over batches, momentum=None).

@@ -54,7 +54,7 @@ def items(
     also_quoted: bool = False,
     rule: Rule = "released_code",
 ) -> list[Item]:
-    """Build the items with these names, each once: "ssfl/tab2", "ssfl" (the whole paper without OURS) or "all".
+    """Build the items with these names, each once: "ssfl/tab2", "ssfl" for the whole paper without OURS, or "all".
 
     A name that ends with .toml is the file of a custom table. If an item's runs under the profile
     would equal the runs under a smaller profile, the item is built under the smaller one.

@@ -140,7 +140,7 @@ def _is_count(name: str) -> bool:
 
 
 def copy_digest(copy: Mapping[str, Any]) -> str:
-    """Return a hash of 128 bits (in hexadecimal) over all of a compact copy except the digest itself."""
+    """Return a hexadecimal hash of 128 bits over all of a compact copy except the digest itself."""
     return hashlib.sha256(canonical({**copy, "digest": None})).hexdigest()[:32]
 
 

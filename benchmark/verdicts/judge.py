@@ -17,9 +17,9 @@ verdict shows the number of collapsed runs. Only claims about collapse test it, 
 verdict in it, at any look. It is .05 on a paper's first seed block and .05 / 2^k on block k for k
 >= 2, so that all later blocks together have at most .025. Half of it is for the few primary claims
 in a fixed order: each one has the whole half once all claims before it are rejected ("holds" or
-"contradicted"). All other claims of the paper share the other half equally. (If a family has only
-one of these two kinds of claims, that kind has the whole error.) The shares of an item's claims
-stay within the item: if a claim is rejected, its share goes to the item's other claims (Holm). "No
+"contradicted"). All other claims of the paper share the other half equally. If a family has only
+one of these two kinds of claims, that kind has the whole error. The shares of an item's claims stay
+within the item: if a claim is rejected, its share goes to the item's other claims (Holm). "No
 effect of interest" does not reject the hypothesis of no difference, so that its share is not passed
 on. No verdict therefore depends on the runs of a different item.
 
