@@ -75,7 +75,7 @@ def _other_runs(
             gone = [what for what, name in own.items() if find_spec(name.partition(":")[0].partition(".")[0]) is None]
             type_ = " ".join(f"--{what} {name}" for what, name in own.items())
             absent = ", ".join(own[what] for what in gone)
-            why = f"is of {absent}, but its file is missing; put it into this folder, and type {type_}"
+            why = f"uses {absent}, but its file is missing; put it into this folder, and type {type_}"
             troubles.append(f"{results / 'runs' / key}: {why if gone else error}")
             continue
         setting = {"method": method_name(experiment.method), "data": public_name(experiment.data.name)}

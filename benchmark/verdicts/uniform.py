@@ -258,7 +258,7 @@ def _over_seeds(origins: Sequence[Origin]) -> list[str]:
     phrases = []
     devices = sorted({origin.device for origin in origins})
     if len(devices) > 1:
-        phrases.append(f"the judged seeds are from several devices: {' and '.join(devices)}")
+        phrases.append(f"the judged seeds come from several devices: {' and '.join(devices)}")
     versions: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     for origin in origins:
         for part, version in origin.numerics:
@@ -266,5 +266,5 @@ def _over_seeds(origins: Sequence[Origin]) -> list[str]:
     for (part, _, _), several in versions.items():
         if len(several) > 1:
             names = " and ".join(f"{part} {version}" for version in sorted(several))
-            phrases.append(f"the judged runs have several numerics versions of the code: {names}")
+            phrases.append(f"the judged runs come from several numerics versions of the code: {names}")
     return phrases
