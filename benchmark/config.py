@@ -5,7 +5,7 @@ Errors name the key, its value and a valid value to type.
 No library does this job. Methods are an open set, and a custom method must be read as strictly as the suite's methods.
 Every message must also name the nearest valid key, which typed command-line libraries do not do for tagged unions.
 
-A field whose type is a union of dataclasses is written with a "kind" key: {"kind": "class_skew", "R": 0.4}.
+A field that is a union of dataclasses is written with a "kind" key: {"kind": "class_skew", "R": 0.4}.
 """
 
 import dataclasses

@@ -159,7 +159,7 @@ def sum_over_weights(term: Callable[..., Tensor], *networks: nn.Module) -> Tenso
     """Return the sum of `term`, a scalar function of one tensor per network, over all parameters of the networks.
 
     On a CPU, the term is computed tensor by tensor, as in all records. On other devices, it is computed once for all
-    parameters as one vector, because each tensor would launch its own operations.
+    parameters as one vector, because each tensor would launch separate operations.
     """
     weights = [tensors_of(network).parameters for network in networks]
     if weights[0][0].is_cpu:

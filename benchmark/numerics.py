@@ -4,8 +4,8 @@
 change that alters the bits of existing runs instead raises the version of a part in this module. A manifest contains
 the versions at the beginning of its run; the versions of older records follow from their commits (`numerics.toml`).
 
-A version applies only to runs whose numbers the change could alter. If no later change could alter a run, its record
-has the current versions, whatever its commit.
+A version applies only to runs with numbers that the change could alter. If no later change could alter a run, its
+record has the current versions, whatever its commit.
 """
 
 import tomllib

@@ -95,7 +95,7 @@ FILLED_LIKE: Mapping[Any, Any] = {
 
 
 class DrawingFrom(TorchDispatchMode):
-    """A context in which this thread's torch draws come from `generator` instead of the global generator.
+    """A context that makes this thread's torch draws use `generator` instead of the global generator.
 
     The numbers are the same as from the global generator with the same state. Draws with an explicit generator
     keep it. The global generator is neither read nor changed, so that other threads may use it at the same time.

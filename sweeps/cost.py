@@ -134,7 +134,7 @@ def count(run: Experiment, also: frozenset[int] = frozenset()) -> RunCost:
 
 
 def countable(runs: Iterable[Experiment]) -> tuple[list[Experiment], tuple[Note, ...]]:
-    """Return the runs whose cost can be counted, and a note for each reason why other runs cannot be counted."""
+    """Return the runs with a cost that can be counted, and a note for each reason why other runs cannot be counted."""
     able: list[Experiment] = []
     reasons = Counter[str]()
     for run in runs:

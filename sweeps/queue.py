@@ -250,7 +250,7 @@ class Pace:
 
 
 def crowding(side_by_side: int, devices: Sequence[str], cores: int) -> float:
-    """Estimate by which factor a run is slower than if no other runs trained at the same time."""
+    """Estimate the factor that slows a run if other runs train at the same time."""
     if devices[0] == CPU:
         return max(1.0, side_by_side / cores)
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
@@ -260,7 +260,7 @@ def crowding(side_by_side: int, devices: Sequence[str], cores: int) -> float:
 
 @dataclass(kw_only=True)
 class Timetable:
-    """The decisions on which runs may begin, and the state of each unit. `launch` calls `fits` and `watch`."""
+    """Decides which runs may begin, and has the state of each unit. `launch` calls `fits` and `watch`."""
 
     units: Sequence[Unit]
     shelf: Shelf

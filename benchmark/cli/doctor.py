@@ -54,7 +54,7 @@ def run_command(options: argparse.Namespace) -> int:
             code = 1
             print(f"!!  {check.__name__}: {problem}")
             if check is versions:
-                break  # with wrong ones nothing else can be checked
+                break  # with wrong ones all further checks would fail
     return code
 
 
@@ -104,7 +104,7 @@ def device(options: argparse.Namespace) -> str:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """Return the newest CUDA version that NVIDIA's driver can run, such as (12, 4); None without a driver.
+    """Return the newest CUDA version that NVIDIA's driver can run, such as (12, 4), or None without a driver.
 
     It is read from the driver's library; nvidia-smi also prints it. If a container has neither, it follows from the
     driver's version, with 0 as the second number.

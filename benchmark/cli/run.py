@@ -53,7 +53,7 @@ def add_arguments(verb: str, command: Parser) -> None:
         "--engine",
         default="auto",
         help="auto (default), reference (trains one job after the other), pool (worker processes and a faster local "
-        "step, whose last bits differ) or stacked (trains the jobs of a round together, which is fast on a GPU; auto "
+        "step with different last bits) or stacked (trains the jobs of a round together, which is fast on a GPU; auto "
         "chooses it on a CUDA device). A run that is resumed keeps the engine that it began with",
     )
     add_devices(command, "workers of the pool (default: auto, the first CUDA device or the cores)")

@@ -87,8 +87,8 @@ def verify_bundle(path: Path, options: argparse.Namespace) -> int:
     try:
         bundle = opened(path)
         if bundle.own:
-            does = "used" if options.trust else "left alone: read it, then --trust uses it, and nothing confines it"
-            print(f"fssl: {path}: of its own, and {does}: {_plain(', '.join(bundle.own))}", file=sys.stderr)
+            does = "used" if options.trust else "not used: read it, then --trust uses it, and nothing confines it"
+            print(f"fssl: {path}: custom code, {does}: {_plain(', '.join(bundle.own))}", file=sys.stderr)
         with running(bundle) if options.trust else contextlib.nullcontext():
             reasons, absent = check_bundle(bundle, trusted=options.trust)
             others, not_compared = further_troubles(bundle.records, trusted=options.trust)

@@ -43,7 +43,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--claims",
         action="store_true",
-        help="train one confirmatory run again of each cell on which a claim of the ITEMs is decided",
+        help="train one confirmatory run again of each cell that decides a claim of the ITEMs",
     )
     command.add_argument(
         "--seed",
@@ -86,7 +86,7 @@ def run_command(options: argparse.Namespace) -> int:
     whether the test images can give the accuracies, and commits. It computes hashes of data and partitions again if the
     data are on this machine. Committed copies must be unchanged in git. The exit code is 66 if any check fails. A
     submission, which `fssl submit` wrote, is accepted or refused; its custom code does not run without --trust. With
-    --for-board, each cell of a submission gets its own verdict. Consistent inventions, such as different accuracies,
+    --for-board, each cell of a submission gets a separate verdict. Consistent inventions, such as different accuracies,
     curves exchanged between seeds, or an invented divergence, are found only by --retrain.
     """
     bundles = [name for name in options.items if name.endswith(".zip")]

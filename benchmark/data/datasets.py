@@ -163,7 +163,7 @@ def entry_of(name: str) -> ListedDataSet:
     """Return the entry of `DATASETS` with this name. Raise ConfigError for an unknown name."""
     if name not in DATASETS:
         hint = nearest(name, DATASETS)
-        raise ConfigError(f"data.name: unknown data set {quoted(name)}; {hint} (for your own images, type folder:PATH)")
+        raise ConfigError(f"data.name: unknown data set {quoted(name)}; {hint} (for your images, type folder:PATH)")
     return DATASETS[name]
 
 

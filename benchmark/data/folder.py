@@ -145,7 +145,7 @@ def read_folder(name: str) -> Raw:
 
 
 def number_of_classes(name: str) -> int:
-    """Return the number of class folders of `folder:PATH`; 0 for other names and for folders that cannot be read."""
+    """Return the number of class folders of `folder:PATH`, or 0 for other names and for folders that cannot be read."""
     path, _ = path_and_option(name)
     if path is None:
         return 0

@@ -57,7 +57,7 @@ class Source(Hashable, Protocol):
         """Read the images. Raise DataError if the set is not complete."""
 
     def is_listed(self) -> bool | None:
-        """Return whether the suite lists these files by their hashes; None if that is known only after `read`."""
+        """Return whether the suite lists these files by their hashes, or None if that is known only after `read`."""
 
 
 def own_split(images_NCHW: np.ndarray, labels_N: np.ndarray, test_d: list[int], name: str, classes: list[str]) -> Raw:

@@ -68,7 +68,7 @@ def sizes_of(size: int, batch_size: int, steps: int, drop_last: bool) -> list[in
 def sources_of(
     job: Job, environment: Environment, round_number: int, selected: Mapping[str, Selected]
 ) -> dict[str, Part]:
-    """Return the images from which each stream of a job draws: a data subset, or the part that `start` selected."""
+    """Return the images that each stream of a job draws from: a data subset, or the part that `start` selected."""
     parts = {name: environment.part(job.key.client, stream.part, round_number) for name, stream in job.data.items()}
     for name, some in selected.items():
         if name in parts:

@@ -321,7 +321,7 @@ def prepare(experiment: Experiment, *, data: DataSet | None = None, split: Calla
 
 
 def _extra_images(experiment: Experiment, data: DataSet) -> int:
-    """Return how many images of the set's own unlabelled split the clients get; 0 if they get training images.
+    """Return how many images of the set's own unlabelled split the clients get, or 0 if they get training images.
 
     Clients get equal shares, because images without labels cannot be skewed by class (SSFL appendix I). Raise
     ConfigError if the data set has no such images, or if the partition is skewed.

@@ -41,7 +41,7 @@ def first_state(method: Any, setup: fl.Setup) -> fl.State:
 def play_round(method: Any, state: fl.State, world: fl.World) -> fl.Round:
     """Call `round` and return the State and the numbers to record, as int or float.
 
-    Raise ConfigError if the method returned anything else, used a reserved name, or changed a client state in place.
+    Raise ConfigError if the method returned other values, used a reserved name, or changed a client state in place.
     """
     wanted = "a State and the numbers to record, such as `state, {}`"
     function, clients = f"round {world.round}", Watched(state.clients)
@@ -142,7 +142,7 @@ Marks = list[tuple[str, object, object]]  # for each leaf of a tree: its name, t
 
 
 def marks_of(tree: object, name: str = "") -> Marks:
-    """Collect the marks by which `change_since` detects that a tree was changed in place.
+    """Collect the marks that `change_since` needs to detect a change of a tree in place.
 
     The mark of a tensor is the number of its changes in place, which torch counts.
     """
@@ -216,7 +216,7 @@ class Watched(Mapping[str, fl.Tree]):
 def started(update: fl.LocalUpdate, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local | None:
     """Call `start` and return the weight sets to train, or None if the client skips the round.
 
-    Raise ConfigError if `start` returned anything else, or, before anything is trained, if a loss or `after_step`
+    Raise ConfigError if `start` returned other values, or, before the training, if a loss or `after_step`
     cannot be called with one `Step`.
     """
     for function in (*update.phases, "after_step"):
@@ -244,7 +244,7 @@ def loss_of(update: fl.LocalUpdate, phase: int, step: fl.Step) -> fl.Loss:
     """Compute the loss of one local step, a scalar tensor, and the scalar tensors to report, by name.
 
     Pseudo-labels are reported as "labels_N", integers, and "kept_N", bools. Raise ConfigError if the method returned
-    anything else or used a reserved name.
+    other values or used a reserved name.
     """
     name = update.phases[phase]
     wanted = "the loss, a scalar tensor, and scalar tensors to report, such as `loss, {}`"

@@ -10,8 +10,8 @@ Labelled clients train longer. Both in their local work and at the server, the w
 with the weights of the previous average.
 
 Deviations: reports/rscfed/departures.md, entries 25 to 28. In addition:
-1. Training draws new views and a new order of the images. Released code: the views and the order in which they were
-   labelled, without batches of one image (local_PL.py:123-261).
+1. Training draws new views and a new order of the images. Released code: the views and the order of labelling, without
+   batches of one image (local_PL.py:123-261).
 2. A client that selects no image skips the round. Released code: a division by zero.
 3. The first rounds, on labels only, consist of jobs of `labelled_epochs_each` passes. Released code: one job of 501
    passes, 1,001 on CIFAR-100 (local_supervised.py:87-180).

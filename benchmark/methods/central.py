@@ -54,7 +54,7 @@ class Central(fl.Method):
 
     needs = frozenset({"server", "everywhere", "open"})
     views: ClassVar[tuple[str, ...]] = ("weak", "strong")  # the views of unlabelled images
-    ramp_share: ClassVar[float] = 0.0  # the share of the run in which the weight of the unlabelled term rises
+    ramp_share: ClassVar[float] = 0.0  # the weight of the unlabelled term rises over this share of the run
 
     def loss(self, step: fl.Step) -> fl.Loss:
         """Compute the loss of one local step and the tensors to report (see `LocalUpdate.loss`)."""
@@ -185,7 +185,7 @@ class UDA(Central):
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabeling(Central):
-    """Pseudo-Labeling: an image learns its own most probable class if this class is confident.
+    """Pseudo-Labeling: an image learns its most probable class if this class is confident.
 
     The loss is the cross-entropy. Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method. ICML
     Workshop 2013, Eq. 15. Released code: pseudo_label.py.

@@ -50,7 +50,7 @@ class DataSharing(fl.Method):
             raise ConfigError("data.N_s is 0, but the server needs labelled images to share them; choose 1 or more")
         if not self.given(setup.labelled[fl.SERVER]) and not all(setup.labelled[k] for k in range(setup.K)):
             raise ConfigError(
-                f"method.alpha is {self.alpha}, with which no client receives any of {setup.labelled[fl.SERVER]} "
+                f"method.alpha is {self.alpha}, so that no client receives any of {setup.labelled[fl.SERVER]} "
                 "images, and some clients have no labels of their own; choose a larger alpha"
             )
 

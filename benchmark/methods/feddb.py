@@ -122,7 +122,7 @@ def least_biased(q_KD: Tensor) -> Tensor:
     Every q_k sums to 1, so that this minimises the norm of sum_k a_k q_k. It is solved as a least-squares problem that
     fits sum_k x_k q_k to 0 and sum_k x_k to 1; the solution is scaled to sum to 1.
     """
-    from scipy.optimize import nnls  # imported here because it takes half a second to load
+    from scipy.optimize import nnls  # imported late because it needs half a second to load
 
     K, D = q_KD.shape
     rows = np.vstack([q_KD.T.numpy(), RIDGE**0.5 * np.eye(K), np.ones((1, K))])

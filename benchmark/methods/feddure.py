@@ -16,7 +16,8 @@ The released method never calls f, because WNet is in a class that no configurat
 
 ProxyFL runs FedDure in the protocol of `sage`. Therefore its local step builds on the one of `sage` and has the same
 implementation choices. Deviations: reports/sage/departures.md, entries 22 and 23. In addition:
-1. The experiment's optimizer trains all three networks. Released code: Adam for each; the step of (1) has its own rate.
+1. The experiment's optimizer trains all three networks. Released code: Adam for each; the step of (1) has a separate
+   rate.
 2. Pseudo-labels are classes. Released code: the predicted probabilities.
 3. The student takes no initial steps on labels only. Released code: the same number of steps as on both.
 4. The client keeps f. In the released class that contains it, f begins anew in each job.
@@ -45,7 +46,7 @@ class FedDure(TwoLabellers):
     """FedDure in the round of `sage`. Only the student is sent."""
 
     threshold: Share = 0.6  # teacher_thre, the threshold of the images that the released method selects
-    # The number of steps at the beginning of a job in which lambda_u grows linearly. 10 in the released class that
+    # lambda_u grows linearly over this number of steps at the beginning of a job. 10 in the released class that
     # contains f, where lambda_u is 1 and grows exponentially; 20 in the released method, where it is 8.
     ramp_steps: Count = 10
     hidden: Count = 100  # hidden units of f
@@ -57,7 +58,7 @@ class FedDure(TwoLabellers):
     # pseudo-labels. "released_code": -d, the loss after minus before, weighs the cross-entropy of the student's own
     # classes on the strong view. Meta Pseudo Labels has before minus after.
     feedback: Literal["paper", "released_code"] = "paper"
-    # The images from which the copy learns. "paper": with the weights of the student's pseudo-labels. "released_code":
+    # The images that the copy learns from. "paper": with the weights of the student's pseudo-labels. "released_code":
     # from the classes of all unlabelled images, with weight 1 (base_ssl.py:768). The default is the copy of step 2,
     # since its loss on labels judges the weights; without f it learns from the images that the student is sure of.
     copy_learns: Literal["paper", "released_code"] = added("paper")

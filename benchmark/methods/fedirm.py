@@ -50,7 +50,7 @@ class FedIRM(FedConsist):
     unlabelled_weight: NotNegative = 15.0  # lambda of both losses, after the ramp (local_unsupervised.py:83-112)
     # null: FedAvg by size ("origi."); .5 for all labelled clients together is RSCFed's "weight adju.".
     labelled_share: ShareBetween | None = None
-    ramp_rounds: Whole = 30  # lambda grows as exp(-5 (1 - t / 30)^2) over t = 0, 1, ...; 0: no ramp
+    ramp_rounds: Whole = 30  # lambda grows as exp(-5 (1 - t / 30)^2) over t = 0, 1, ...; 0 for no ramp
     relation_temperature: Positive = 2.0  # tau
     passes: Count = 10  # T  passes with dropout
     # h, in nats: images with an entropy below it contribute to the relations of their batch. With the paper's 5 and 7

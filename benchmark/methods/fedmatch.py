@@ -91,7 +91,7 @@ class FedMatch(fl.Method):
         refuse_fixed(setup, "every parameter is the sum of a sigma and a psi")
         if buffers := setup.buffers():
             raise ConfigError(
-                f"model.norm is {setup.model.norm!r}, with which network {setup.model.network} has {buffers[0]}, which "
+                f"model.norm is {setup.model.norm!r}, but then network {setup.model.network} has {buffers[0]}, which "
                 "is not trained and belongs to neither sigma nor psi; choose 'none' (the paper's), 'gn' or a different "
                 "network"
             )
@@ -159,7 +159,7 @@ class FedMatch(fl.Method):
         The tree contains changes to the weights that the client kept, or all weights if it kept none.
         """
         if known is None or self.down == "released_code":
-            return {**current}, {**current}  # copies: `begins` is read after the round, in which `current` changes
+            return {**current}, {**current}  # copies: `begins` is read after the round, and `current` changes in it
         changed = {
             name: changed_entries(known[name], weights, self.delta_threshold) for name, weights in current.items()
         }

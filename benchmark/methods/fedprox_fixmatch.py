@@ -7,7 +7,7 @@ code), sections 3.3 and 6.1, Algorithms 1 and 2 with T' empty, Eqs. 4 and 5. Fed
 
 One local step uses a batch of labelled and a batch of unlabelled images, as far as the client has them. The loss is L_s
 on labels, plus lambda_u L_u on confident pseudo-labels, plus mu/2 ||S - S^s||^2 with the received student S^s. If
-clients have labels, this is Algorithm 1. If no client has labels, it is Algorithm 2, in which the server averages the
+clients have labels, this is Algorithm 1. If no client has labels, it is Algorithm 2: the server averages the
 students with equal weights and then trains on its labels (ServerUpdate).
 
 Deviations: reports/fedswitch/departures.md. In addition, for all four methods:
@@ -43,7 +43,7 @@ class ProximalFixMatchUpdate(fl.LocalUpdate):
     method: "ProximalFixMatch"
     labeller: Literal["student", "teacher"] = "student"
     pseudo_label_mode: Literal["train", "eval"] = "train"  # the mode of the student if it is the labeller
-    local_ratio: float | None = None  # alpha of the local teacher's EMA; None: the teacher does not change
+    local_ratio: float | None = None  # alpha of the local teacher's EMA; with None, the teacher does not change
 
     def start(self, received: fl.Tree, private: fl.Tree | None, reader: fl.Reader) -> fl.Local:
         frozen = {"anchor": received["student"]} if self.method.mu else {}

@@ -52,7 +52,7 @@ class HeteroFL(fl.Method):
     widths: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)  # r  levels a to e (utils.py:process_control)
     batch_size: Count = 10  # B
 
-    needs = frozenset({"everywhere", "every_client", "share"})  # settings in which every client has labels
+    needs = frozenset({"everywhere", "every_client", "share"})  # settings with labels at every client
     asks_for_statistics = True
 
     def check(self, setup: fl.Setup) -> None:

@@ -38,12 +38,12 @@ class LGFedAvg(fl.Method):
     fedavg_rounds: Whole = 0  # initial rounds of FedAvg
     batch_size: Count = 50  # B
 
-    needs = frozenset({"everywhere", "every_client", "share"})  # settings in which every client has labels
+    needs = frozenset({"everywhere", "every_client", "share"})  # settings with labels at every client
 
     def check(self, setup: fl.Setup) -> None:
         if buffers := setup.buffers():
             raise ConfigError(
-                f"model.norm is {setup.model.norm!r}, with which network {setup.model.network} has {buffers[0]}, which "
+                f"model.norm is {setup.model.norm!r}, but then network {setup.model.network} has {buffers[0]}, which "
                 "is not trained and would belong to no participant; choose gn, none or a different network"
             )
         layers = layers_of(setup.initial_weights())

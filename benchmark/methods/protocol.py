@@ -283,15 +283,15 @@ class LocalUpdate:
         The suite measures their quality, since a method never sees a hidden label. Every other entry is a scalar, which
         is averaged over the job's steps without its gradient.
 
-        `loss` and `after_step` are functions of the step's tensors: they draw nothing, read no number from a tensor, as
-        `float`, `.item()` and `if tensor` do, and perform the same operations in every step, whatever `step.number` is.
-        A value that changes from step to step is a tensor in `step.notes`. Therefore a step can be recorded once and
+        `loss` and `after_step` are functions of the step's tensors: they draw nothing, read no number from a tensor
+        (`float`, `.item()`, `if tensor`), and perform the same operations in every step, whatever `step.number` is. A
+        value that changes from step to step is a tensor in `step.notes`. Therefore a step can be recorded once and
         repeated.
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def after_step(self, step: Step) -> None:
-        """Update networks, `private` or `notes` in place after a local step, such as an EMA teacher in `step.frozen`."""
+        """Update networks, `private` or `notes` in place after a local step: for example, an EMA teacher in `frozen`."""
 
     def finish(self, local: Local) -> Tree:
         """Return the tree that is sent, and leave the new client state in `local.private`.
@@ -310,8 +310,8 @@ class Job:
     receives: Tree  # named weight sets and tensors, counted as bytes down, except for jobs of the server
     data: Mapping[str, Stream]
     limit: Limit
-    keeps: str | None = None  # the state key of the client state; None: the client's number
-    network: Model | None = None  # None: the experiment's network; set for a sub-network (HeteroFL)
+    keeps: str | None = None  # the state key of the client state, or None for the client's number
+    network: Model | None = None  # the experiment's network if None; set for a sub-network (HeteroFL)
     # None: the participant's own learning rate; "server" is used for labelled images at a client.
     learning_rate: Literal["client", "server"] | None = None
     # Only for measurements, if `receives` does not contain it: the complete weight sets that the job begins with. Their
@@ -449,6 +449,7 @@ class Method(Checked):
     def voters(self, state: State) -> list[Weights]:
         """Return the models of an ensemble. Their mean probabilities are tested.
 
-        This is for methods whose clients keep some layers. If the list is empty, the first entry of `models` is tested.
+        This is for methods with clients that keep some layers. If the list is empty, the first entry of `models` is
+        tested.
         """
         return []

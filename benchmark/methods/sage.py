@@ -269,8 +269,8 @@ class FedLabel(TwoLabellers):
     """
 
     agreement_weight: NotNegative = 1.0  # options.py: fedlabel_lambda
-    # The view of the local model's output in the divergence. Default: the weak view, from which both models predict the
-    # labels.
+    # The view of the local model's output in the divergence. Default: the weak view, because both models predict the
+    # labels from it.
     agreement_view: Literal["weak", "strong"] = "weak"
     # KL(global || local), or KL(local || global). Default: the former, with the fixed model as the target.
     divergence: Literal["from_global", "from_local"] = "from_global"
@@ -301,7 +301,7 @@ class SAGE(TwoLabellers):
     max p_G|); if not, it is 1[y_G]. An image counts if p_L or p_G is above the threshold.
     """
 
-    # ln 2 / kappa, the gap at which both labels have the same weight. Released code: .05 (line 177), whatever --kappa
+    # ln 2 / kappa, the gap that gives both labels the same weight. Released code: .05 (line 177), whatever --kappa
     # is.
     half_gap: Positive = 0.05
 

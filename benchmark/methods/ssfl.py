@@ -206,8 +206,8 @@ class SSFL(fl.Method):
     # learn wrong labels with the server's statistics.
     bn_statistics: Literal["released_code", "slot", "averaged"] = "released_code"
     warm_start_rounds: Whole = 0  # initial rounds with training only at the server
-    # The loss of clients with labels. "paper": Eq. 3 plus the objective. "released_code": each of two views learns its
-    # own argmax (train_LocalSGD.py:483-507). Default: the paper, since the two-view loss is not CRL.
+    # The loss of clients with labels. "paper": Eq. 3 plus the objective. "released_code": each of two views learns the
+    # argmax of that view (train_LocalSGD.py:483-507). Default: the paper, since the two-view loss is not CRL.
     client_labels: Literal["paper", "released_code"] = added("paper")
 
     @property

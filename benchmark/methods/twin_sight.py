@@ -187,7 +187,8 @@ def projected(features_VF: Tensor, layers: nn.ParameterDict | fl.Weights) -> Ten
 
 
 def instance_loss(outputs_VP: Tensor, temperature: float) -> Tensor:
-    """Compute InfoNCE: the cross-entropy of each view's cosines with the other views, whose target is its second view.
+    """Compute InfoNCE: the cross-entropy of each view's cosines with the other views, with its second view as the
+    target.
 
     The second view of image n is in row N + n (ssl_utils.py: info_nce_loss).
     """

@@ -70,7 +70,7 @@ def network_class(name: str) -> type[nn.Module]:
         return NETWORKS[name]
     if ":" not in name:
         raise ConfigError(
-            f"network: unknown value {name!r}; {nearest(name, NETWORKS)} (for your own network, type module:Class)"
+            f"network: unknown value {name!r}; {nearest(name, NETWORKS)} (for a custom network, type module:Class)"
         )
     network = imported(name, "network")
     if not (isinstance(network, type) and issubclass(network, nn.Module)):

@@ -27,7 +27,7 @@ from benchmark.papers.table import SELECTIONS
 
 FILE = values_of("arena")
 UNTUNED = "untuned"
-ONE_CHANGE = "Each row changes only what its name says. Nothing is tuned."
+ONE_CHANGE = "Each row changes only the setting in its name. Nothing is tuned."
 TRIAL_SEED = 1000  # the seeds of the table are 0, 1, ...
 Setting = Literal["server", "one_more_client", "everywhere", "drawn_apart", "open"]
 # The first one that suits a custom method is used.
@@ -187,7 +187,7 @@ def unknown_note(e: Experiment) -> str:
     """Return a sentence with the unknown classes and their share of the clients' images."""
     classes = ", ".join(map(str, e.data.unknown_classes))
     return (
-        f"Unknown classes: {classes}, of which the server has no image; {100 * e.data.unknown_share:g} % of each "
+        f"Unknown classes: {classes}, without images at the server; {100 * e.data.unknown_share:g} % of each "
         "client's images belong to them."
     )
 

@@ -98,8 +98,7 @@ def experiment(setting: Setting, rule: Rule = "released_code") -> Experiment:
             raise ConfigError("S is missing, but grouping needs a number of groups; choose 1 or more")
         # In the released code 10, 10, 10, 10, 7 at C = 47, S = 5, and 2 and 1 at C = 3, S = 2.
         fields["method.averaging"] = {"kind": "grouping", "S": setting.S, "sizes": rule}
-        # In section 3.3 a client starts from its last group's mean, which is only possible if all clients take
-        # part.
+        # In section 3.3 a client starts from its last group's mean, which needs all clients in each round.
         if printed and setting.C == setting.K:
             fields["method.client_start"] = "paper"
     if setting.method == "DataSharing":  # the paper does not specify the initial training on G: one epoch

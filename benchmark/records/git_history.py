@@ -14,7 +14,7 @@ from benchmark.records.provenance import ROOT
 from benchmark.records.record import RunRecord
 
 UNKNOWN = "unknown"  # the commit that a suite without git records
-LEEWAY = timedelta(minutes=10)  # by which two clocks may differ
+LEEWAY = timedelta(minutes=10)  # largest difference between two clocks
 # Commits of 31 exploratory runs of 2026-11-23 that were rewritten before they were merged: git has the runs, but
 # not these commits.
 REWRITTEN = frozenset({"b166e3c4a7ebc50e8d30994da6b6f08976c4186d"})

@@ -71,8 +71,8 @@ class Recorder(pl.Callback):
         """
         self.folder, self.experiment, self._lock = lock.folder, experiment, lock
         self._state, self._lines = resumed, list(resumed.lines) if resumed else []
-        self.exchange = CommunicationSummary(resumed.exchange if resumed else None)  # a callback of its own
-        self.measures = OwnMeasures(resumed.measures if resumed else None)  # a callback of its own
+        self.exchange = CommunicationSummary(resumed.exchange if resumed else None)  # a separate callback
+        self.measures = OwnMeasures(resumed.measures if resumed else None)  # a separate callback
         self._saved = self.rounds_done  # the last round that is on disk
         self._next_save = 0.0  # the cost of saving, or its failure, shows after the first round
         self._round_started = time.monotonic()

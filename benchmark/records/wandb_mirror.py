@@ -78,7 +78,7 @@ def labels_of(experiment: Experiment, words: Mapping[str, Any]) -> dict[str, Any
 
 
 def mode_asked(word: str) -> Mode | None:
-    """Return the mode for --wandb `word`; None without a mirror. "auto" is online under a W&B
+    """Return the mode for --wandb `word`, or None without a mirror. "auto" is online under a W&B
     agent, and no mirror if not.
 
     WANDB_MODE overrides "auto" and "online". Raise ConfigError for an unknown word.
@@ -236,13 +236,13 @@ def mirrored(
 
 
 def made_by_agent(record: RunRecord) -> Mapping[str, str] | None:
-    """Return the W&B run of the last sweep agent that trained this run: {"id", "project"}; None without one."""
+    """Return the W&B run of the last sweep agent that trained this run, {"id", "project"}, or None without one."""
     attempts = record.manifest.get("attempts", [])
     return next((attempt["wandb"] for attempt in reversed(attempts) if "wandb" in attempt), None)
 
 
 def agents_run(environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the W&B run that a sweep's agent made for this process: {"id", "project"}; None without an agent.
+    """Return the W&B run that a sweep's agent made for this process, {"id", "project"}, or None without an agent.
 
     The entity is left out, because it may be a person's name.
     """

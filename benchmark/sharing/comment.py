@@ -2,7 +2,8 @@
 library.
 
 `python -I benchmark/sharing/comment.py FILE` prints a report that a process of a stranger may have written, as a block
-of code. FILE is the report, or a zip file that contains it under the name `comment.md`. Nothing is unpacked or run.
+of code. FILE is the report, or a zip file that contains it under the name `comment.md`. The file is neither unpacked
+nor run.
 """
 
 import io

@@ -222,7 +222,7 @@ def _without_value(
 
 
 def _reached_nowhere(item: Item, claim: Claim, values: Mapping[str, Mapping[int, float]]) -> dict[int, str]:
-    """Return the seeds at which no cell of a contrast with unequal weights reaches the accuracy.
+    """Return the seeds without a cell that reaches the accuracy, for contrasts with unequal weights.
 
     At such a seed, it is only known that each cell needs more rounds than its run has. With weights
     1 and -1, the difference is 0. With .75 and -1, it would be -.25 (R + 1) for any cells, and so

@@ -72,7 +72,7 @@ def spread_at(accuracy: float, per_run: float | None = None) -> float:
 
 
 def comes_out_again(judged: Judged, per_run: float | None = None, repetitions: int = REPETITIONS) -> float | None:
-    """Return the share of repetitions in which a claim keeps its verdict, at the claim's error.
+    """Return the share of repetitions with the same verdict, at the claim's error.
 
     `per_run` is the spread as a fraction of accuracy; by default, the measured one. Collapsed runs
     stay collapsed. Return None for an open claim and for a claim that is not judged by runs.

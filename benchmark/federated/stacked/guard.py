@@ -147,7 +147,7 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
 
 
 def tensors_of_each(networks: nn.ModuleDict, weight_sets: Mapping[str, Weights]) -> Tree:
-    """Return the networks' weights, with the entries of the weight sets with which the job began."""
+    """Return the networks' weights, with the entries of the job's initial weight sets."""
     return {name: only(network.state_dict(), weight_sets[name].keys()) for name, network in networks.items()}
 
 

@@ -80,7 +80,7 @@ class Shared:
     """The state that runs share if their jobs train together: findings on kinds, groups, networks and images."""
 
     most: int | None = None  # jobs in one step; None: the largest number within `FLOPS_PER_TICK` and memory
-    recorder: Recorder | None = None  # records steps as graphs; None: steps are not recorded
+    recorder: Recorder | None = None  # records steps as graphs; with None, steps are not recorded
     groups: dict[tuple[object, ...], Group] = field(default_factory=dict)  # groups that reuse their memory
     networks: dict[tuple[object, ...], Networks] = field(default_factory=dict)
     findings: dict[Kind, Findings | None] = field(default_factory=dict)
