@@ -291,7 +291,7 @@ class LocalUpdate:
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def after_step(self, step: Step) -> None:
-        """Update networks, `private` or `notes` in place after a local step: for example, an EMA teacher in `frozen`."""
+        """Update networks, `private` or `notes` in place after a local step, such as a teacher in `step.frozen`."""
 
     def finish(self, local: Local) -> Tree:
         """Return the tree that is sent, and leave the new client state in `local.private`.

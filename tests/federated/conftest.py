@@ -1,4 +1,4 @@
-"""What several tests of engines share."""
+"""Provide fixtures that several tests of engines share."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture
 def in_float64() -> Iterator[None]:
-    """Let new tensors be of float64, where two orders of additions differ by rounding only."""
+    """Create new tensors in float64, so that two orders of additions only differ by rounding."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield
