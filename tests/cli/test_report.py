@@ -34,7 +34,7 @@ from tests.sweeps.here import in_this_process
 
 
 def small_item(profile: str) -> Item:
-    """Two cells of the tiny experiment, in place of Table 2."""
+    """Make two cells of the tiny experiment, in place of Table 2."""
     tiny = replace(tiny_experiment(), profile=profile)
     other = replace(tiny, optimizer=replace(tiny.optimizer, lr=0.01))
     printed, contrast = {"test/accuracy": Printed(value=80.0)}, {"Grouping": 1, "FedAvg": -1}
@@ -59,7 +59,7 @@ WORDS = ["reproduce", "ssfl/tab2", "--profile", "demo"]
 
 
 def results_of(folder: Path) -> dict[Path, int]:
-    """The results of the runs in a folder, and when each was written."""
+    """Return the results of the runs in a folder, and when each was written."""
     return {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/result.json")}
 
 

@@ -1,4 +1,4 @@
-"""Provide the place of the packed real data, a separate cache for every test that loads a set, and folders of images."""
+"""Provide the place of the packed real data, a separate cache for every test that loads a set, and image folders."""
 
 import os
 from pathlib import Path

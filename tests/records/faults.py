@@ -78,7 +78,7 @@ def fill(file: Path) -> None:
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
-    """Mount a separate file system in memory at the folder; yield whether this succeeded, because only root can mount."""
+    """Mount a separate file system in memory at the folder; yield whether this succeeded: only root can mount."""
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
     try:

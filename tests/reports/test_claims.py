@@ -185,7 +185,7 @@ def test_it_is_told_when_claim_and_first_run_were_made_and_by_which_rule() -> No
 
 
 def federated(item: Item, factors: list[tuple[int, int]]) -> Item:
-    """Its cells with these K and C."""
+    """Return the item's cells with these K and C."""
     cells = tuple(
         replace(cell, experiment=replace(cell.experiment, federation=replace(cell.experiment.federation, K=K, C=C)))
         for cell, (K, C) in zip(item.cells, factors, strict=True)
@@ -194,7 +194,7 @@ def federated(item: Item, factors: list[tuple[int, int]]) -> Item:
 
 
 def told(verdict: str, form: Any = "improves", **more: Any) -> ClaimRow:
-    """A claim with that verdict, of which toy/tab2 has cells, too."""
+    """Make a claim with this verdict; toy/tab2 also has cells of it."""
     elsewhere = (Elsewhere(item="toy/tab2", contrast={"a": 1.0, "b": -1.0}),)
     claim = replace(pair().claims[0], elsewhere=elsewhere, form=form)
     values: dict[str, Any] = {"verdict": verdict, "reason": "", "seen": Estimate(value=-0.02, n=9), **more}

@@ -86,7 +86,7 @@ def test_without_a_run_of_the_reference_there_is_no_lead() -> None:
 
 
 def fields_of(experiment: Experiment) -> dict[str, object]:
-    """All fields by dotted names, without those of the method and the seed."""
+    """Return all fields by dotted names, without the fields of the method and the seed."""
     flat: dict[str, object] = {}
 
     def collect(tree: object, path: str) -> None:
