@@ -24,7 +24,7 @@ PAGES = [
 
 
 def commands() -> list[str]:
-    """Return every `fssl ...` line of a code block, without a shell's prompt, variables in front, pipes and comments."""
+    """Return every `fssl ...` line of a code block, without prompts, variables in front, pipes and comments."""
     found = []
     for page in PAGES:
         for line in shell_lines(page.read_text()) if page.exists() else []:

@@ -71,7 +71,7 @@ class Driver:
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """Simulate a machine on which one of the three places names the driver's version, without a GPU that torch can use."""
+    """Simulate a machine with the driver's version in one of the three places, and no GPU that torch can use."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(doctor, "NVIDIA", tmp_path / "version")
     monkeypatch.setattr(doctor, "LIBRARY", "libno-such-driver.so")

@@ -43,7 +43,7 @@ def records_of(copies: Copies) -> list[RunRecord]:
 
 
 def found(copies: Copies) -> list[str]:
-    """Return the results of the checks without training; hashes of data and partitions are checked in test_verify.py."""
+    """Return the results of the checks without training; test_verify.py checks hashes of data and partitions."""
     records = records_of(copies)
     return [*check_records(records, with_data=False)[0], *further_troubles(records)[0]]
 

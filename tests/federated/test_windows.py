@@ -44,7 +44,7 @@ from tests.methods.golden import TRACES, of, trace
 
 
 def batches_one_by_one(environment: Environment, job: Job, selected: Mapping[str, Selected]) -> Iterator[Any]:
-    """Yield each batch's views, labels, pseudo-labels and positions: gathered and augmented batch by batch, in order."""
+    """Yield each batch's views, labels, pseudo-labels and positions, gathered and augmented batch by batch."""
     seed, data, key = environment.experiment.seed, environment.data, job.key
     assert job.limit.steps is not None
     made: dict[str, list[Any]] = {}

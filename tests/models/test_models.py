@@ -55,7 +55,7 @@ VGG11 += " flatten fc1 norm relu fc2 fc3"
 
 
 def resnet_block(index: int) -> str:
-    """Build a stage of four pre-activated blocks (wresnet.py:9-60); the first begins its shortcut after norm and ReLU."""
+    """Build a stage of four pre-activated blocks (wresnet.py:9-60); the first shortcut begins after norm and ReLU."""
     name, first, stride = f"blocks.{index}", not index % 4, ":2" if index in (4, 8) else ""
     begin = f"{name}.norm1 relu [" if first else f"[ {name}.norm1 relu"
     work = f"{name}.conv1{stride} {name}.norm2 relu {name}.conv2"

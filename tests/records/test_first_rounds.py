@@ -137,7 +137,7 @@ def why_not_checked(record: RunRecord) -> str | None:
 
 
 def differences(recorded: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Return the differences between recorded rounds, with six significant digits, and rounds that were trained again."""
+    """Return differences between recorded rounds, with six significant digits, and rounds trained again."""
     for number, (before, now) in enumerate(zip(recorded, again, strict=True), 1):
         metrics, kept = metrics_in(now), metrics_in(before)
         for name in sorted(kept):

@@ -70,7 +70,7 @@ def test_a_withdrawn_contrast_counts_for_nothing() -> None:
 
 
 def at_two_sizes(least: float = 0.01) -> tuple[tuple[Item, Records], tuple[Item, Records]]:
-    """Make a sentence that is judged with 10 clients, with a worse than b, and has runs with 470, with a better than b."""
+    """Make a sentence that is judged with 10 clients, where a loses to b, and has runs with 470, where a wins."""
     small, large = pair(), replace(pair(), name="toy/tab2", claims=())
     cells = []
     for cell in large.cells:
