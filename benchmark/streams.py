@@ -38,8 +38,8 @@ def torch_stream(seed: int, *names: str | int, device: str | torch.device = "cpu
 def shuffled(indices_N: npt.NDArray[np.int64], stream: np.random.Generator) -> npt.NDArray[np.int64]:
     """Return a shuffled copy of the indices.
 
-    The order comes from raw generator bits, because NumPy guarantees that these never change, but does not guarantee
-    the results of `permutation`.
+    The order is computed from raw generator bits, because NumPy guarantees that these never change, but does not
+    guarantee the results of `permutation`.
     """
     raw_N = stream.bit_generator.random_raw(len(indices_N))
     return indices_N[np.argsort(raw_N, kind="stable")].astype(np.int64)

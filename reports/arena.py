@@ -67,7 +67,7 @@ class Compared:
         """Return the local steps, bytes and times of a whole run, as means over the seeds.
 
         Times are seconds on the machine of the runs: the wall time, and the part of it for training and averaging at
-        the server. None if no run has recorded them.
+        the server, or None if no run has recorded them.
         """
         known = costs_of(self.runs)
         return {

@@ -153,7 +153,7 @@ def environment_key(experiment: Mapping[str, Any]) -> str:
 
 
 def key_of_record(record: RunRecord, example: Experiment) -> str | None:
-    """Return `environment_key` of a stranger's record, with the method of `example` in place of its own.
+    """Return `environment_key` of a stranger's record, with the method of `example` in place of the record's.
 
     Fields that are younger than the record get their defaults. Return None if the experiment cannot be read, for
     example because its network is the sender's.

@@ -41,7 +41,7 @@ class Outcome:
     scope: str  # "at K = 10, C = 2 and 10 on MNIST"
     K: int = 0  # the largest, or 0 without clients
     data: tuple[str, ...] = ()
-    estimate: float | None = None  # Hodges-Lehmann; None if no seed has all cells
+    estimate: float | None = None  # Hodges-Lehmann, or None if no seed has all cells
     interval: Interval | None = None
     n: int = 0
     is_exploratory: bool = False

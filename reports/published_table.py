@@ -41,7 +41,7 @@ def publication_of(item: Item) -> Publication | None:
 
 
 def published_table(item: Item) -> Table | None:
-    """Return the published table; None if nothing is published, or no value can be read from a figure."""
+    """Return the published table, or None if nothing is published, or no value can be read from a figure."""
     publication = publication_of(item)
     numbers = _placed(publication) if publication else []
     if publication is None or not numbers:

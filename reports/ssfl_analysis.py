@@ -31,7 +31,7 @@ MEASURES, GAINS, WAYS, SENTENCES = (TEXTS[name] for name in ("measures", "parts"
 
 
 def server_weight(experiment: Experiment) -> float | None:
-    """Return the server's share of the averaged model; None without training at the server and for other methods."""
+    """Return the server's share of the averaged model, or None without training at the server and for other methods."""
     averaging = getattr(experiment.method, "averaging", None)
     if averaging is None or experiment.data.label_setting not in ("server", "everywhere"):
         return None

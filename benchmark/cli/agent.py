@@ -42,7 +42,7 @@ def run_command(options: argparse.Namespace) -> int:
     """Run `wandb agent` on ENTITY/PROJECT/ID, a sweep that `wandb sweep FILE` created.
 
     The command runs nothing if the server's sweep differs from FILE. With --devices 0,1 it starts one agent on each
-    GPU. The exit code comes from the run records: 0 if all runs are done, 70 if some diverged, 75 if other workers
+    GPU. The exit code depends on the run records: 0 if all runs are done, 70 if some diverged, 75 if other workers
     train the remaining runs, 76 if the agent was stopped, and 1 if runs are missing.
     """
     if options.sweep.count("/") != 2 or options.sweep.startswith("-"):

@@ -26,9 +26,9 @@ Row = dict[str, Any]
 KINDS = ("items", "methods", "data", "networks")
 WIDTH = 100  # columns if there is no terminal
 YOURS = {
-    "methods": "your own: --method my_module:MyMethod",
-    "data": "your own images, a folder per class: --data.name folder:PATH",
-    "networks": "your own: --model.network my_module:MyNetwork",
+    "methods": "a custom method: --method my_module:MyMethod",
+    "data": "your images, a folder per class: --data.name folder:PATH",
+    "networks": "a custom network: --model.network my_module:MyNetwork",
 }
 
 

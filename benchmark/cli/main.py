@@ -82,7 +82,7 @@ VERBS = {
     "plan": ("plan", "show the runs and the cost of `fssl reproduce`"),
     "sweep": ("sweep", "write or check a W&B sweep file for a table, a figure or a grid of factors"),
     "tune": ("tune", "search for settings that a paper does not report, on held-out labels"),
-    "agent": ("agent", "run a W&B agent on a sweep; its exit code comes from the records"),
+    "agent": ("agent", "run a W&B agent on a sweep; its exit code depends on the records"),
     "wandb-rebuild": ("wandb_rebuild", "restore the runs in W&B from the run records"),
     "report": ("report", "build the site from the run records"),
     "list": ("list", "list tables and figures, methods, data sets and networks, and which are on this machine"),

@@ -192,7 +192,7 @@ def views_of(
 ) -> dict[str, Tensor]:
     """Compute the views of `make_views` from the images' draws; an image's views depend only on its row of draws.
 
-    "strong" has its own flip and crop, followed by the strong policy (cifar.py:425-445). "weak2" is a second draw of
+    "strong" has a separate flip and crop, followed by the strong policy (cifar.py:425-445). "weak2" is a second draw of
     the weak view, with the flip and crop of "strong". Raise ConfigError for an unknown view, and DataError for images
     that are too wide to be padded.
     """

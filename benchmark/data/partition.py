@@ -256,7 +256,7 @@ class Dirichlet(Checked):
     alpha is the concentration; a small one is heterogeneous. min_size is the least number of images of a client (at
     least 1). max_redraws is the number of draws that may be discarded because a client is below `min_size`. The rules
     are:
-    * "plain", the usual rule: for each class, the proportions over the clients come from Dirichlet(alpha, ...).
+    * "plain", the usual rule: for each class, the proportions over the clients are drawn from Dirichlet(alpha, ...).
     * "limited" (RSCFed, cifar_load.py, `partition_data_allnoniid`; SemiFL, data.py, `non_iid`, tag "d"; both codes do
       the same): like "plain", but a client with N/K images or more gets proportion 0 of further classes, so that the
       sizes of clients are more equal.

@@ -9,7 +9,7 @@ grey levels 0..255. This module normalises it like the data set's images.
 
 Deviations:
 * The order of the pool is a named draw; FedMatch uses Python's generator, which has no fixed seed unless one is given.
-  Test images come last; in FedMatch, validation images do. Validation images are drawn in equal numbers from each
+  Test images are last; in FedMatch, validation images are. Validation images are drawn in equal numbers from each
   class; FedMatch uses the last ones of the pool.
 * Neither paper describes streaming in detail, and no code for it is released. In this module, a client's images are
   divided at random into equal steps, so that only clients are skewed. One round is one step, and a client sees only the

@@ -4,7 +4,7 @@ Source of the `ssfl` pool: SSFL's released dataset/randaugment.py:154-169 (pool)
 (CutoutAbs), which is FixMatch's pool on Pillow. Source of the `semifl` pool: SemiFL's released datasets/randaugment.py,
 15 operations on Pillow, which it runs at level 10 of 10 and without an additional box. For images of 32 pixels, its
 translations by 100 pixels leave a black image, and its box of 40 pixels covers everything below and to the right of a
-corner. Deviation: the draws come from one torch.Generator instead of Python's and NumPy's global ones, with the same
+corner. Deviation: the draws use one torch.Generator instead of Python's and NumPy's global ones, with the same
 distributions.
 
 Shapes: N images, C channels, H height, W width, P = H * W, S slots (operations drawn per image), K entries of a pool

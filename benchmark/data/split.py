@@ -84,7 +84,7 @@ class Split:
 
 
 def mean_total_variation(counts_Kd: IntArray) -> float:
-    """Compute Eq. 2 from counts: the sum over pairs k < m of |P_k - P_m|_1 / 2, divided by K(K-1)/2; 0 for K = 1.
+    """Compute Eq. 2 from counts: the sum over pairs k < m of |P_k - P_m|_1 / 2, divided by K(K-1)/2, or 0 for K = 1.
 
     For each class, the sum over pairs of |p_k - p_m| is sum_k (2k - K + 1) p_(k) over the ascending p, with K log K
     instead of K^2 operations.
@@ -361,7 +361,7 @@ def with_extra(assigned: LabelAssignment, K: int, N: int, seed: int, images: int
 def _balanced(counts_Kd: IntArray) -> list[int]:
     """Return the clients in the order of getting labels.
 
-    Clients that lack the fewest classes come first. Ties go to the client nearest to N/K images, then to the lower
+    Clients that lack the fewest classes are first. Ties go to the client nearest to N/K images, then to the lower
     number.
     """
     missing_K = (counts_Kd == 0).sum(axis=1)

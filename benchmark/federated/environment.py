@@ -146,7 +146,7 @@ class Environment:
     def class_counts(self) -> dict[str, list[Any]]:
         """Count the images of each class, like `fssl data partition`.
 
-        (d,) "server" counts its training images; known classes come before unknown ones. (K, d) "clients" is missing if
+        (d,) "server" counts its training images; known classes precede unknown ones. (K, d) "clients" is missing if
         clients have the set's own unlabelled images, because their classes are unknown. (K, d) "labelled" exists if
         clients have additional labelled images.
         """

@@ -59,7 +59,7 @@ class FedIRM(FedConsist):
     least_confidence: Share = 0.3  # smallest probability of such an image's label; with 0, only the entropy decides
     # The model that measures the uncertainty. student: the mean of the logits of passes + 1 passes in training mode, on
     # the view that it trains on; label and confidence are from the pass that trains (local_unsupervised.py:83-103).
-    # teacher: the mean of the probabilities of its passes on its own view, which also gives label and confidence.
+    # teacher: the mean of the probabilities of its passes on its view, which also gives label and confidence.
     asked: Literal["student", "teacher"] = added("student", before="teacher")
     # The first round of the ramp. start: the first round of the run (train_main.py:150); joining: the first round of
     # clients without labels.

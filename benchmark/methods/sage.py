@@ -5,12 +5,12 @@ FedLabel and SAGE. They are rows of ProxyFL's tables (DuowenC/FSSLlib, f732a27),
 (Jay-Codeman/SAGE, e90fa96). SAGE's repository contains no other method.
 
 A local step passes a batch of labelled images in the weak view, and a batch of unlabelled images in the weak and the
-strong view, through the client's model: L = CE(labelled) + lambda_u L_u(strong). The labels of L_u come from p_L, the
-prediction of the client's model on the weak view in training mode, and from p_G, the prediction of the received model
-in evaluation mode. The methods only differ in L_u, a mean over all images of the batch. All clients have the same
-weight in the mean (SAGE.py:36-45; the released code weighs by size, but all clients have the same size). The supervised
-baseline (labels only) and FedProx are `supervised_fl`; `feddb`, `feddure` and `proxyfl` use the local step of this
-file.
+strong view, through the client's model: L = CE(labelled) + lambda_u L_u(strong). The labels of L_u are computed from
+p_L, the prediction of the client's model on the weak view in training mode, and from p_G, the prediction of the
+received model in evaluation mode. The methods only differ in L_u, a mean over all images of the batch. All clients have
+the same weight in the mean (SAGE.py:36-45; the released code weighs by size, but all clients have the same size). The
+supervised baseline (labels only) and FedProx are `supervised_fl`; `feddb`, `feddure` and `proxyfl` use the local step
+of this file.
 
 Deviations:
 1. A client without labelled or without unlabelled images leaves out this term of the loss.

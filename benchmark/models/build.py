@@ -110,10 +110,10 @@ def takes(network: type[nn.Module], argument: str) -> bool:
 def build(model: Model, image_shape: ImageShape, num_classes: int, seed: int) -> nn.Module:
     """Build the network on the CPU, in training mode, with its initial weights.
 
-    The initial weights follow PyTorch's defaults unless the network's file defines others. They come from the stream
-    "initial weights" of `seed`, the experiment's seed, and are the same for every call, whatever this thread and others
-    draw. No global generator changes, and the default device is not used. Raise ConfigError if images are too small, if
-    there are fewer than two classes, or if a custom network fails.
+    The initial weights follow PyTorch's defaults unless the network's file defines others. They are drawn from the
+    stream "initial weights" of `seed`, the experiment's seed, and are the same for every call, whatever this thread and
+    others draw. No global generator changes, and the default device is not used. Raise ConfigError if images are too
+    small, if there are fewer than two classes, or if a custom network fails.
     """
     network = network_class(model.network)
     side = getattr(network, "smallest_side", 1)

@@ -79,7 +79,7 @@ class Cell(ItemEntry):
     # number from a different paper, and the cell is only trained on request (`Item.with_quoted`). partition: the
     # classes of each client are shown, and nothing is trained. own: the cell belongs to a custom table.
     role: Literal["published", "quoted", "control", "ladder", "bound", "partition", "own"] = "published"
-    trials: int = 0  # number of trials for its hyperparameters; 0 if it is not tuned
+    trials: int = 0  # number of trials for its hyperparameters, or 0 if it is not tuned
 
     @property
     def cell_key(self) -> str:

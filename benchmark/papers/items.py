@@ -83,9 +83,7 @@ def items(
             )
         if name in VARIANTS and profile not in profiles(name):
             own = " or ".join(profiles(name))
-            raise ConfigError(
-                f"{name} is not available under profile {profile}, with its own settings; choose --profile {own}"
-            )
+            raise ConfigError(f"{name} has no settings for profile {profile}; choose --profile {own}")
     builders = {**ITEMS, **VARIANTS}
     own_profiles = {name: profile_of(profile, profiles(name)) for name in chosen}
     built = [read_own(name, profile, cell_named) for name in files]

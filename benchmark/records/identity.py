@@ -197,8 +197,8 @@ def apart_in_words(lines: Sequence[str], folder: Path) -> str:
 
 
 def manifest_of(folder: Path) -> Mapping[str, Any] | None:
-    """Return the manifest; None if no run has begun there; empty if it is damaged, which readers of
-    the record report.
+    """Return the manifest, or None if no run has begun there; an empty one if it is damaged, which
+    readers of the record report.
     """
     try:
         return read_manifest(folder) or None

@@ -146,7 +146,7 @@ def locked(folder: Path, *, patience: float = PATIENCE, beat: float = BEAT) -> I
     try:
         yield lock
     except Exception:
-        lock.check()  # after a takeover, any error can come from files that now belong to another process
+        lock.check()  # after a takeover, any error can be due to files that now belong to another process
         raise
     finally:
         ended.set()

@@ -86,14 +86,14 @@ class Judged:
     collapsed: Mapping[str, int] = field(default_factory=dict)  # cell -> how many of its n runs collapsed
     runs_fall: bool = False  # whether the sign test had to agree because many runs of a cell collapsed
     waits_for: str = ""  # an open primary claim before it, which must be decided first
-    could_decide: int = 0  # seeds of the next look that can decide; 0 if it is decided, or if no look can decide
+    could_decide: int = 0  # seeds of the next look that can decide, or 0 if it is decided or no look can decide
     evidence: Evidence | None = field(default=None, repr=False)  # seed by seed
     # "ssfl/tab2: Grouping wins", which judges the same contrast; empty if this claim is judged itself.
     judged_in: str = ""
     gaps: Mapping[int, str] = field(default_factory=dict)  # confirmatory seeds that can never count -> reason
     caveats: tuple[str, ...] = ()  # phrases that findings and pages show next to the verdict
     signs: Signs | None = None  # the exact sign test of the differences in `seen`
-    room: float | None = None  # room of the cells, in the metric's unit (room.py); None if it is no accuracy
+    room: float | None = None  # room of the cells, in the metric's unit (room.py), or None if it is no accuracy
     no_room: bool = False  # whether the room is less than four margins
     detectable: Detectable | None = None  # of an open claim
 

@@ -136,9 +136,7 @@ def is_smoothed(exchange: Mapping[str, Any]) -> bool:
 
 
 def _property(holds: Callable[[Mapping[str, Any]], bool]) -> Callable[[RunRecord], float | None]:
-    """Return a metric that is 1 if the property is true and 0 if not; None if the run has no
-    communication summary.
-    """
+    """Return a metric that is 1 if the property is true and 0 if not, or None without a communication summary."""
     return lambda record: float(holds(record.result["exchange"])) if record.result.get("exchange") else None
 
 

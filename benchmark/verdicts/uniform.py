@@ -39,7 +39,7 @@ class Origin:
     torch: str = ""  # "2.15"
     numerics: tuple[tuple[str, int], ...] = ()  # part and version
     noted: tuple[tuple[str, int], ...] = ()  # versions in the manifest, including parts that could not change this run
-    rule: int = 0  # version when the run began; 0 before versions were noted
+    rule: int = 0  # version when the run began, or 0 before versions were noted
     norm: str = ""  # of the network
 
     @property

@@ -217,7 +217,7 @@ def compare(alone: Tree, together: Tree) -> None:
         wanted, given = dict(leaves(expected)), dict(leaves(together[part]))
         floats = {name: value for name, value in wanted.items() if isinstance(value, Tensor)}
         if wanted.keys() != given.keys():
-            raise CannotStack(f"its {part} has entries that differ from those of the same job trained separately")
+            raise CannotStack(f"its {part} has entries that differ from the same job trained separately")
         sizes = [float(value.double().abs().max()) for value in floats.values() if value.numel()]
         scale = max([*sizes, torch.finfo(torch.float64).tiny])
         for name, value in floats.items():

@@ -79,7 +79,7 @@ class Trained:
 class Shared:
     """The state that runs share if their jobs train together: findings on kinds, groups, networks and images."""
 
-    most: int | None = None  # jobs in one step; None: the largest number within `FLOPS_PER_TICK` and memory
+    most: int | None = None  # jobs in one step; if None, the largest number within `FLOPS_PER_TICK` and memory
     recorder: Recorder | None = None  # records steps as graphs; with None, steps are not recorded
     groups: dict[tuple[object, ...], Group] = field(default_factory=dict)  # groups that reuse their memory
     networks: dict[tuple[object, ...], Networks] = field(default_factory=dict)
@@ -481,7 +481,8 @@ class GroupRunner(JobRunner):
 
     def _alone(self, member: Member, batches: Sequence[LocalBatch]) -> Alone:
         member = in_double(with_fresh_streams(member))
-        # The network's own layers; only dropout on a GPU is replaced, so that its masks come from the job's stream.
+        # The network's own layers; only dropout on a GPU is replaced, so that its masks are drawn from the job's
+        # stream.
         rules = {} if self._device.type == "cpu" else DROPOUT
         network = with_rules(member.prototype(), rules).double()
         settings, job = self.settings, member.job
