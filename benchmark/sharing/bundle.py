@@ -103,7 +103,7 @@ def write(
             files = files_of(name.partition(":")[0])
             if run.manifest.get("sources", {}).get(name) != hash_of(files):
                 raise DataError(
-                    f"{name}: the source with which these runs were trained was not found; "
+                    f"{name}: the source that trained these runs was not found; "
                     "run the command in its folder, or train them again"
                 )
             members |= {f"source/{hash_of(files)}/{path}": content for path, content in files.items()}

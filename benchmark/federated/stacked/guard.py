@@ -124,7 +124,7 @@ def alone(module: LocalModule, batches: Sequence[LocalBatch], dropout: torch.Gen
     if notes.missed:
         raise CannotStack(f"it asks for {min(notes.missed)!r} in its notes, which `start` does not leave")
     if private.plain().keys() != kept:
-        raise CannotStack("its steps add to what the client keeps")
+        raise CannotStack("its steps add to the client state")
     now = {**numbers_of(private), **numbers_of(notes)}
     changed = [name for name, value in numbers.items() if now.get(name, value) != value]
     if changed:
