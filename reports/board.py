@@ -216,10 +216,7 @@ def _sent_rows(values: Mapping[str, Any], keys: Collection[str], example: Experi
 
 
 def _verified_by(values: Mapping[str, Any], bundle: Bundle, key: str) -> tuple[str, ...]:
-    """Return a line about the runs of the cell that were trained again:
-
-    by whom, on which hardware, and how many.
-    """
+    """Return a line on how many runs of the cell were trained again, by whom and on which hardware."""
     texts, named = [], set[str]()
     for check in values["noted"]["verified"]:
         own = [name for name in check["runs"] if f"/{key}/" in name]

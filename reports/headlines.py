@@ -175,10 +175,7 @@ class Headline:
 
     @property
     def picture(self) -> Picture | None:
-        """Draw the differences seed by seed:
-
-        one panel for each outcome. Return None without a run.
-        """
+        """Draw the differences seed by seed, with one panel for each outcome. Return None without a run."""
         drawn = [outcome for outcome in self.shown if outcome.differences][:MOST_PANELS]
         return _draw(drawn, named=self.has_several_comparisons) if drawn else None
 

@@ -77,9 +77,9 @@ def checked(path: Path, bundle: Bundle, *, trusted: bool, seconds: float = CHECK
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """The record of a run that was trained again, or why there is none:
+    """The record of a run that was trained again, or the reason why there is none.
 
-    `skipped` if the reason is no fault of the run.
+    `skipped` has the reason if it is no fault of the run.
     """
 
     record: RunRecord | None = None

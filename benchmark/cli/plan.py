@@ -46,7 +46,7 @@ def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> None:
     """Count runs, local steps, FLOPs and bytes from each method's own jobs, and mark counts that are not exact.
 
-    Hours are based on finished runs of this machine, or from timing one step of each network on a core, which needs no
+    Hours are based on finished runs of this machine, or on timing one step of each network on a core, which needs no
     data set. For a CUDA device they are based on the times of its card. For a card in a different machine, such as
     `--device h200`, they are based on measurements by `python -m tests.performance.gpu` on that card or on estimates,
     and the plan names the source. The plan also shows at how many confirmatory seeds (--seeds N) open claims can be

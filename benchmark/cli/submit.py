@@ -149,10 +149,7 @@ def _accept(bundle: Bundle, again: Sequence[str], believed: Sequence[str], resul
 
 
 def _in_words(bundle: Bundle, again: Sequence[str], believed: Sequence[str], unchecked: Mapping[Path, str]) -> str:
-    """Describe the runs:
-
-    which seeds were, were not or cannot be trained again, and what is accepted without a check.
-    """
+    """Describe which seeds were, were not or cannot be trained again, and which parts are accepted without a check."""
     parts: dict[str, list[str]] = {"trained again": [], "not trained again": []}
     for key, label in sorted(bundle.card["labels"].items(), key=itemgetter(1)):
         for part, seeds in zip(parts.values(), bundle.split_seeds(key, again), strict=True):

@@ -29,10 +29,7 @@ def stratified(sizes_K: Table, n_d: IntArray) -> Table:
 
 
 def largest_remainders(exact_M: FloatArray | Table, total: int) -> IntArray:
-    """Round to (M,) integers that sum to `total`:
-
-    down, then the largest remainders up, with ties to the lower index.
-    """
+    """Round down to (M,) integers, then the largest remainders up to reach `total`; ties go to the lower index."""
     counts_M = np.floor(exact_M).astype(np.int64)
     largest_first_M = np.argsort(counts_M - exact_M, kind="stable")
     counts_M[largest_first_M[: total - int(counts_M.sum())]] += 1

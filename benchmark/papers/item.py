@@ -50,10 +50,7 @@ class Printed:
 
 @dataclass(frozen=True, kw_only=True)
 class ItemEntry:
-    """An entry of a published table without a run:
-
-    it is cited from a different paper, or computed.
-    """
+    """An entry of a published table without a run, which is cited from a different paper or computed."""
 
     label: str  # unique in the item, such as "FedAvg/full"; claims refer to it
     setting: Mapping[str, str | int | float]  # values of row and column, as shown: {"method": "FedAvg", "C": 47}

@@ -96,8 +96,7 @@ def departures(paper: Paper, profile: str) -> Item:
 def _pair(switch: Switch, bases: Mapping[str, Experiment], paper: Paper) -> list[Cell]:
     """Return the switch's two cells, the profile's own way first.
 
-    Return no cells if both ways are equal, as for the warm start under `paper`, which does not
-    exist.
+    Return no cells if both ways are equal. For example, there is no warm start under `paper`.
     """
     base = bases[switch.base]
     shared = _with(base, switch.both, paper)

@@ -38,7 +38,7 @@ Mode = Literal["online", "offline"]
 
 def unreachable() -> str | None:
     """Return why runs cannot go online: no key, or no answer at WANDB_BASE_URL in
-    `SECONDS_TO_ANSWER`; or None if they can.
+    `SECONDS_TO_ANSWER`. Return None if they can.
     """
     address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     host = address.hostname or ""
