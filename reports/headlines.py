@@ -33,9 +33,7 @@ class Outcome:
     Differences are in the metric's unit, and a positive difference supports the sentence.
     """
 
-    claim: (
-        Claim  # the claim that is judged in this setting; if there is none, the sentence's claim in a different table
-    )
+    claim: Claim  # the claim that is judged in this setting, or the sentence's claim in a different table
     name: str  # of the comparison
     verdict: str  # of the claim in this setting; NOT_JUDGED without one
     scope: str  # "at K = 10, C = 2 and 10 on MNIST"
