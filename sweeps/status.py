@@ -167,7 +167,7 @@ def on_disk(results: Path, profile: str | None = None) -> list[RunStatus]:
         if record is not None and profile in (
             None,
             record.experiment.get("profile"),
-        ):  # or None if it starts at this moment
+        ):  # the record is None if the run starts at this moment
             experiment = record.experiment
             name = f"{experiment['method']['kind']} on {public_name(experiment['data']['name'])}, {key}"
             right = seed_folder(folder.parent, experiment)
