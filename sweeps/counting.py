@@ -27,7 +27,7 @@ from benchmark.federated.local import LocalModule
 from benchmark.federated.processes import CPU
 from benchmark.federated.trees import tree_bytes
 from benchmark.methods.calls import first_state, play_round, voters_of
-from benchmark.methods.protocol import Batch, Job, Local, Outcome, Tree
+from benchmark.methods.protocol import Batch, Job, Local, Method, Outcome, Tree
 from benchmark.models.build import Model
 from benchmark.optimizer import Constant
 from sweeps.meta import META, WithoutNumbers, network_on_meta
@@ -291,4 +291,5 @@ class RoundCounter:
 def of_any_seed(run: Experiment) -> Experiment:
     """Return one run in place of all runs that differ only in seed, partition and learning rate."""
     optimizer = replace(run.optimizer, lr=MILD, server_lr=None, schedule=Constant())
-    return replace(run, seed=0, partition=Iid(), profile="custom", optimizer=optimizer)
+    method = getattr(type(run.method), "planned", Method.planned)(run.method)  # a custom method need not inherit it
+    return replace(run, seed=0, partition=Iid(), profile="custom", optimizer=optimizer, method=method)

@@ -6,7 +6,7 @@ seed is after the last interim analysis.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from benchmark.papers.item import UNTRAINED, Item
 from benchmark.records.record import Records
 from benchmark.verdicts.cell_results import counted
 from benchmark.verdicts.judge import REJECTIONS, Judged, judge
-from benchmark.verdicts.open_claims import could_decide, too_few_in_words
+from benchmark.verdicts.open_claims import looks_of, too_few_in_words
 from benchmark.verdicts.rule import LOOKS
 from sweeps.plan import Plan, Run
 
@@ -139,10 +139,15 @@ class Gap:
         return f"{_seeds_in_words(self.seeds)} can never count for '{self.claim}': {self.reason}"
 
 
-def gaps_of(item: Item, records: Records) -> list[Gap]:
-    """Return the gaps of the item's open claims, one per claim and reason."""
+def claims_of(item: Item, records: Records) -> list[Judged]:
+    """Judge the item's claims by the run records. Return no claims while the item's cells wait for trials."""
+    return [] if item.choices else judge(item, counted(item, records))
+
+
+def gaps_of(item: Item, claims: Iterable[Judged]) -> list[Gap]:
+    """Return the gaps of the item's open claims (of `claims_of`), one per claim and reason."""
     gaps: list[Gap] = []
-    for judged in judge(item, counted(item, records)) if not item.choices else ():
+    for judged in claims:
         seeds: dict[str, list[int]] = defaultdict(list)
         for seed, reason in judged.gaps.items() if not judged.is_decided else ():
             seeds[reason].append(seed)
@@ -150,10 +155,11 @@ def gaps_of(item: Item, records: Records) -> list[Gap]:
     return gaps
 
 
-def words_on_seeds(item: Item, planned: Plan, seeds: int | None) -> list[str]:
+def words_on_seeds(item: Item, claims: Sequence[Judged], planned: Plan, seeds: int | None) -> list[str]:
     """Write sentences on an item: the claims that these seeds can decide, runs left out, and seeds that never count.
 
-    If `seeds` is None, no confirmatory seeds are requested, and only seeds that never count are named.
+    `claims` are those of `claims_of`, by the plan's records. If `seeds` is None, no confirmatory seeds are requested,
+    and only seeds that never count are named.
     """
     keys = {cell.cell_key for cell in item.cells}
     left_out = sum(run.cell_key in keys for run in planned.left_out)
@@ -161,8 +167,8 @@ def words_on_seeds(item: Item, planned: Plan, seeds: int | None) -> list[str]:
     if seeds and left_out:
         text = open_claims(item, planned.records, seeds).in_words(left_out)
     elif seeds:
-        text = too_few_in_words(could_decide([item], planned.records), seeds)
-    gaps = [gap.in_words() for gap in gaps_of(item, planned.records)]
+        text = too_few_in_words(looks_of(claims), seeds)
+    gaps = [gap.in_words() for gap in gaps_of(item, claims)]
     return [text, *gaps] if text else gaps
 
 

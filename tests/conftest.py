@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,15 @@ def one_thread():
     """
     yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def in_float64() -> Iterator[None]:
+    """Let new tensors be of float64, where two orders of additions differ by rounding only."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
 
 
 def pytest_collection_modifyitems(items):

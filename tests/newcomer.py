@@ -24,7 +24,8 @@ LEFT_OUT = {
     "fssl agent": "needs an account of W&B",
     "fssl work grid.yaml": "trains 36 runs",
 }
-SHORTER = {"fssl tune": "--trials 2"}  # options that are added, by the beginning of the command
+# Options that are added, by the beginning of the command.
+SHORTER = {"fssl tune": "--trials 2", "fssl reproduce arena/robustness": "--pilots 1"}
 LONGEST = 1800  # seconds of one command, on a busy machine
 
 

@@ -33,6 +33,7 @@ UNITS = {
     "avx512_bf16": "bf16 by AVX-512: 0.7 to 1.8 times as fast, by network and processor",
 }
 NO_UNITS = "no AMX or AVX-512 for bf16: stay with fp32"
+UNKNOWN_UNITS = "this torch does not know whether it has AMX or AVX-512 for bf16"  # torch 2.9
 
 
 def add_arguments(verb: str, command: argparse.ArgumentParser) -> None:
@@ -84,8 +85,7 @@ def device(options: argparse.Namespace) -> str:
 
     if torch.cuda.is_available():
         return ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-    meanings = [meaning for unit, meaning in UNITS.items() if torch.cpu.get_capabilities().get(unit)]
-    cpu = f"the CPU, {usable_cores()} cores; {(*meanings, NO_UNITS)[0]}"
+    cpu = f"the CPU, {usable_cores()} cores; {bf16_units()}"
     driver = driver_cuda()
     if driver is None:
         return cpu
@@ -101,6 +101,17 @@ def device(options: argparse.Namespace) -> str:
         f"torch is built for CUDA {torch.version.cuda}, but {can} at most; `{install_command(build)}` installs the "
         f"build that fits ({build})"
     )
+
+
+def bf16_units() -> str:
+    """Return the effect of the processor's fastest unit for bfloat16."""
+    import torch
+
+    if not hasattr(torch.cpu, "get_capabilities"):
+        return UNKNOWN_UNITS
+    found = torch.cpu.get_capabilities()
+    meanings = [meaning for unit, meaning in UNITS.items() if found.get(unit)]
+    return meanings[0] if meanings else NO_UNITS
 
 
 def driver_cuda() -> tuple[int, int] | None:

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from rich.filesize import decimal
@@ -12,10 +13,11 @@ from benchmark.cli import shared_options
 from benchmark.experiment import Experiment
 from benchmark.federated.devices import auto_devices, card_name, devices_named
 from benchmark.federated.processes import CPU, usable_cores
-from benchmark.verdicts.open_claims import could_decide, looks_in_words
+from benchmark.verdicts.judge import Judged
+from benchmark.verdicts.open_claims import looks_in_words, looks_of
 from sweeps.cards import Card, OnCard, devices_or_card, on_card
 from sweeps.cost import Cost, cost_of, count, countable
-from sweeps.deciding import gaps_of, words_on_seeds
+from sweeps.deciding import claims_of, gaps_of, words_on_seeds
 from sweeps.plan import Plan, plan
 from sweeps.stacking import one_at_a_time
 from sweeps.status import in_words
@@ -62,7 +64,8 @@ def run_command(options: argparse.Namespace) -> None:
         profiles = {run.profile for run in part.runs}
         keys = {run.cell_key for run in part.runs}
         waiting = sum(len(item.choices) for item in part.items)
-        gaps = [gap.to_json() for item in part.items for gap in gaps_of(item, part.records)]
+        claims = [claims_of(item, part.records) for item in part.items]
+        gaps = [gap for item, judged in zip(part.items, claims, strict=True) for gap in gaps_of(item, judged)]
         counted = {
             "item": name,
             "profile": ", ".join(sorted(profiles)) or options.profile,
@@ -73,11 +76,11 @@ def run_command(options: argparse.Namespace) -> None:
             "device": card_name(devices[0]),
             "side_by_side": len(devices),
             **({} if there is None else as_there(there)),
-            "could_decide": could_decide(part.items, part.records),
+            "could_decide": looks_of(chain.from_iterable(claims)),
             "left_out": len(part.left_out),
-            "gaps": gaps,
+            "gaps": [gap.to_json() for gap in gaps],
         }
-        counted["notes"] = [*counted["notes"], *_on_seeds(part, options)]
+        counted["notes"] = [*counted["notes"], *_on_seeds(part, claims, options)]
         if options.stacked or devices[0] != CPU:
             counted["one_at_a_time"] = one_at_a_time(runs)
             counted["notes"] += _in_words(counted["one_at_a_time"])
@@ -89,13 +92,13 @@ def run_command(options: argparse.Namespace) -> None:
             _print(counted, done, times)
 
 
-def _on_seeds(part: Plan, options: argparse.Namespace) -> list[str]:
+def _on_seeds(part: Plan, claims: Sequence[Sequence[Judged]], options: argparse.Namespace) -> list[str]:
     """Describe what confirmatory seeds cannot decide, with the name of the table if there are several."""
     several = len(part.items) > 1
     return [
         f"{item.name}: {text}" if several else text
-        for item in part.items
-        for text in words_on_seeds(item, part, options.seeds)
+        for item, judged in zip(part.items, claims, strict=True)
+        for text in words_on_seeds(item, judged, part, options.seeds)
     ]
 
 

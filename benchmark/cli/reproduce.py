@@ -171,10 +171,10 @@ def warn_of_few_seeds(planned: Plan, seeds: int) -> None:
     """Print for each table the claims that this number of confirmatory seeds cannot decide, the runs left out, and
     gaps.
     """
-    from sweeps.deciding import words_on_seeds
+    from sweeps.deciding import claims_of, words_on_seeds
 
     for item in planned.items:
-        for text in words_on_seeds(item, planned, seeds):
+        for text in words_on_seeds(item, claims_of(item, planned.records), planned, seeds):
             print(f"fssl: {item.name}: {text}", file=sys.stderr)
 
 

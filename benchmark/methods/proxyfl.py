@@ -115,6 +115,10 @@ class ProxyFL(TwoLabellers):
             loss = loss * len(kept_N) / kept_N.sum().clamp(min=1)
         return loss, {"labels_N": common.labels_N, "kept_N": kept_N}
 
+    def planned(self) -> "ProxyFL":
+        """Return the method with at most one tuning pass, because a hundred would take most of a plan's time."""
+        return replace(self, tuning_passes=min(1, self.tuning_passes))
+
     def update(self, world: fl.World, client: int) -> "ProxyUpdate":
         return ProxyUpdate(method=self, keeps_momentum=self.keeps_momentum)
 
@@ -157,8 +161,6 @@ def tuned(mean_DF: Tensor, proxies_KDF: Tensor, method: ProxyFL, order: np.rando
     The loss of a client's proxy is the cross-entropy of negative distances: to the mean proxies, or (paper, Eq. 2) from
     the mean proxy of its class to all proxies of the client.
     """
-    if mean_DF.is_meta:
-        return mean_DF  # a plan needs only its shape, and the passes would take most of the plan's time
     W_DF, proxies_KDF = mean_DF.double().cpu(), proxies_KDF.double().cpu()
     K, D, _ = proxies_KDF.shape
     proxies_PF, labels_P = proxies_KDF.flatten(0, 1), torch.arange(D).repeat(K)

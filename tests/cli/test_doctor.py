@@ -27,10 +27,18 @@ def test_a_machine_without_fault(printed, tmp_path):
     versions, device, data, results = printed("doctor", "--results", tmp_path).splitlines()
     assert versions.startswith("ok  versions: Python 3.") and f"torch {metadata.version('torch')}," in versions
     assert device.startswith(f"ok  device: the CPU, {usable_cores()} cores; ")
-    if sys.platform == "linux":  # the kernel's own list of what the processor has
+    # The kernel has a list of its own of what the processor can do.
+    if sys.platform == "linux" and hasattr(torch.cpu, "get_capabilities"):
         assert ("bf16 by AMX" in device) == (" amx_bf16 " in Path("/proc/cpuinfo").read_text())
     assert data.startswith("ok  data: digits"), "scikit-learn brings the digits"
     assert results == f"ok  results: {tmp_path} can be written" and not list(tmp_path.iterdir())
+
+
+def test_a_torch_that_does_not_know_the_processor_s_units(printed, monkeypatch, tmp_path):
+    """torch 2.9 has no list of the processor's capabilities."""
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    device = printed("doctor", "--results", tmp_path).splitlines()[1]
+    assert f"the CPU, {usable_cores()} cores; " in device and not any(unit in device for unit in doctor.UNITS.values())
 
 
 def hidden_by(package: str, source: str, folder: Path) -> "subprocess.CompletedProcess[str]":

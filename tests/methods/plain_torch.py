@@ -59,7 +59,7 @@ def plain_images(environment: Environment, client: int, part: Any = "unlabelled"
     """Return images_NCHW of the client, normalised and without augmentation."""
     data, held = environment.data, environment.held
     at_N = torch.as_tensor((held.labelled if part == "labelled" else held.unlabelled)[client])
-    return (data.train_images_NCHW[at_N].float() / 255 - data.mean[0]) / data.std[0]
+    return (data.train_images_NCHW[at_N].to(torch.get_default_dtype()) / 255 - data.mean[0]) / data.std[0]
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:

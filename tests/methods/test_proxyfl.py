@@ -104,7 +104,9 @@ class Plain(PlainRounds):
         self.sure = list[bool]()
         draw = numpy_stream(0, "start", "projections")
         shapes = ((64, 64), (64,), (64, 64))
-        self.layers = [torch.from_numpy(draw.uniform(-0.125, 0.125, shape)).float() for shape in shapes]
+        self.layers = [
+            torch.from_numpy(draw.uniform(-0.125, 0.125, shape)).to(torch.get_default_dtype()) for shape in shapes
+        ]
 
     def job(self, client: int) -> Any:
         method, student, received = self.method, self.network(), self.network().eval()
@@ -182,7 +184,7 @@ def by_autograd(mean_DF: Tensor, clients: list[Tensor], method: ProxyFL, order: 
             optimizer.zero_grad()
             F.cross_entropy(-distances_ND, labels_P[at_N]).backward()
             optimizer.step()
-    return W_DF.detach().float()
+    return W_DF.detach().to(torch.get_default_dtype())
 
 
 def test_a_round_that_counts_no_label_leaves_the_shares():
@@ -193,7 +195,9 @@ def test_a_round_that_counts_no_label_leaves_the_shares():
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.usefixtures("in_float64")
 def test_two_rounds_by_plain_torch(way):
+    """In float32, torch 2.9 differs by 1e-5 in the second round, because a rounding error grows in the tuning."""
     module, plain = compared(Plain, of(way), of("batch norm" if "batch norm" in way else "released"), least=2e-6)
     assert torch.allclose(module.state.server["shares"], plain.share_D, atol=1e-6)
     assert 0.02 < sum(plain.sure) / len(plain.sure) < 0.97

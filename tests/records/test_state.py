@@ -1,6 +1,7 @@
 """`state.pt`: of another run, of another form, damaged, hostile; how often it is written, and what that needs."""
 
 import errno
+import gc
 import io
 import os
 import pickle
@@ -134,6 +135,7 @@ def peaks_of_saving_and_loading(folder: Path) -> tuple[int, int]:
     save(folder, run_state, RUN)
     saved = peak()
     del run_state
+    gc.collect()  # torch 2.9 keeps what it saved until then
     load(folder, RUN)
     return saved - before, peak() - before
 

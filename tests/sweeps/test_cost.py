@@ -10,6 +10,7 @@ from benchmark.experiment import Evaluation, Experiment
 from benchmark.federated.engines import EngineOptions
 from benchmark.methods.central import FixMatch
 from benchmark.methods.fed_consist import FedConsist
+from benchmark.methods.protocol import Method
 from benchmark.methods.semifl import SemiFL
 from benchmark.methods.ssfl import CRL, Grouping
 from benchmark.models.build import Model
@@ -53,6 +54,18 @@ def flops_of(experiment: Experiment, trained: int, labelled: int) -> int:
 def test_flops_by_hand(method, trained, labelled):
     experiment = replace(BASE, method=method)
     assert count(experiment).whole.flops == flops_of(experiment, trained, labelled)
+
+
+PLANNED_OTHERWISE = [name for name, trace in TRACES.items() if type(trace.method).planned is not Method.planned]
+
+
+@pytest.mark.parametrize("name", PLANNED_OTHERWISE)
+def test_a_method_with_less_work_at_the_server_costs_what_the_method_costs(name, monkeypatch):
+    trace = TRACES[name]
+    with monkeypatch.context() as patched:
+        patched.setattr(type(trace.method), "planned", Method.planned)
+        whole = count(trace)
+    assert whole == count(trace)
 
 
 def test_counted_costs_are_those_of_the_record_and_a_finished_run_knows_the_time_better(tmp_path):

@@ -8,7 +8,7 @@ from benchmark.papers.item import Cell, Item
 from benchmark.verdicts.judge import Judged, judge
 from benchmark.verdicts.rule import LOOKS
 from sweeps import deciding
-from sweeps.deciding import gaps_of, last_analysis, open_claims, words_on_seeds
+from sweeps.deciding import claims_of, gaps_of, last_analysis, open_claims, words_on_seeds
 from sweeps.plan import NONE, Plan, Seeds, plan
 from tests.reports.fakes import gained, make_cell, pair
 
@@ -94,9 +94,10 @@ def test_what_is_left_out_is_said_with_what_to_type(claims):
     """A number of seeds that decides something, if there is one, and the option that trains them all the same."""
     item = pair() if claims else replace(pair(), claims=())
     left_out = tuple(cell.experiment.with_seed(100) for cell in item.cells)
-    (text,) = words_on_seeds(item, Plan(runs=(), records=NONE, items=(item,), left_out=left_out), 3)
+    planned = Plan(runs=(), records=NONE, items=(item,), left_out=left_out)
+    (text,) = words_on_seeds(item, claims_of(item, NONE), planned, 3)
     assert "--undecidable" in text and ("--seeds 9 " in text) == claims and ("--pilots" in text) != claims
-    assert words_on_seeds(item, Plan(runs=(), records=NONE, items=(item,)), 9) == []
+    assert words_on_seeds(item, claims_of(item, NONE), Plan(runs=(), records=NONE, items=(item,)), 9) == []
 
 
 def test_seeds_that_can_never_count_are_named_by_claim_and_reason(monkeypatch):
@@ -107,7 +108,7 @@ def test_seeds_that_can_never_count_are_named_by_claim_and_reason(monkeypatch):
         return [replace(judged, gaps=gaps)]
 
     monkeypatch.setattr(deciding, "judge", judges)
-    found = {gap.reason: gap for gap in gaps_of(pair(), NONE)}
+    found = {gap.reason: gap for gap in gaps_of(pair(), claims_of(pair(), NONE))}
     assert {reason: gap.seeds for reason, gap in found.items()} == {
         "two devices": (100, 101, 103),
         "not measured": (102,),
@@ -115,4 +116,4 @@ def test_seeds_that_can_never_count_are_named_by_claim_and_reason(monkeypatch):
     assert "seeds 100 to 101 and 103 " in found["two devices"].in_words()
     assert found["not measured"].in_words().startswith("seed 102 ")
     assert found["not measured"].to_json()["claim"] == judged.claim.name
-    assert len(words_on_seeds(pair(), Plan(runs=(), records=NONE, items=(pair(),)), None)) == 2
+    assert len(words_on_seeds(pair(), claims_of(pair(), NONE), Plan(runs=(), records=NONE, items=(pair(),)), None)) == 2
