@@ -74,8 +74,9 @@ class Data(Checked):
     # How test images are normalised: like training images, or differently (`as_released`, SAGE).
     test_statistics: Literal["training", "released_code"] = added("training")
     images: Whole = added(0)  # largest number of training images, the same share of each class, or 0 for all
-    # The seed that divides the images among test set, server and clients. None: the seed of the run. SSFL divided all
-    # its runs with seed 2019 (appendix A.4). Runs of different seeds are then no draws of the partition.
+    # The seed that divides the images among test set, server and clients. If it is None, it is the seed of the run.
+    # SSFL divided all its runs with seed 2019 (appendix A.4). Runs of different seeds are then no draws of the
+    # partition.
     partition_seed: Whole | None = added(None)
     # "open": numbers of the unknown classes in the set's own order. Default: 4 of 10, like OpenMatch on CIFAR-10, with
     # the vehicles [0, 1, 8, 9] unknown.

@@ -40,7 +40,7 @@ class FedAvg(Checked):
 
     kind = "fedavg"
 
-    server_weight: ShareBelow1 | None = None  # None: 1 / (C + 1), Eq. 8; a number: a control that the paper lacks
+    server_weight: ShareBelow1 | None = None  # 1 / (C + 1) if None, Eq. 8; a number: a control that the paper lacks
 
     def group_sizes(self, C: int) -> tuple[int, ...]:
         """Return the size of the only group, which is the cohort."""
@@ -52,7 +52,7 @@ class Grouping(Checked):
     """S random groups, each averaged with the server's weights, and the plain mean of the group means (Eq. 7)."""
 
     S: Count = 2  # S  number of groups
-    server_weight: ShareBelow1 | None = None  # inside a group; None: 1 / (|G_i| + 1), Eq. 7
+    server_weight: ShareBelow1 | None = None  # inside a group, or 1 / (|G_i| + 1) if None, Eq. 7
     # The paper writes "equal-sized", but 47 clients cannot form 5 equal groups. "paper": sizes differ by at most
     # one; "released_code": 10, 10, 10, 10, 7 (utils_v2.py:1498-1567). Default: "paper", the closest to its text.
     sizes: Literal["paper", "released_code"] = "paper"

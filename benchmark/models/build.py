@@ -45,7 +45,8 @@ class Model(Checked):
     norm_groups: Count = 32  # number of groups of a group norm; SSFL uses 32, the small networks use 4
     dropout: ShareBelow1 = 0.0  # probability that a channel is zeroed; .25 in the released EMNIST CNN
     width: ShareAbove0 = added(1.0)  # share of the hidden units in a HeteroFL sub-network
-    # The seed of the initial weights. None: the seed of the run. SSFL initialised all its runs with seed 1 (A.4).
+    # The seed of the initial weights. If it is None, it is the seed of the run. SSFL initialised all its runs with seed
+    # 1 (A.4).
     seed: Whole | None = added(None)
 
     def __post_init__(self) -> None:
