@@ -51,7 +51,7 @@ class FedSwitch(TeacherStudent):
     # beta  the expected divergence of the clients' labels: 0 for balanced classes, ln D for one class per client.
     # Default: balanced, as in the batch-IID columns of Table 2; the paper does not give its values.
     beta: NotNegative = 0.0
-    local_ratio: Share | None = None  # alpha of the local teacher, per batch, or `ratio` if it is None; the paper has one alpha
+    local_ratio: Share | None = None  # alpha of the local teacher per batch; `ratio` if None, as in the paper
     # Algorithms 1 and 2 send the teacher exactly if Eq. 3 does not. Default: Eq. 3, which agrees with the text.
     # "teacher", "student": this model labels in every round, without switching.
     rule: Literal["equation", "algorithm", "teacher", "student"] = "equation"
