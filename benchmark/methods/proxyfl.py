@@ -56,7 +56,7 @@ class ProxyFL(TwoLabellers):
     tuning_rate: Positive = 0.005  # scripts/train.sh; options.py has .01
     tuning_batch_size: Count = 4  # scripts/train.sh; options.py has 10
     decay: Share = 0.99  # the weight of the old shares in the update of the classes' shares
-    # The number of most probable classes that are candidates (Table 4: 1, 5), or None for the classes above their share.
+    # The number of most probable classes that are candidates (Table 4: 1, 5); None for classes above their share.
     candidates: Count | None = None
     # The vectors that ICPL compares. "paper": features and proxies. "released_code": the outputs of one linear layer
     # for each of them, which are trained and averaged with the model (Model/resnet.py, ResNet_PC).
