@@ -186,6 +186,8 @@ def download(name: str, original: Sequence[str], searched: str) -> Path:
     """
     if not hasattr(tarfile, "data_filter"):  # before 3.11.4, an archive could write files outside its target folder
         raise DataError(f"data set {name} cannot be downloaded safely by this Python; install Python 3.11.4 or later")
+    # The default from Python 3.14 on. torchvision 0.24 unpacks archives without a filter.
+    tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
     _, reader, *arguments = original
     target = cache_folder() / name
     fetching = cache_folder() / f".fetching-{name}-{os.getpid()}"

@@ -1,5 +1,7 @@
 """One page of each kind is as it was reviewed; `python -m tests.reports.snapshots` writes the files anew."""
 
+from importlib.metadata import version
+
 import pytest
 
 from tests.reports.snapshots import SNAPSHOTS, snapshots
@@ -14,6 +16,8 @@ def now() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_is_as_it_was_reviewed(now: dict[str, str], name: str) -> None:
+    if name == "terminal" and int(version("rich").partition(".")[0]) < 15:
+        pytest.skip("older versions of rich pad the columns of a table differently")
     assert now[name].splitlines() == (SNAPSHOTS / f"{name}.txt").read_text().splitlines()
 
 
